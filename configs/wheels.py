@@ -8,8 +8,9 @@
 
 A wheel serves every Python 3.10 to 3.14 that is on PATH or named in TORCHVOX_PYTHONS, since
 torchvox._C alone depends on Python's version. It is repaired into dist/, installed with torch into
-an environment that has neither compiler nor toolkit, and tried there. It needs uv, and for wheels
-with CUDA the toolkit; TORCH_CUDA_ARCH_LIST names their architectures.
+an environment that has neither compiler nor toolkit, and tried there. It needs uv, patchelf on PATH
+(a package of the system, which no extra brings), and for wheels with CUDA the toolkit;
+TORCH_CUDA_ARCH_LIST names their architectures.
 """
 
 import argparse
@@ -94,6 +95,8 @@ def build(target: str, tools: Path, folder: Path, cmake: Path, pythons: dict[str
         "TORCHVOX_LOCAL_VERSION": label,
         "TORCHVOX_PYTHONS": os.pathsep.join(pythons.values()),
     }
+    if not shutil.which("patchelf", path=env["PATH"]):
+        sys.exit("wheels: no patchelf on PATH, which repairs wheels: install the system's package")
     raw = folder / "raw"
     shutil.rmtree(raw, ignore_errors=True)
     options = ("--quiet", "--no-build-isolation", "--python", tools / "python", "--out-dir", raw)

@@ -190,7 +190,7 @@ def test_doctor_names_the_command_for_an_absent_extra(torchvox_cli, monkeypatch)
     absent = {"laspy", "tensorboard"}
     monkeypatch.setattr(util, "find_spec", lambda name: None if name in absent else find(name))
     result = torchvox_cli("doctor")
-    assert 'pip install "torchvox[las,tensorboard]"' in result.out
+    assert "pip install laspy tensorboard" in result.out
 
 
 def test_version_and_help_go_to_stdout(torchvox_cli):

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchvox compat scan."""
+"""torchvox compat scan and run."""
 
 import json
+import re
+import subprocess
+import sys
+
+import pytest
 
 FILES = {
     "nets/a.py": """
@@ -127,3 +132,57 @@ def test_scan_follows_what_a_package_passes_on(torchvox_cli, tmp_path):
     assert [one["name"] for one in found["names"]] == [f"{name}.ball_query_wrapper"]
     line = f'torchvox.compat.install("{name}", at="pointnet2_batch_cuda")'
     assert found["install"] == [line]
+
+
+PROGRAM = """
+import sys
+print(sys.argv, sys.path[0], __name__, __package__, __spec__ and __spec__.name)
+print(globals().get("__file__"))
+def fail(): return {}[sys.argv[1]]
+sys.argv[1] == "leave" and sys.exit(7)
+sys.argv[1] == "say" and sys.exit("a last word")
+fail()
+"""
+
+
+COMMANDS = [
+    ("part/script.py", "leave", "--peers"),
+    ("part/script.py", "no such key"),
+    ("-m", "part.script", "-x"),
+    ("-c", PROGRAM, "no such key"),
+    ("part", "say"),
+    ("wrong.py",),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command)[:15])
+def test_run_is_what_python_does(real_process, tmp_path, command):
+    write(tmp_path, {f"part/{name}.py": PROGRAM for name in ("script", "__main__")})
+    write(tmp_path, {"wrong.py": "print 'python 2'\n"})
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60}
+    plain = subprocess.run([sys.executable, *command], **options)
+    assert plain.returncode in (1, 7)
+    result = real_process("compat", "run", "--peers", "mmcv", *command)
+    own = re.sub(r' *File "<frozen runpy>".*\n', "", plain.stderr)  # which -m shows, a folder too
+    assert result == (plain.returncode, plain.stdout, own)
+
+
+SCRIPT = """
+import multiprocessing, sys
+{}
+import fork.ops.iou3d_nms.iou3d_nms_cuda as module
+def name(_): return module.__spec__.origin.rpartition("/")[2]
+if __name__ == "__main__":
+    with multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:
+        print(name(0), pool.map_async(name, [1]).get(60))
+"""
+
+
+def test_run_puts_torchvox_in_place_of_peers_here_and_in_forks(real_process, tmp_path):
+    install = 'import torchvox.compat; torchvox.compat.install("pcdet", at="fork.ops")'
+    write(tmp_path, {"a.py": SCRIPT.format(""), "b.py": SCRIPT.format(install)})
+    run = ("compat", "run", "--peers", " pointnet2_ops, pcdet@fork.ops")
+    for command in (("a.py", "fork"), ("b.py", "spawn")):
+        result = real_process(*run, *command)
+        assert result[:2] == (0, "iou3d_nms_cuda.py ['iou3d_nms_cuda.py']\n"), result.err
+    real_process(*run, "none.py").assert_one_sentence(2, "SCRIPT, -m MODULE or -c", "none.py")

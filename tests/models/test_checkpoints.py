@@ -193,7 +193,7 @@ def test_what_the_reader_of_torch_stumbles_over_is_one_too(damaged, tmp_path):
     [
         ({"config": {"num_classes": -1}}, "is damaged"),
         *(({entry: None}, "model.pt") for entry in ("version", "model", "config", "state_dict")),
-        ({"config": {"num_classes": 10**13}}, "is damaged"),
+        ({"config": {"num_classes": 10**18}}, "is damaged"),
         ({"fused": "int32"}, "is damaged"),
         ({"merged": True}, "is damaged: merge_heads: a detector is needed"),
         ({"state_dict": {1: torch.zeros(1)}}, "model.pt"),

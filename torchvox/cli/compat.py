@@ -3,50 +3,30 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
+import pkgutil
+import runpy
+import signal
 import sys
-import sysconfig
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Annotated
+from types import ModuleType
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from torchvox.cli.work import console
+from torchvox._errors import WrongUseError
+from torchvox.cli.work import console, leave
 
 compat = typer.Typer(
     name="compat", help="Code written for other libraries' ops, on torchvox.", no_args_is_help=True
 )
 NAME = "A peer (mmcv, pcdet, ..), or NAME@MODULE where a codebase has it under another name."
-BOOT = Path(__file__).parent.parent / "compat" / "_boot.py"
-STARTS = (
-    "# torchvox compat: {names}\n"
-    "import os; p = {boot!r}; os.path.exists(p) and "  # in one line, as .pth files run them
-    "exec(compile(open(p).read(), p, 'exec'), {{'NAMES': {names!r}}})\n"
-)
-
-
-def _boot_names(names: list[str]) -> str:
-    """What _boot.py reads. Raises WrongUseError for unknown names."""
-    from torchvox.compat import table
-
-    found = []
-    for name in names:
-        name, _, at = name.strip().partition("@")
-        found += [f"{name}:{at}:{next(iter(table.select(name, at or None))).partition('.')[0]}"]
-    return " ".join(found)
-
-
-def _start_file() -> Path:
-    return Path(sysconfig.get_paths()["purelib"]) / "torchvox_compat.pth"
-
-
-def _enabled() -> list[str]:
-    file = _start_file()
-    words = file.read_text().splitlines()[0].split()[3:] if file.exists() else []
-    return ["@".join(filter(None, word.split(":")[:2])) for word in words]
+INTERRUPTED = 130  # exit code of a shell for it
 
 
 @compat.command("scan")
@@ -81,50 +61,64 @@ def scan_(
 @compat.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run(
     command: Annotated[
-        list[str], typer.Argument(metavar="SCRIPT ARGS...", help="As python takes them; -m too.")
+        list[str],
+        typer.Argument(metavar="SCRIPT ARGS...", help="Or -m MODULE ARGS..., or -c CODE ARGS..."),
     ],
     peers: Annotated[str, typer.Option(help=f"Commas between. {NAME}")],
 ) -> None:
-    """Run a Python program, and the processes that it starts, with torchvox in place of peers."""
-    paths = [str(BOOT.parent / "_site"), os.environ.get("PYTHONPATH", "")]
-    os.environ["TORCHVOX_COMPAT"] = _boot_names(peers.split(","))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, *command])
+    """Run a Python program in this process, with torchvox in place of peers.
+
+    Processes that it forks have them too, new interpreters do not: see docs/switching.md.
+    """
+    from torchvox.compat import install
+
+    for peer in peers.split(","):
+        name, _, at = peer.strip().partition("@")
+        install(name, at=at or None)
+    run_program(command)
 
 
-@compat.command()
-def enable(names: Annotated[list[str], typer.Argument(metavar="NAME...", help=NAME)]) -> None:
-    """Put torchvox in place of peers in every process of this environment."""
-    boot = _boot_names([*_enabled(), *(name for name in names if name not in _enabled())])
-    _start_file().write_text(STARTS.format(names=boot, boot=str(BOOT)))
-    print(f"enabled: {', '.join(_enabled())} ({_start_file()})")
+def run_program(command: list[str]) -> NoReturn:
+    """Run what `python COMMAND` runs, and leave with its exit code. An error is printed as python
+    prints it, from the first frame of the program on."""
+    first, *rest = command
+    plain = first not in ("-c", "-m")
+    if not (os.access(first, os.R_OK) if plain else rest):
+        what = f"{first} is no readable file" if plain else f"nothing follows {first}"
+        raise WrongUseError(f"compat run takes SCRIPT, -m MODULE or -c CODE as python does: {what}")
+    if signal.getsignal(signal.SIGTERM) is leave:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    vars(main).update(__builtins__=builtins)
+    code: Any = 0
+    try:
+        _execute(main, first, rest)
+    except SystemExit as error:
+        code = error.code
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_globals is not vars(main):
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    raise SystemExit(code)  # here, without a context: the app looks for one
 
 
-@compat.command()
-def disable() -> None:
-    """Take back `enable`. Leaves no file."""
-    _start_file().unlink(missing_ok=True)
-    print("disabled")
-
-
-@compat.command()
-def status() -> None:
-    """Show the modules of every peer, and where their names come from in this environment."""
-    from torchvox.compat import table
-    from torchvox.compat._finder import FINDER
-
-    enabled = {name: "enabled" for name in _enabled()}
-    rows = Table("peer", "", "modules", "names", "others", show_edge=False)
-    for peer, facts in table.PEERS.items():
-        modules = table.rows_of(peer)
-        known = [table.literals(row.shim) for row in modules.values()]
-        there = FINDER.elsewhere(facts.root.partition(".")[0]) if facts.root else None
-        names = {name for one in known for name in one.covered}
-        if modules:
-            what = enabled.pop(peer, "")
-            other = "its own" if there else "not covered"
-            rows.add_row(peer, what, str(len(modules)), f"{len(names)} of torchvox", other)
-    for name in enabled:
-        rows.add_row(name, "enabled", "", "", "")
-    console().print(rows)
+def _execute(main: ModuleType, first: str, rest: list[str]) -> None:
+    """With sys.argv, sys.path[0] and attributes of __main__ as python sets them."""
+    path, named = os.path.abspath(first), {"-c": "", "-m": os.getcwd()}
+    archive = first not in named and pkgutil.get_importer(path) is not None  # or a folder
+    start = path if archive else named.get(first, os.path.dirname(os.path.realpath(path)))
+    sys.argv = [first, *(rest[1:] if first in named else rest)]
+    safe = getattr(sys.flags, "safe_path", False)  # where python has put no folder first
+    if archive or not safe:
+        sys.path[: 1 - safe] = [start]
+    if archive or first == "-m":
+        module = "__main__" if archive else rest[0]
+        runpy._run_module_as_main(module, not archive)  # type: ignore[attr-defined]
+    elif first == "-c":
+        exec(compile(rest[0], "<string>", "exec", dont_inherit=True), vars(main))
+    else:
+        loader = SourceFileLoader("__main__", path)
+        vars(main).update(__file__=path, __loader__=loader, __cached__=None)
+        exec(loader.source_to_code(loader.get_data(path), path), vars(main))

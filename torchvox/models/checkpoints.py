@@ -7,7 +7,7 @@ import re
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Callable, Dict, List, Optional, Union
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from torchvox.models.pointnet2 import (
     PointNet2PartSegmenter,
     PointNet2Segmenter,
 )
+from torchvox.models.sizes import check_values, fitted
 
 BUILDERS = {
     kind.__name__: kind
@@ -102,22 +103,38 @@ def load(path: Union[str, Path]) -> nn.Module:
         if content["version"] > VERSION:
             later = short(content["torchvox"])
             raise CheckpointError(f"{path} was written by torchvox {later}, a later one")
-        model = build(content["model"], content["config"])
-        if content["fused"]:
-            model = fuse_batch_norms(model, getattr(torch, content["fused"]))
-        if content.get("merged"):
-            model = merge_heads(model)
+        check_values(content["config"])
+        finish = _finish(content["fused"], bool(content.get("merged")))
+        model = fitted(
+            lambda: build(content["model"], content["config"]),
+            content["state_dict"],
+            lambda model: _load(model, content["state_dict"], path),
+            finish,
+        )
     except CheckpointError:
         raise
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged: its entries are incomplete ({error})") from None
     except (ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path} is damaged: {short(error)}") from None
+    return model.eval()
+
+
+def _finish(fused: str, merged: bool) -> Optional[Callable[[nn.Module], nn.Module]]:
+    """What makes a fused and a merged network of one as it is built, None where nothing does."""
+
+    def finish(model: nn.Module) -> nn.Module:
+        model = fuse_batch_norms(model, getattr(torch, fused)) if fused else model
+        return merge_heads(model) if merged else model
+
+    return finish if fused or merged else None
+
+
+def _load(model: nn.Module, tensors: Any, path: Union[str, Path]) -> None:
     try:
-        model.load_state_dict(content["state_dict"])
+        model.load_state_dict(tensors)
     except (RuntimeError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: {short(error)}") from None
-    return model.eval()
 
 
 def read(path: Union[str, Path]) -> Any:
@@ -134,6 +151,9 @@ def read(path: Union[str, Path]) -> Any:
     refused = f"{path} cannot be read as tensors and plain types"
     if is_program(path):
         raise CheckpointError(f"{refused}: it is a TorchScript program")
+    unpacked = _unpacked(path)
+    if unpacked and unpacked > 4 * Path(path).stat().st_size:  # torch compresses nothing
+        raise CheckpointError(f"{refused}: its entries unpack to {unpacked} bytes")
     try:
         with torch.serialization.safe_globals(known), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Detected pickle protocol")  # said below
@@ -160,6 +180,15 @@ def kind_of_program(path: Union[str, Path]) -> Optional[str]:
         return None
     found = (kind for kind, part in PROGRAMS.items() if any(part in name for name in names))
     return next(found, None)
+
+
+def _unpacked(path: Union[str, Path]) -> int:
+    """The bytes of all entries of an archive, 0 for any other file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return sum(entry.file_size for entry in archive.infolist())
+    except Exception:  # no archive, or damaged: torch says how
+        return 0
 
 
 def _reason(error: Exception) -> str:

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchvox._errors import WrongUseError, short
+from torchvox._errors import TorchvoxError, WrongUseError, short
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.registry import DEFAULT, get_model, list_models, named_file
+from torchvox.models.sizes import check_values, fitted
 from torchvox.train.builders import BUILDERS, DETECTORS, Labels, build_model, labels_of
 from torchvox.train.config import Config, load_config, make_config
 
@@ -78,6 +79,7 @@ def load_checkpoint(
     try:
         newer, version = bool(about["format"] > FORMAT), short(about["version"])
         kind = str(about["config"]["model"]["kind"])
+        check_values([about["config"], about["labels"]])
         given = about["labels"].items()
         fields: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
         labels = Labels(**fields)
@@ -93,8 +95,22 @@ def load_checkpoint(
             "file, load it with trust_code=True (--trust-code)"
         )
     config = make_config(about["config"], str(path))
-    model = build_model(config, labels)
-    _load_weights(model, weights, path)
+
+    def build() -> nn.Module:
+        return build_model(config, labels)
+
+    def load(model: nn.Module) -> None:
+        _load_weights(model, weights, path)
+
+    try:
+        if kind in BUILDERS or kind in DETECTORS:
+            model = fitted(build, weights, load)
+        else:
+            load(model := build())
+    except (ValueError, RuntimeError) as error:
+        if isinstance(error, TorchvoxError):
+            raise
+        raise CheckpointError(f"{path} does not fit its configuration: {short(error)}") from None
     return Checkpoint(model.to(device).eval(), config, labels, about)
 
 
