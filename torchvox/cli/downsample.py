@@ -138,20 +138,19 @@ def downsample(
         max_points=most,
         min_points=min_points,
         layout_of_file=layout,
-        bounds=None if bounds is None else numbers(bounds, "--bounds", 6),
+        bounds=None if bounds is None else options.box(bounds, "--bounds"),
         drop_withheld=drop_withheld,
         salvage=salvage,
         memory_limit=limit,
     )
-    files = find_clouds(paths)
-    options.check_file(report, "--report")
-    options.check_file(trace, "--trace")
+    inputs = files = find_clouds(paths)
     if merge:
-        files, targets = files[:1], [_merged(output)]
-        sources = {files[0]: find_clouds(paths)}
+        files = inputs[:1]
+        targets, sources = [_merged(files[0], output)], {files[0]: inputs}
     else:
         targets = options.output_paths(files, output, "downsampled", POINT_SUFFIXES, file_format)
         sources = {path: [path] for path in files}
+    options.check_outputs(inputs, {"--output": targets, "--report": report, "--trace": trace})
     if trace is not None and len(files) > 1:
         raise WrongUseError(f"--trace is one file, but there are {len(files)} inputs")
     for target in targets:
@@ -325,7 +324,7 @@ def _rule(text: str) -> tuple[str, str]:
     return name, rule
 
 
-def _merged(output: Path) -> Path:
+def _merged(first: Path, output: Path) -> Path:
     if output.suffix == "" or output.is_dir():
         raise WrongUseError(f"--merge makes one file: --output must name it, got {output}")
-    return options.output_paths([output], output, "points", POINT_SUFFIXES, "")[0]
+    return options.output_paths([first], output, "points", POINT_SUFFIXES, "")[0]

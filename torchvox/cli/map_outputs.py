@@ -9,7 +9,6 @@ import numpy as np
 
 from torchvox._errors import WrongUseError
 from torchvox._extras import require
-from torchvox.cli import options
 from torchvox.io.writers import write_whole
 from torchvox.mapping import MapVoxels, OccupancyMap
 from torchvox.mapping.files import VOXELS, write_points
@@ -34,8 +33,6 @@ def output_files(output: Path, page: bool, ros_yaml: bool) -> list[Path]:
         targets.append(output.with_suffix(".html"))
     if ros_yaml:
         targets.append(output.with_suffix(".yaml"))
-    for target in targets:
-        options.check_file(target, "--output")
     return targets
 
 

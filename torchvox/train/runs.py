@@ -37,6 +37,7 @@ from torchvox.train.norm import convert_batch_norm
 
 BEST, LAST, CONFIG = "best.ckpt", "last.ckpt", "config.yaml"
 MODEL = "model.pt"
+FILES = (BEST, LAST, CONFIG, MODEL, LOG)  # of a run
 
 
 def fit(
