@@ -212,7 +212,7 @@ def check_file(path: Path | None, option: str) -> None:
 
 
 def check_outputs(
-    inputs: Iterable[Path | None], outputs: Mapping[str, Path | None | Iterable[Path]]
+    inputs: Iterable[Path | None], outputs: Mapping[str, Path | Iterable[Path] | None]
 ) -> None:
     """Raises WrongUseError for an output that is an input or another output, by whatever name, and
     for one that is there and is no file to replace. outputs: options -> their files."""
