@@ -14,8 +14,9 @@ LOCK = ".lock"
 def lock(folder: Path, *, wait: bool) -> Iterator[bool]:
     """Whether no other process has the lock of a folder, which this one then has for the block;
     true too on a file system without locks. wait: until no other has it."""
-    path, is_mine, is_there = folder / LOCK, True, False
+    path, is_there = folder / LOCK, False
     while not is_there:
+        is_mine = True
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -23,7 +24,8 @@ def lock(folder: Path, *, wait: bool) -> Iterator[bool]:
             is_mine = False
         except OSError:
             pass
-        is_there = path.exists() and os.path.samestat(path.stat(), os.fstat(handle))
+        with contextlib.suppress(FileNotFoundError):
+            is_there = os.path.samestat(path.stat(), os.fstat(handle))
         if not is_there:  # another one has removed the file and ended
             os.close(handle)
     try:

@@ -7,8 +7,12 @@ import concurrent.futures
 import contextlib
 import json
 import multiprocessing
+import multiprocessing.connection
+import os
 import re
 import signal
+import threading
+import time
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -24,7 +28,15 @@ from torchvox._bytes import number_of_bytes
 from torchvox._errors import WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import numbers
-from torchvox.cli.work import for_each, leave, milliseconds, note, use_device, warn_of_none
+from torchvox.cli.work import (
+    TERMINATED,
+    for_each,
+    leave,
+    milliseconds,
+    note,
+    use_device,
+    warn_of_none,
+)
 from torchvox.filter import ORIGINS, FilterJob, FilterOptions
 from torchvox.io import find_clouds, open_points
 from torchvox.io.writers import POINT_SUFFIXES, point_writer, write_text
@@ -33,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 REPORT_SCHEMA = 1
+GRACE = 3.0  # seconds
 
 
 class Keep(str, Enum):
@@ -299,10 +312,27 @@ def _worker(threads: int) -> None:
     torch.set_num_threads(threads)
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends this process when its parent is gone, killed too, so that temporary files vanish."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)  # a call into C++ takes no signal before its end
+        os._exit(TERMINATED)
 
 
 def _job(source: Path, target: Path, given: FilterOptions) -> dict[str, Any]:
-    return FilterJob([source], given).run(target)
+    try:
+        return FilterJob([source], given).run(target)
+    except SystemExit:
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():
+            os._exit(TERMINATED)  # else the pool goes on to the next file
+        raise
 
 
 # ---- options ------------------------------------------------------------------------------------
