@@ -289,6 +289,7 @@ def _spawned(
     devices = [given.device]
     if where.type == "cuda":
         devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    jobs = max(1, min(jobs, len(todo)))
     threads = max(1, torch.get_num_threads() // jobs)
     context = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(jobs, context, _worker, (threads,))

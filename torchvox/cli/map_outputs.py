@@ -26,6 +26,8 @@ def output_files(output: Path, page: bool, ros_yaml: bool) -> list[Path]:
         raise WrongUseError(f"{output}: maps are written as {', '.join(SUFFIXES)}")
     if ros_yaml and suffix != ".png":
         raise WrongUseError(f"--ros-yaml needs a .png as --output, got {output}")
+    if ros_yaml and not output.name.encode(errors="replace").decode() == output.name:
+        raise WrongUseError(f"--ros-yaml needs a name in UTF-8, got {output!r}")
     if suffix in (".las", ".laz"):
         require("laspy", "to write LAS files")
     targets = [output]

@@ -219,7 +219,7 @@ def check_outputs(
     taken: dict[object, str] = {}
     for source in inputs:
         if source is not None:
-            taken |= dict.fromkeys(_identities(source), f"the input {source}")
+            taken |= dict.fromkeys(_identities(source), f"the file that it is made from, {source}")
     files = [
         (option, path)
         for option, paths in outputs.items()
@@ -230,18 +230,15 @@ def check_outputs(
         if other := next((taken[key] for key in _identities(path) if key in taken), None):
             raise WrongUseError(f"{option} {path} would replace {other}: give another name")
         taken |= dict.fromkeys(_identities(path), f"{option} {path}")
-    for option, path in files:
-        if other := next((taken[p] for p in map(str, _resolved(path).parents) if p in taken), None):
-            raise WrongUseError(f"{option} {path} would lie in {other}: give another name")
-
-
-def _resolved(path: Path) -> Path:
-    return Path(os.path.realpath(path))
+    places = {os.path.realpath(path): f"{option} {path}" for option, path in files}
+    for place, name in places.items():
+        if folder := next((str(p) for p in Path(place).parents if str(p) in places), None):
+            raise WrongUseError(f"{name} would lie in {places[folder]}: give another name")
 
 
 def _identities(path: Path) -> list[object]:
     """What any two names of one file have in common: its resolved path, and its number."""
-    keys: list[object] = [str(_resolved(path))]
+    keys: list[object] = [os.path.realpath(path)]
     if path.exists():
         keys.append((path.stat().st_dev, path.stat().st_ino))
     return keys

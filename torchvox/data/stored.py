@@ -16,6 +16,7 @@ import numpy as np
 
 from torchvox._errors import CloudFileError
 from torchvox._locks import LOCK, lock
+from torchvox.io.writers import full_disk_of
 
 INDEX, DRAFT = "index.json", ".draft."
 FILES = (INDEX, "points.bin", "xyz.bin", "rgb.bin", "label.bin")  # of any index
@@ -123,8 +124,9 @@ def new_index(target: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
         ) from None
     try:
         index: dict[str, Any] = {}
-        yield folder, index
-        (folder / INDEX).write_text(json.dumps(index, indent=1))
+        with full_disk_of(target):
+            yield folder, index
+            (folder / INDEX).write_text(json.dumps(index, indent=1))
         with lock(target, wait=True):
             mine = _version(target / INDEX) == before
             if mine or read_index(target, index["source"], lambda _: {}) is None:
