@@ -61,15 +61,16 @@ def test_the_number_of_columns_says_the_format(form, tmp_path):
 
 EUROC = "p_RS_R_x [m], p_RS_R_y [m], p_RS_R_z [m], q_RS_w [], q_RS_x [], q_RS_y [], q_RS_z []"
 MORE = "".join(f", {kind}_{axis}" for kind in ("v", "b_w", "b_a") for axis in "xyz")
-START = 1403636579763555584
+START, EARLY = 1403636579763555584, 7000000001
 
 
-def written(order, comma=",", nanoseconds=True, more=0):
+def written(order, comma=",", nanoseconds=True, more=0, start=START):
     """Lines of POSES with times, and the rotations' parts in this order."""
     lines = []
     for i, place in enumerate(POSES[:, :, 3]):
         q = dict(zip("xyzw", [*(math.sin(0.2 * i) * AXIS), math.cos(0.2 * i)], strict=True))
-        time = START + 50000000 * i if nanoseconds else (START + 50000000 * i) / 10**9
+        time = start + 50000000 * i
+        time = time if nanoseconds else time / 10**9
         values = [time, *map(float, place), *(float(q[name]) for name in order), *[0.5] * more]
         lines.append(comma.join(map(str, values)))
     return "\n".join(lines) + "\n"
@@ -84,6 +85,8 @@ def written(order, comma=",", nanoseconds=True, more=0):
         written("wxyz", ", ", more=9),
         written("xyzw", ",", False),
         written("xyzw", ", ", False).replace("\n", ",\n"),
+        f"# timestamp [ns], {EUROC}\n" + written("wxyz", start=EARLY),
+        "# in meters: time [s] x y z qw qx qy qz\n" + written("wxyz", " ", False),
         "timestamp tx ty tz qx qy qz qw\n" + written("xyzw", " ", False),
         "time_ns,x,y,z,qw,qx,qy,qz\n" + written("wxyz"),
         "# poses of the sensor in the world frame\n" + written("xyzw", " ", False),
@@ -96,7 +99,8 @@ def test_content_says_how_poses_are_written(text, tmp_path):
     found = read_poses(tmp_path / "a.csv", count=9)
     assert np.abs(found.matrices - POSES).max() < 1e-15
     if found.times is not None:
-        assert found.times.tolist() == [(START + 50000000 * i) / 10**9 for i in range(9)]
+        start = EARLY if str(EARLY) in text else START
+        assert found.times.tolist() == [(start + 50000000 * i) / 10**9 for i in range(9)]
 
 
 def test_an_extrinsic_is_a_line_of_a_calibration(tmp_path):

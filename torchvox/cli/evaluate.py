@@ -145,8 +145,9 @@ def _evaluate_boxes(
         _check_names(gates, ["map", "map_strict", *map("/".join, levels)])
     if write is not None and not hasattr(data, "write"):
         raise WrongUseError(f"--write: {config.data.kind} has no form of results of its own")
-    if write is not None and (scans := getattr(data, "scans", ())):
-        written = [write / f"{scan.name}.txt" for scan in scans]
+    if write is not None:
+        scans = getattr(data, "scans", ())
+        written = [write / f"{scan.name}.txt" for scan in scans] or [write / "results_nusc.json"]
         check_outputs([scan.boxes for scan in scans], {"--write": written, "--json": results})
     start = time.perf_counter()
     told = evaluate_detector(model, data, classes, *how)

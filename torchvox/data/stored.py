@@ -130,7 +130,8 @@ def new_index(target: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
         with lock(target, wait=True):
             mine = _version(target / INDEX) == before
             if mine or read_index(target, index["source"], lambda _: {}) is None:
-                (target / INDEX).unlink(missing_ok=True)
+                for name in (INDEX, *FILES):
+                    (target / name).unlink(missing_ok=True)
                 for path in sorted(folder.iterdir(), key=lambda path: path.name == INDEX):
                     path.replace(target / path.name)
     finally:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,11 +64,11 @@ def read_poses(
                 got = f"{list(rows.shape)} {rows.dtype}"
                 raise ValueError(f"poses must be [S, 3, 4] or [S, 4, 4] floats, got {got}")
         else:
-            roles, commas, lines = _lines(path)
-            if len(lines[0]) in (KITTI, SQUARE) and not any(roles):
-                rows = _floats(lines).reshape(len(lines), -1, 4)
+            roles, commas, stamps, table = _table(path)
+            if table.shape[1] in (KITTI, SQUARE) and not any(roles):
+                rows = table.reshape(len(table), -1, 4)
             else:
-                times, table = _timed(roles, commas, lines)
+                times, table = _timed(roles, commas, stamps, table)
                 rows = np.concatenate([rotations(table[:, 3:]), table[:, :3, None]], axis=2)
         if len(rows) == 0 or (times is not None and not np.isfinite(times).all()):
             raise ValueError("it holds no poses, or times that are no numbers")
@@ -93,13 +94,13 @@ def read_extrinsic(path: str | Path) -> np.ndarray:
             lines.setdefault(name, numbers)
         for name in ("Tr", "Tr_velo_to_cam", "Tr_velo_cam"):
             if name in lines:
-                return _matrix(_floats([lines[name]]).reshape(3, 4))
+                return _matrix(np.array(lines[name], np.float64).reshape(3, 4))
         if "R" not in lines or "T" not in lines:
             raise ValueError("it has no line Tr, Tr_velo_to_cam or Tr_velo_cam, nor R and T")
-        if "imu" in path.name:
+        if "imu" in path.name.lower():
             raise ValueError("it is from the IMU to the lidar: give calib_velo_to_cam.txt")
-        turned, place = _floats([lines["R"]]).reshape(3, 3), _floats([lines["T"]]).reshape(3, 1)
-        return _matrix(np.concatenate([turned, place], axis=1))
+        turned, place = (np.array(lines[name], np.float64) for name in "RT")
+        return _matrix(np.column_stack([turned.reshape(3, 3), place.reshape(3)]))
 
 
 class Trajectory:
@@ -231,28 +232,35 @@ def slerp(one: np.ndarray, two: np.ndarray, share: np.ndarray) -> np.ndarray:
     return left * one + right * two
 
 
-def _lines(path: Path) -> tuple[list[str], bool, list[list[str]]]:
-    """What a header says of each column, whether commas part them, and the words of the lines."""
+def _table(path: Path) -> tuple[list[str], bool, list[str], np.ndarray]:
+    """What a header says of each column, whether commas part them, the words of the times, and all
+    numbers [n, c] float64. Raises ValueError."""
     roles: list[str] = []
-    lines: list[list[str]] = []
-    commas = False
+    stamps: list[str] = []
+    numbers, count, commas, at = array("d"), 0, False, 0
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
         text = line.strip()
-        text = text if text[:1] in "#%" else text.partition("#")[0]
-        names = text.lstrip("#% ").removesuffix(",")
-        words = names.split(",") if "," in names else names.split()
-        if text[:1] in "#%" or not (lines or _is_number(words[0])):
-            found = [_role(word) for word in words]
-            if not lines and (text[:1] not in "#%" or set(ORDER) <= set(found)):
+        is_comment = text[:1] in "#%"  # or empty
+        text = text.lstrip("#% ") if is_comment else text.partition("#")[0]
+        text = text.strip().removesuffix(",")
+        if is_comment or not (stamps or _is_number(text)):
+            names = text.split(",") if "," in text else re.sub(r"\s+([\[(])", r"\1", text).split()
+            found = [_role(name) for name in names]
+            if not stamps and (not is_comment or set(ORDER[1:]) <= set(found)):
                 roles = found
-        else:
-            if lines and len(words) != len(lines[0]):
-                raise ValueError(f"line {number} has {len(words)} columns, not {len(lines[0])}")
-            commas = "," in names
-            lines.append(words)
-    if not lines:
+            continue
+        words = [word.strip() for word in text.split(",")] if "," in text else text.split()
+        if not stamps:
+            roles = roles if len(roles) == len(words) else [role for role in roles if role]
+            at = next((i for i, role in enumerate(roles) if role in ("time", "ns")), 0)
+        elif count != len(words):
+            raise ValueError(f"line {number} has {len(words)} columns, not {count}")
+        count, commas = len(words), "," in text
+        numbers.extend(map(float, words))
+        stamps.append(words[min(at, count - 1)])
+    if not stamps:
         raise ValueError("it holds no poses")
-    return roles, commas, lines
+    return roles, commas, stamps, np.frombuffer(numbers).reshape(-1, count)
 
 
 def _role(name: str) -> str:
@@ -267,40 +275,35 @@ def _role(name: str) -> str:
     return plain[-1] if re.fullmatch(r"([pt](_.*)?|.*(pos|transl).*)?[xyz]", plain) else ""
 
 
-def _timed(roles: list[str], commas: bool, lines: list[list[str]]) -> tuple[np.ndarray, np.ndarray]:
+def _timed(
+    roles: list[str], commas: bool, stamps: list[str], table: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Times [n] float64 in seconds, and x, y, z, qx, qy, qz, qw [n, 7]. Raises ValueError."""
-    count, header = len(lines[0]), bool(roles)
+    count, header = table.shape[1], bool(roles)
     order = [roles.index(role) for role in ORDER[1:] if roles.count(role) == 1]
-    timed = [i for i, role in enumerate(roles) if role in ("time", "ns")]
-    at = timed[0] if len(timed) == 1 else 0
-    words = [line[at] for line in lines]
-    whole = all(word.strip().lstrip("+-").isdecimal() for word in words)
-    numbers: list[float] = [int(word) if whole else float(word) for word in words]
-    largest = max(map(abs, numbers))
-    is_ns = roles[at : at + 1] == ["ns"] or (whole and largest >= NANOSECONDS)
-    if header and len(order) == 7 and len(timed) == 1 and count == len(roles):
-        pass
-    elif count in (TUM, EUROC) and commas and not header and (count == EUROC or is_ns):
-        order, is_ns = EUROC_ORDER, True
-    elif count == TUM and not header:
-        order = list(range(1, TUM))
+    is_whole = all(word.lstrip("+-").isdecimal() for word in stamps)
+    times: list[float] = [int(word) if is_whole else float(word) for word in stamps]
+    largest = max(map(abs, times))
+    is_ns = "ns" in roles or (is_whole and largest >= NANOSECONDS)
+    if header:
+        good = len(order) == 7 and len(roles) == count
+        good &= sum(role in ("time", "ns") for role in roles) == 1
+    elif commas and (count == EUROC or (count == TUM and is_ns)):
+        order, is_ns, good = EUROC_ORDER, True, True
     else:
+        order, good = list(range(1, TUM)), count == TUM
+    if not good:
         known = f"names as qw, {EUROC} (EuRoC), {SQUARE} ([4, 4]), {KITTI} (KITTI) or {TUM} (TUM)"
         raise ValueError(f"poses have {known}, got {count} numbers a line")
     if largest >= NO_SECONDS and not is_ns:
         raise ValueError(f"times up to {largest:g} are no seconds: a header must say their unit")
-    seconds = [number / 10**9 if is_ns else number for number in numbers]
-    return np.array(seconds, np.float64), _floats([[line[i] for i in order] for line in lines])
+    return np.array([time / 10**9 if is_ns else time for time in times]), table[:, order]
 
 
-def _floats(lines: list[list[str]]) -> np.ndarray:
-    """Numbers of words, [n, c] float64. Raises ValueError."""
-    return np.array([[float(word) for word in words] for words in lines])
-
-
-def _is_number(word: str) -> bool:
+def _is_number(text: str) -> bool:
+    """Whether a line begins with a number."""
     try:
-        return bool(_floats([[word]]).size)
+        return float(re.split(r"[,\s]", text, maxsplit=1)[0]) is not None
     except ValueError:
         return False
 
