@@ -381,7 +381,7 @@ def test_a_page_lies_beside_the_map(torchvox_cli, drive, tmp_path):
 def test_a_disk_that_fills_leaves_nothing(torchvox_cli, drive, tmp_path, output):
     with disk_of(100):
         result = torchvox_cli(*POSED, "-o", output)
-    result.assert_one_sentence(1, f"{output}: cannot be written")
+    result.assert_one_sentence(1, f"torchvox: {output}: ")
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -311,9 +311,9 @@ def _spawned(
 
 def _worker(threads: int) -> None:
     torch.set_num_threads(threads)
-    signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, leave)  # last: the pool reports what is raised in here
 
 
 def _end_with_parent() -> None:

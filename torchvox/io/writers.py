@@ -64,8 +64,8 @@ def full_disk_of(path: Path) -> Iterator[None]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         if not full and "requested and" not in str(error):  # what NumPy says
             raise
-        text = f"cannot be written: {error.strerror or error}"
-        raise OSError(error.errno or errno.EIO, text, str(path)) from error
+        number, text = error.errno or errno.EIO, error.strerror or str(error)
+        raise OSError(number, text, str(path)) from error
 
 
 def _sync(path: Path) -> None:
