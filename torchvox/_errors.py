@@ -2,7 +2,8 @@
 """Errors of the Python layer: each message is one sentence for the person who reads it."""
 
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
@@ -51,6 +52,15 @@ def explained(path: Path, kind: str) -> Iterator[None]:
             raise  # what lazrs raises when it panics is no Exception
         reason = short((str(error) or type(error).__name__).splitlines()[0])
         raise CloudFileError(f"{path} is not a readable {kind}: {reason}") from error
+
+
+def check_box(box: Sequence[float], what: str) -> None:
+    """Raises WrongUseError unless the six numbers x0, y0, z0, x1, y1, z1 are a box; it may reach to
+    infinity. what: the argument or option that the error names."""
+    axes = list(zip(box[:3], box[3:], strict=False))
+    if len(box) != 6 or not all(a <= b and a < math.inf and b > -math.inf for a, b in axes):
+        rule = "must be x0,y0,z0,x1,y1,z1 with no lower bound above its upper bound"
+        raise WrongUseError(f"{what} {rule}, got {','.join(f'{v:g}' for v in box)}")
 
 
 def expect(good: bool, rule: str, got: object) -> None:

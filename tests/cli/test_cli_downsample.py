@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """torchvox downsample: lines, outputs, reports, and the same files by processes and by stages."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -174,13 +176,26 @@ def test_wrong_use_is_refused_before_anything_is_written(torchvox_cli, tmp_path,
     assert (tmp_path / "a.ply").read_bytes() == before
 
 
+def processes_of(session):
+    """Numbers of the processes of a session that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, own = path.read_text().rpartition(")")[2].split()[:4]
+            found += [path.parent.name] * (int(own) == session and state != "Z")
+    return found
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_processes_that_are_ended_leave_nothing(tmp_path, end):
+    """Two that work, one that waits for its input, and one without any."""
     for i in range(2):
         write(tmp_path / f"{i}.npz", cloud(400_000, i))
-    command = [sys.executable, "-m", "torchvox", "downsample", tmp_path, "-o", tmp_path / "out"]
-    command += ["--voxel", "0.01", "--jobs", "2", "--device", "cpu"]
+    os.mkfifo(tmp_path / "2.xyz")
+    inputs = [tmp_path / "2.xyz", tmp_path / "0.npz", tmp_path / "1.npz"]
+    command = [sys.executable, "-m", "torchvox", "downsample", *inputs, "-o", tmp_path / "out"]
+    command += ["--voxel", "0.01", "--jobs", "4", "--device", "cpu"]
     running = subprocess.Popen(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -189,8 +204,12 @@ def test_processes_that_are_ended_leave_nothing(tmp_path, end):
         pass
     os.kill(running.pid, end)
     _, err = running.communicate(timeout=60)
-    assert running.returncode == (143 if end == signal.SIGTERM else 130), err
+    codes = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGKILL: -signal.SIGKILL}
+    assert running.returncode == codes[end], err
     assert "Traceback" not in err
+    last = time.monotonic() + 20
+    while alive := processes_of(running.pid):
+        assert time.monotonic() < last, alive
     left = [path.name for path in (tmp_path / "out").iterdir()]
     assert all(not name.startswith(".") for name in left), left
 

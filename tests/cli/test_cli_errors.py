@@ -35,6 +35,26 @@ KITTI = ("--layout", "kitti")
         (("bev", "scan.bin", *KITTI, "--channels", "beauty"), ("beauty", "height_max")),
         (("bev", "scan.bin", *KITTI, "--channels", "count,density"), ("one channel",)),
         (("bev", "scan.bin", *KITTI, "--size", "0,4"), ("--size",)),
+        (("bev", "scan.bin", *KITTI, "--size", "inf,4"), ("--size",)),
+        (("bev", "scan.bin", *KITTI, "--size", "4,nan"), ("--size",)),
+        (("bev", "scan.bin", *KITTI, "--channels", "occupancy:²"), ("occupancy:²",)),
+        (("sample", "scan.bin", *KITTI, "--start", "²"), ("--start",)),
+        (("sample", "scan.bin", *KITTI, "-n", "9" * 30), ("--count", "64 bits")),
+        (
+            ("downsample", "scan.bin", *KITTI, "--voxel", "1", "--min-points", "9" * 30),
+            ("64 bits",),
+        ),
+        (
+            ("downsample", "scan.bin", *KITTI, "--voxel", "1", "--adaptive", "1," + "9" * 30),
+            ("2^63",),
+        ),
+        *(
+            (
+                ("downsample", "scan.bin", *KITTI, "--voxel", "1", f"--bounds={box}"),
+                ("--bounds", "upper"),
+            )
+            for box in ("nan,0,0,1,1,1", "0,0,2,1,1,1", "inf,0,0,inf,1,1", "0,0,0,1,1,nan")
+        ),
         (("demo", "--device", "tpu"), ("tpu",)),
     ],
 )

@@ -283,6 +283,15 @@ def test_info_counts_voxels(torchvox_cli, tmp_path):
     assert both.count(f"a tenth at {rows[2][0].strip()} m") == 2
 
 
+@pytest.mark.parametrize("points", [[[1, 2, 3]] * 2, [[1, 2, 3]], [], [[np.nan] * 3]])
+def test_info_of_points_without_an_extent_suggests_no_voxel_size(torchvox_cli, tmp_path, points):
+    np.save(tmp_path / "a.npy", np.array(points, np.float64).reshape(-1, 3))
+    result = torchvox_cli("info", "a.npy", "--voxel-sizes")
+    assert result.code == 0 and "not suggested" in result.out, result.err
+    result = torchvox_cli("info", "a.npy", "a.npy", "--voxel-sizes")
+    assert result.code == 0 and result.out.count("no extent") == 2, result.err
+
+
 @pytest.mark.parametrize(
     ("color", "suffix"),
     [

@@ -320,6 +320,7 @@ OTHER = replace(las_table(9), attributes={"a": np.arange(9)})
         ([OTHER], {"policy": {"b": "min"}}, "there is no column b"),
         ([OTHER], {"voxel_size": (1.0, 0.0, 1.0)}, "above 0"),
         ([OTHER], {"voxel_size": (1e-9,) * 3}, "needs .* bits on .*: take a voxel size >="),
+        ([OTHER], {"bounds": (0, 0, 0, 1, float("nan"), 1)}, "bounds must be .*got 0,0,0,1,nan,1"),
         ([], {}, "no file"),
     ],
 )  # fmt: skip

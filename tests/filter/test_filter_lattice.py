@@ -43,6 +43,15 @@ def faces(size, origin, scale, offset, rng) -> np.ndarray:
     return np.clip(steps, -(2**31), 2**31 - 1).astype(np.int32)
 
 
+@pytest.mark.parametrize("scale", [0.01, -0.01])
+def test_the_size_that_an_error_names_is_enough(scale):
+    table = las([[0, 0, 0], [2_000_000_000, 5, -7]], scale)
+    with pytest.raises(WrongUseError, match="take a voxel size >=") as error:
+        cells_of(table, (0.001,) * 3)
+    enough = float(str(error.value).split()[-1])
+    assert 0 < enough < 20 and cells_of(table, (enough,) * 3)[0].bits <= MOST_BITS
+
+
 @pytest.mark.parametrize(
     ("scale", "offset", "size", "mul"),
     [

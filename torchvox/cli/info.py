@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -180,10 +181,18 @@ def _points(reader: PointReader) -> torch.Tensor:
     return torch.from_numpy(np.concatenate([chunk.world() for chunk in chunks]))
 
 
+def _tenth(points: torch.Tensor) -> float | None:
+    """The voxel size that keeps a tenth of the points; None where they are all in one place."""
+    points = points[points.isfinite().all(1)]
+    extent = float((points.amax(0) - points.amin(0)).max()) if len(points) else 0.0
+    return suggest_voxel_size(points) if 0 < extent < math.inf else None
+
+
 def _size_table(reader: PointReader) -> Any:
     points = _points(reader)
+    if (size := _tenth(points)) is None:
+        return "voxel sizes are not suggested: the points do not differ by a finite extent"
     points = points[points.isfinite().all(1)]
-    size = suggest_voxel_size(points)
     extent = float((points.amax(0) - points.amin(0)).max())
     finest = max(size / 4, extent / 2**19)  # which 21 bits hold at every level
     unit = escape(reader.schema.unit)
@@ -204,5 +213,6 @@ def _line(reader: PointReader, header: bool, voxel_sizes: bool) -> str:
     columns = ",".join(("x", "y", "z", *map(short, reader.columns)))
     line = f"{reader.path.name}  {reader.count:,} points  {columns}  {bounds}"
     if voxel_sizes and not header:
-        line += f"  a tenth at {suggest_voxel_size(_points(reader)):g} {reader.schema.unit}"
+        size = _tenth(_points(reader))
+        line += f"  a tenth at {size:g} {reader.schema.unit}" if size else "  no extent"
     return line

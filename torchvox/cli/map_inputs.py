@@ -55,7 +55,10 @@ def checked(options_: dict[str, Any], rays: dict[str, Any]) -> OccupancyMap:
         nothing = torch.zeros((0, 3), device=made.status.device)
         made.integrate(nothing, nothing.new_zeros((1, 3)), **rays)
     except ValueError as error:
-        raise WrongUseError(str(error)) from error
+        words = str(error)
+        if "store" in options_:  # whose capacity --memory says
+            words = words.replace("OccupancyMap: capacity", "--memory")
+        raise WrongUseError(words) from error
     return made
 
 

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from torchvox._errors import WrongUseError
+from torchvox._errors import WrongUseError, check_box
 from torchvox._extras import require
 from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, grid_names, load_grid, read_cloud
 from torchvox.io.cloud import origin_of_range
@@ -81,6 +83,19 @@ Output = Annotated[
 ]
 
 
+class Command(TyperCommand):
+    """A command that refuses `-` as a file, and whole numbers beyond 64 bits, in any option."""
+
+    def invoke(self, context: Any) -> Any:
+        for parameter in self.params:
+            option, value = parameter.opts[0], context.params.get(parameter.name or "")
+            if isinstance(value, Path) and str(value) == "-":
+                raise WrongUseError(f"{option} - is not stdin or stdout: give the name of a file")
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise WrongUseError(f"{option} must fit into 64 bits, got {value}")
+        return super().invoke(context)
+
+
 def numbers(text: str, option: str, *counts: int) -> tuple[float, ...]:
     """Parse "0.2" or "0.2,0.2,4"; counts are the lengths allowed. Raises WrongUseError."""
     try:
@@ -90,6 +105,14 @@ def numbers(text: str, option: str, *counts: int) -> tuple[float, ...]:
     if len(values) not in counts:
         wanted = " or ".join(map(str, counts))
         raise WrongUseError(f"{option} takes {wanted} numbers, got {len(values)} in {text!r}")
+    return values
+
+
+def box(text: str, option: str) -> tuple[float, ...]:
+    """The six numbers of "x0,y0,z0,x1,y1,z1", none of them NaN, none falling. Raises
+    WrongUseError."""
+    values = numbers(text, option, 6)
+    check_box(values, option)
     return values
 
 
@@ -188,6 +211,39 @@ def check_file(path: Path | None, option: str) -> None:
         raise WrongUseError(f"{option} must be a file, got {path}, {what}")
 
 
+def check_outputs(
+    inputs: Iterable[Path | None], outputs: Mapping[str, Path | Iterable[Path] | None]
+) -> None:
+    """Raises WrongUseError for an output that is an input or another output, by whatever name, and
+    for one that is there and is no file to replace. outputs: options -> their files."""
+    taken: dict[object, str] = {}
+    for source in inputs:
+        if source is not None:
+            taken |= dict.fromkeys(_identities(source), f"the file that it is made from, {source}")
+    files = [
+        (option, path)
+        for option, paths in outputs.items()
+        for path in ([paths] if isinstance(paths, Path) else paths or ())
+    ]
+    for option, path in files:
+        check_file(path, option)
+        if other := next((taken[key] for key in _identities(path) if key in taken), None):
+            raise WrongUseError(f"{option} {path} would replace {other}: give another name")
+        taken |= dict.fromkeys(_identities(path), f"{option} {path}")
+    places = {os.path.realpath(path): f"{option} {path}" for option, path in files}
+    for place, name in places.items():
+        if folder := next((str(p) for p in Path(place).parents if str(p) in places), None):
+            raise WrongUseError(f"{name} would lie in {places[folder]}: give another name")
+
+
+def _identities(path: Path) -> list[object]:
+    """What any two names of one file have in common: its resolved path, and its number."""
+    keys: list[object] = [os.path.realpath(path)]
+    if path.exists():
+        keys.append((path.stat().st_dev, path.stat().st_ino))
+    return keys
+
+
 def output_paths(
     inputs: list[Path], output: Path, kind: str, formats: tuple[str, ...], file_format: str | None
 ) -> list[Path]:
@@ -213,7 +269,7 @@ def output_paths(
             raise WrongUseError(f"--format {file_format} and --output {output} contradict")
         if len(inputs) > 1:
             raise WrongUseError(f"{output} is one file, but there are {len(inputs)} inputs")
-        check_file(output, "--output")
+        check_outputs(inputs, {"--output": output})
         return [output]
     if output.exists() and not output.is_dir():
         raise WrongUseError(f"--output must be a folder or {', '.join(formats)}, got {output}")
@@ -226,4 +282,5 @@ def output_paths(
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
         raise WrongUseError(f"two inputs would both write {twice}: run them one by one")
+    check_outputs(inputs, {"--output": paths})
     return paths

@@ -97,7 +97,8 @@ def view(
     suffix = output.suffix.lower()
     if suffix not in MAX_POINTS:
         raise WrongUseError(f"{output}: views are written as .html or .png")
-    options.check_file(output, "--output")
+    files = [cloud] if other is None else [cloud, other]
+    options.check_outputs(files, {"--output": output})
     if voxel_size is not None and not 0 < voxel_size < float("inf"):
         raise WrongUseError(f"--voxel-size must be positive, got {voxel_size:g}")
     if suffix == ".html":
@@ -105,7 +106,6 @@ def view(
     else:
         require("matplotlib", "to draw pictures")
     start = time.perf_counter()
-    files = [cloud] if other is None else [cloud, other]
     read = options.cloud_reader(files, layout, open_points)
     readers = [read(path) for path in files]
     chosen = color or (Color.rgb if _holds(readers[0], Color.rgb) else Color.height)

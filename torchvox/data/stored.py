@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from torchvox._errors import CloudFileError
+from torchvox._locks import LOCK, lock
+from torchvox.io.writers import full_disk_of
 
-INDEX = "index.json"
+INDEX, DRAFT = "index.json", ".draft."
 FILES = (INDEX, "points.bin", "xyz.bin", "rgb.bin", "label.bin")  # of any index
 
 
@@ -88,22 +91,32 @@ def read_index(
 
 
 def _is_index(folder: Path) -> bool:
-    """Whether a folder holds nothing but what an index does, so that it may be replaced."""
-    return folder.is_dir() and all(path.name in FILES for path in folder.iterdir())
+    """Whether a folder holds nothing but what an index does, so that it may be replaced: drafts
+    too, and what the root of a file system has."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {"no folder"}
+    return all(name in (*FILES, LOCK, "lost+found") or name.startswith(DRAFT) for name in names)
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another that replaced it; None without a file."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_ino, path.stat().st_mtime_ns
+    return None
 
 
 @contextlib.contextmanager
 def new_index(target: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """A folder for files and an index to fill, which appear as `target` whole or not at all."""
+    """A folder for files and an index to fill, which appear in `target` whole or not at all: not
+    where another process has written the index of the same source meanwhile."""
+    target = Path(os.path.realpath(target))
     if target.exists() and not _is_index(target):
         raise CloudFileError(
             f"{target} holds other files than an index: set data.cache to a folder of its own"
         )
+    is_new, before = not target.exists(), _version(target / INDEX)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        holder = tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)
-        folder = Path(holder) / "index"  # whose mode is that of any new folder
-        folder.mkdir()
+        target.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=DRAFT, dir=target))
     except OSError as error:
         raise CloudFileError(
             f"{target.parent}: the index cannot be written here ({error.strerror}): "
@@ -111,10 +124,18 @@ def new_index(target: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
         ) from None
     try:
         index: dict[str, Any] = {}
-        yield folder, index
-        (folder / INDEX).write_text(json.dumps(index, indent=1))
-        if target.exists():
-            shutil.rmtree(target)
-        folder.rename(target)
+        with full_disk_of(target):
+            yield folder, index
+            (folder / INDEX).write_text(json.dumps(index, indent=1))
+        with lock(target, wait=True):
+            mine = _version(target / INDEX) == before
+            if mine or read_index(target, index["source"], lambda _: {}) is None:
+                for name in (INDEX, *FILES):
+                    (target / name).unlink(missing_ok=True)
+                for path in sorted(folder.iterdir(), key=lambda path: path.name == INDEX):
+                    path.replace(target / path.name)
     finally:
-        shutil.rmtree(holder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it is not empty
+            if is_new:
+                target.rmdir()

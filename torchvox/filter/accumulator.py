@@ -85,10 +85,11 @@ class VoxelAccumulator:
     ) -> None:
         if layout not in ("morton", "zyx"):
             raise WrongUseError(f"the order must be morton or zyx, got {short(layout)}")
-        if not 0 <= levels <= MOST_LEVELS or max_points < 1 or min_points < 1:
+        fit = all(1 <= points < 2**63 for points in (max_points, min_points))
+        if not 0 <= levels <= MOST_LEVELS or not fit:
             raise WrongUseError(
-                f"adaptive cells take 0 to {MOST_LEVELS} levels, max_points and min_points 1 or "
-                f"more, got {levels}, {max_points} and {min_points}"
+                f"adaptive cells take 0 to {MOST_LEVELS} levels, max_points and min_points 1 to "
+                f"2^63 - 1, got {levels}, {max_points} and {min_points}"
             )
         if levels and (layout != "morton" or keep.startswith("nearest")):
             raise WrongUseError("adaptive cells need the Morton order, and know no nearest point")

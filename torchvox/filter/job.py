@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torchvox._errors import WrongUseError, short
+from torchvox._errors import WrongUseError, check_box, short
 from torchvox.filter.accumulator import WORK, VoxelAccumulator
 from torchvox.filter.lattice import Lattice, OutsideFrameError
 from torchvox.filter.memory import ORIGINS, centroid_scores, means_only, origin_of
@@ -83,6 +83,8 @@ class FilterJob:
 
     def __init__(self, sources: Iterable[str | Path], options: FilterOptions) -> None:
         self.options = options
+        if options.bounds is not None:
+            check_box(options.bounds, "bounds")
         self.readers = [
             open_points(path, options.layout_of_file, salvage=options.salvage)
             for path in sorted(map(Path, sources))

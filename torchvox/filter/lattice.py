@@ -190,7 +190,7 @@ class Lattice:
         corners = self.stored(box)
         points, size, origin = self._divided(corners)
         kind = np.float32 if points.dtype == np.float32 else np.float64
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             low, high = np.sort(
                 np.floor((points.astype(kind) - np.array(origin, kind)) / np.array(size, kind)),
                 axis=0,
@@ -205,7 +205,7 @@ class Lattice:
         if needed[axis] > MOST_BITS:
             extent = float(corners[1, axis]) - float(corners[0, axis])
             if self.scale is not None:
-                extent *= abs(self.scale[axis])
+                extent = abs(extent * self.scale[axis])  # steps may fall
             enough = 1.01 * extent / (2**MOST_BITS - 2 * ALIGNED)  # rounded below
             raise OutsideFrameError(
                 f"voxel size {self.voxel_size[axis]:g} over {extent:,.6g} needs {needed[axis]} "

@@ -40,18 +40,32 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         number = errno.ENOTDIR if kind is NotADirectoryError else error.errno
         raise kind(number, f"cannot be written: {os.strerror(number or 0)}", str(path)) from None
     try:
-        temporary = Path(holder.name) / path.name
-        yield temporary
-        for part in (*temporary.rglob("*"), temporary):
-            _sync(part)
-        os.replace(temporary, path)
-        _sync(path.parent)
+        with full_disk_of(path):
+            temporary = Path(holder.name) / path.name
+            yield temporary
+            for part in (*temporary.rglob("*"), temporary):
+                _sync(part)
+            os.replace(temporary, path)
+            _sync(path.parent)
     finally:
         try:
             holder.cleanup()
         except KeyboardInterrupt:  # another one, while one is dealt with
             holder.cleanup()
             raise
+
+
+@contextlib.contextmanager
+def full_disk_of(path: Path) -> Iterator[None]:
+    """Names the file in the error of a disk that is full, which knows none or a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if not full and "requested and" not in str(error):  # what NumPy says
+            raise
+        number, text = error.errno or errno.EIO, error.strerror or str(error)
+        raise OSError(number, text, str(path)) from error
 
 
 def _sync(path: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchvox._errors import CloudFileError, WrongUseError, expect, explained
+from torchvox._errors import CloudFileError, WrongUseError, expect, explained, short
 from torchvox.io.maps import MapContents, read_map, write_map
 from torchvox.io.writers import write_text
 from torchvox.mapping.files import facts_of, regions_of
@@ -217,12 +217,20 @@ class RegionStore:
         with explained(path, "index of a map"):
             index = json.loads(path.read_text())
             parts = index.pop("parts")
-            if index.keys() != facts.keys() or not all(type(part) is int for part in parts):
+            good = index.keys() == facts.keys() and isinstance(parts, list)
+            if not good or not all(type(part) is int for part in parts):
                 raise ValueError(f"it must tell {', '.join(facts)}, parts")
+            for name, fact in facts.items():
+                if name != "ndt" and _kind(index[name]) != _kind(fact):
+                    raise ValueError(f"its {name} is no {_kind(fact)}: {short(index[name])}")
         for name, fact in facts.items():
             if index[name] != fact:
                 raise WrongUseError(f"{path} is of a map with {name} {index[name]}, not {fact}")
         return [self.folder / f"{part}.npz" for part in parts]
+
+
+def _kind(value: Any) -> str:
+    return "number" if type(value) is int else type(value).__name__.replace("float", "number")
 
 
 def contains(ascending: np.ndarray, keys: np.ndarray) -> np.ndarray:
