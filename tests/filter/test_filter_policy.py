@@ -192,17 +192,22 @@ def test_columns_of_floats_go_by_plain_names_and_whole_numbers(kind):
 @pytest.mark.parametrize("scale", [0.5, -0.25])
 @pytest.mark.parametrize("kind", ["u1", "i2", "i8", "f4"])
 def test_columns_in_steps_give_what_their_values_give(rule, scale, kind):
-    """A rule by value gives float64; others what is stored, with its steps."""
+    """A rule by value gives float64, NaN without values; others what is stored, with its steps."""
     table, rng = cases.coordinates(N, "float64", 6), np.random.default_rng(6)
     stored, scale, offset = rng.integers(0, 5, N).astype(kind), np.float64(scale), 10.0
+    stored[table.xyz[:, 0] > 2] = 3  # in whole voxels
     steps = {"a": (np.array([scale]), np.array([offset]))}
+    kept = rule in ("first", "last", "majority", "representative")
     for none in ({}, {"a": np.array([3])}):
         options = {"policy": {"a": rule}, "no_data": none}
         made = downsample(PointTable(table.xyz, {"a": stored}, steps=steps), 2.0, **options)
-        options["no_data"] = {name: value * scale + offset for name, value in none.items()}
-        wanted = downsample(PointTable(table.xyz, {"a": stored * scale + offset}), 2.0, **options)
+        values = stored * scale + offset
+        if kept:
+            options["no_data"] = {name: value * scale + offset for name, value in none.items()}
+        elif none:
+            options["no_data"], values[stored == 3] = {}, np.nan
+        wanted = downsample(PointTable(table.xyz, {"a": values}), 2.0, **options)
         np.testing.assert_array_equal(made.values("a"), wanted.attributes["a"])
-        kept = rule in ("first", "last", "majority", "representative")
         assert made.steps == (steps if kept else {})
         assert made.columns["a"] == (kind if kept else np.float64)
 

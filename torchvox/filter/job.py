@@ -266,7 +266,12 @@ class FilterJob:
                     voxels, kept = voxels + len(table), kept + int(number.sum())
                     if trace is not None:
                         found.append((keys, level))
-            self.facts |= {"notes": writer.problems} if writer.problems else {}
+            notes = writer.problems
+            nones = cells.result_schema.steps.keys() & self.readers[0].no_data.keys()
+            if nones and target.suffix.lower() not in (".las", ".laz"):
+                shown = short(", ".join(sorted(nones)))
+                notes.append(f"what stands for no value in {shown} is stored * scale + offset too")
+            self.facts |= {"notes": notes} if notes else {}
             if trace is not None:
                 rows = [self._traced(cells, *found[0], table) for table in self._tables(())]
                 write_npz(trace, point_voxel=np.concatenate(rows or [np.zeros(0, np.int32)]))

@@ -42,7 +42,7 @@ LARGE_INT, LARGE_FLOAT = 2**32, 2.0**31  # sums of values from here on may leave
 class Column:
     """A column of the points, flat: [N, k]. The coordinates have the name None.
 
-    type: of the result, float64 of what is stored in steps with a rule by value.
+    type: of the result.
     none: [k] values of the type that stand for "none".
     steps: (scale, offset) of what is stored in steps, with another rule.
     """
@@ -62,10 +62,7 @@ class Column:
         return self.type.base.kind == "f"
 
     def values(self, table: PointTable) -> np.ndarray:
-        if self.name is None:
-            values = table.xyz
-        else:
-            values = table.attributes[self.name] if self.steps else table.values(self.name)
+        values = table.xyz if self.name is None else table.attributes[self.name]
         return values.reshape(len(table), self.width)
 
     @property
@@ -128,11 +125,12 @@ class Reduction:
     ) -> None:
         self.schema, self.lattice, self.keep, self.seed = schema, lattice, keep, seed
         columns = []
+        self._by_value: dict[str, np.ndarray | None] = {}  # none of each as it is stored
         for name, type_ in schema.columns.items():
             none, steps = _none(type_.base, no_data.get(name)), schema.steps.get(name)
             if steps and rules[name] in VALUE_RULES:
-                none = None if none is None else none * steps[0] + steps[1]
-                type_, steps = np.dtype((np.float64, type_.shape)), None
+                self._by_value[name] = none
+                type_, none, steps = np.dtype((np.float64, type_.shape)), None, None
             columns.append(Column(name, type_, rules[name], none, steps))
         xyz_rule = "mean" if keep == "centroid" else "center"
         kind = np.dtype((schema.xyz.dtype.newbyteorder("="), (3,)))
@@ -163,6 +161,7 @@ class Reduction:
         scores: [N] float64, to keep the point with the lowest one.
         Raises WrongUseError for values that cannot be added up.
         """
+        table = self._with_values(table)
         good = keys >= 0
         rising = bool((index[1:] > index[:-1]).all())
         if not rising or not bool(good.all()):
@@ -198,6 +197,15 @@ class Reduction:
                 row, codes = row[codes != NONE], codes[codes != NONE]
             state.append(_counted(groups.keys, row, codes, torch.ones_like(codes)))
         return state
+
+    def _with_values(self, table: PointTable) -> PointTable:
+        """The table with the values of columns of rules by value, NaN for none."""
+        attributes = dict(table.attributes)
+        for name, none in self._by_value.items():
+            values = attributes[name] = table.values(name)
+            if none is not None:
+                values[table.attributes[name] == none] = np.nan
+        return replace(table, attributes=attributes)
 
     def _int_values(self, table: PointTable) -> np.ndarray:
         columns = [_addends(c, c.values(table)) for c in self.ints]
