@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from torchvox._errors import WrongUseError
 from torchvox.filter import KEEP, RULES, downsample
+from torchvox.filter.columns import NONE, Column
 from torchvox.filter.policy import rules_of
-from torchvox.filter.states import NONE, Column, Groups
+from torchvox.filter.states import Groups
 from torchvox.io import PointTable
 
 N = 90

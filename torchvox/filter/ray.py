@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchvox._errors import TorchvoxError, short
+from torchvox._errors import TorchvoxError, file_errors, short
 from torchvox.filter.job import FilterJob
 from torchvox.io import cloud_stem, create_points, open_points
 
@@ -185,11 +185,11 @@ def _tried(
     """The row with what `work` makes; its name depends on the file, the options and `more`."""
     path = Path(row["path"])
     try:
-        about = path.stat()
-        identity = [str(path.absolute()), about.st_size, about.st_mtime_ns, options.of_result]
-        identity += [VERSION, *more]
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-        return {**row, **work(f"{cloud_stem(path)}.{digest}"), "error": ""}
-    except (TorchvoxError, OSError) as error:
-        reason = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        return {**row, **failed, "error": reason}
+        with file_errors(path):
+            about = path.stat()
+            identity = [str(path.absolute()), about.st_size, about.st_mtime_ns, options.of_result]
+            identity += [VERSION, *more]
+            digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+            return {**row, **work(f"{cloud_stem(path)}.{digest}"), "error": ""}
+    except TorchvoxError as error:
+        return {**row, **failed, "error": str(error)}

@@ -157,6 +157,12 @@ def _other_steps(one: PointTable, other: PointTable) -> str | None:
     return names[0] if names else None
 
 
+def union_box(boxes: Iterable[np.ndarray | None]) -> np.ndarray | None:
+    """The box [2, 3] around boxes; None for those of no points."""
+    some = [box for box in boxes if box is not None]
+    return np.stack([np.min(some, axis=0)[0], np.max(some, axis=0)[1]]) if some else None
+
+
 def stacked(columns: dict[str, np.ndarray]) -> np.ndarray:
     """x, y, z as [N, 3] float32 if they are of such a type, else float64."""
     axes = [columns[axis] for axis in "xyz"]
@@ -257,10 +263,7 @@ class PointReader:
         """Lowest and highest world coordinates [2, 3] float64, None without points; may read."""
         if (box := self.header_box) is not None:
             return box
-        boxes = [box for chunk in self.chunks(columns=()) if (box := chunk.box) is not None]
-        if not boxes:
-            return None
-        return np.stack([np.min(boxes, axis=0)[0], np.max(boxes, axis=0)[1]])
+        return union_box(chunk.box for chunk in self.chunks(columns=()))
 
     @cached_property
     def color_depth(self) -> int | None:
