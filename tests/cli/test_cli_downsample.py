@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import DATA
+from helpers import read_points as read
+from helpers import write_points as write
 
 from torchvox.filter import FilterJob, FilterOptions, downsample
 from torchvox.filter.ray import Downsample, file_rows
-from torchvox.io import PointTable, create_points, open_points
+from torchvox.io import PointTable
 from torchvox.io.table import join
 
 V = ("--voxel", "0.5")
@@ -27,17 +29,6 @@ def cloud(points=3000, seed=0, low=0.0):
         "label": rng.integers(0, 4, points, np.int32),
     }
     return PointTable((low + 6 * rng.random((points, 3))).astype(np.float32), attributes)
-
-
-def write(path, table):
-    with create_points(path, like=table) as writer:
-        writer.append(table)
-    return path
-
-
-def read(path):
-    reader = open_points(path)
-    return join([reader.schema, *reader.chunks()])
 
 
 def same(a, b):

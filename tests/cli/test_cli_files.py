@@ -3,9 +3,10 @@
 
 import numpy as np
 import pytest
+from helpers import read_points as read
+from helpers import write_points
 
-from torchvox.io import PointTable, create_points, open_points
-from torchvox.io.table import join
+from torchvox.io import PointTable
 
 LATTICE = {"scale": np.full(3, 0.25), "offset": np.array([16.0, -8.0, 0.5])}
 NAMED = (".las", ".laz", ".ply", ".pcd", ".npz", ".xyz", ".txt", ".csv")
@@ -25,14 +26,8 @@ def write(path, **columns):
     }
     xyz = rng.integers(-99, 99, (90, 3)).astype(np.int32)
     made = PointTable(xyz, {k: v for k, v in attributes.items() if v is not None}, **LATTICE)
-    with create_points(path, made) as writer:
-        writer.append(made)
+    write_points(path, made)
     return made
-
-
-def read(path, layout=None):
-    reader = open_points(path, layout)
-    return join([reader.schema, *reader.chunks()])
 
 
 def need(suffix):
@@ -394,7 +389,6 @@ def test_fractions_are_scaled_by_a_policy(torchvox_cli, tmp_path):
 def test_view_finds_columns_of_other_spellings(torchvox_cli, tmp_path, color, names):
     pytest.importorskip("matplotlib", reason="the extra viz is not installed")
     table = PointTable(np.eye(3), {name: np.eye(3)[i] for i, name in enumerate(names)})
-    with create_points(tmp_path / "a.ply", table) as writer:
-        writer.append(table)
+    write_points(tmp_path / "a.ply", table)
     result = torchvox_cli("view", "a.ply", "--color", color, "-o", "a.png")
     assert result.code == 0 and "no column" not in result.err

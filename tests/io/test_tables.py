@@ -7,6 +7,8 @@ import fuzzing
 import numpy as np
 import pytest
 from helpers import disk_of
+from helpers import read_points as whole
+from helpers import write_points as write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,18 +34,6 @@ def table(count=40, type_="f4", kinds=KINDS, seed=0, **known):
     if type_ != "i4":
         xyz = (xyz * 1e-7).astype(type_)
     return PointTable(xyz, attributes, **known, **(LATTICE if type_ == "i4" else {}))
-
-
-def write(path, *tables, **options):
-    with create_points(path, tables[0], **options) as writer:
-        for each in tables:
-            writer.append(each)
-    return path
-
-
-def whole(path, size=7, layout=None):
-    reader = open_points(path, layout)
-    return join([reader.schema, *reader.chunks(size)])
 
 
 def same(got, wanted):

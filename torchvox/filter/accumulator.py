@@ -133,7 +133,7 @@ class VoxelAccumulator:
                 f"points with the columns {short(', '.join(table.columns) or 'none')} do not join "
                 f"those with {short(', '.join(self.schema.columns) or 'none')}"
             )
-        check_steps(table, self.schema, self.rules)
+        check_steps(table, self.schema)
         if (scores is None) == (self.keep == "nearest_centroid"):
             raise WrongUseError(
                 "scores belong to keep nearest_centroid, which needs all points twice: see "

@@ -125,8 +125,9 @@ class FilterJob:
         )
         self.columns = tuple(name for name, rule in rules.items() if rule != "drop")
         self._rules = {name: rules[name] for name in self.columns}
+        kept = self._schema.rows(slice(0, 0), self.columns)
         for reader in self.readers[1:]:
-            check_steps(replace(reader.schema, path=reader.path), self._schema, self.columns)
+            check_steps(replace(reader.schema, path=reader.path), kept)
         self.points = sum(reader.count for reader in self.readers)
         if options.keep == "nearest_centroid" and options.memory_limit is not None:
             raise WrongUseError(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,30 +154,27 @@ def merge_states(
 
 
 def _check_ranges(rows: list[Row], job: FilterJob) -> None:
-    """Raises TorchvoxError unless each point of the job is in one row."""
-    ranges: dict[tuple[Path, int], list[tuple[int, int]]] = {}
-    for row in rows:
-        first, end = int(row["first"]), int(row["first"]) + int(row["count"])
-        place = Path(row["path"]), int(row["number"]) - first
-        ranges.setdefault(place, []).append((first, end))
-    start = 0
+    """Raises TorchvoxError unless each point of the job is in one row, by its file and number."""
+    ranges = sorted((int(row["number"]), int(row["number"]) + int(row["count"])) for row in rows)
+    for (_, end), (start, _) in pairwise([(0, 0), *ranges, (job.points, job.points)]):
+        if start != end:
+            what = "lack" if start > end else "have twice, or past the end,"
+            low, high = sorted((start, end))
+            raise TorchvoxError(
+                f"the rows {what} points {low} to {high} of all {job.points}: accumulate them anew"
+            )
+    places, start = {}, 0
     for reader in job.readers:
-        at = 0
-        for first, end in (*sorted(ranges.pop((reader.path, start), [])), (reader.count,) * 2):
-            if first != at:
-                what = "lack" if first > at else "have twice, or past its end,"
-                low, high = sorted((at, first))
-                raise TorchvoxError(
-                    f"the rows {what} points {low} to {high} of {reader.path}, which has "
-                    f"{reader.count} that are numbered from {start}: accumulate them anew"
-                )
-            at = end
+        places[reader.path, start] = reader.count
         start += reader.count
-    for path, number in ranges:
-        raise TorchvoxError(
-            f"the rows have points of {path}, numbered from {number}, that are not of these files: "
-            f"{short(', '.join(str(reader.path) for reader in job.readers))}"
-        )
+    for row in rows:
+        path, number, first = Path(row["path"]), int(row["number"]), int(row["first"])
+        end = first + int(row["count"])
+        if end > places.get((path, number - first), 0):
+            raise TorchvoxError(
+                f"points {first} to {end} of {path} are not those that its row numbers from "
+                f"{number}: accumulate them anew"
+            )
 
 
 def _tried(

@@ -217,9 +217,8 @@ class Reduction:
         for i, columns in enumerate(self.picks):
             at = 0
             for c in columns:
-                end = at + c.width * c.type.base.itemsize
-                held = np.ascontiguousarray(host[f"bytes{i}"][:, at:end])
-                made[c.name] = held.view(c.type.base).reshape(len(held), c.width)
+                end = at + c.type.itemsize
+                made[c.name] = np.ascontiguousarray(host[f"bytes{i}"][:, at:end]).view(c.type.base)
                 at = end
         for c, table in zip(self.votes, state[1:], strict=True):
             made[c.name] = self._winners(c, voxels["key"], table)
@@ -241,17 +240,15 @@ class Reduction:
 
     def _sums(self, sums: Tensor) -> Any:
         """(column, values [R, k]) of all that is added up or counted."""
-        number = sums[:, :1]
-        at, counts = 1 + sum(c.width for c in self.ints), {}
+        whole = [c.width for c in (*self.ints, *self.counted)]
+        number, *parts = sums.split([1, *whole, *(3 * c.width for c in self.floats)], dim=1)
+        end = len(self.ints)
+        counts = {c.name: words for c, words in zip(self.counted, parts[end:], strict=False)}
         for c in self.counted:
-            counts[c.name] = sums[:, at : at + c.width]
-            at += c.width
             if c.rule == "count":
                 yield c, fitting(c, counts[c.name].cpu().numpy())
-        first_float, at = at, 1
-        for c in self.ints:
-            words, n = sums[:, at : at + c.width], counts.get(c.name, number)
-            at += c.width
+        for c, words in zip(self.ints, parts, strict=False):
+            n = counts.get(c.name, number)
             gone = (n == 0).expand_as(words).cpu().numpy()
             if c.rule == "sum":
                 values = fitting(c, words.cpu().numpy())
@@ -266,18 +263,17 @@ class Reduction:
                 ]
                 values = torch.cat(means, dim=1).cpu().numpy()
             yield c, c.fill(values, gone)
-        at = first_float
-        for c in self.floats:
-            words = sums[:, at : at + 3 * c.width].contiguous()
-            at += 3 * c.width
+        for c, words in zip(self.floats, parts[len(whole) :], strict=True):
             if c.rule == "sum":
-                whole, part = (words[:, k::3].double() for k in range(2))
-                values = (whole + part * 2.0**-32).cpu().numpy()
+                units, rest = (words[:, k::3].double() for k in range(2))
+                values = (units + rest * 2.0**-32).cpu().numpy()
                 gone = (words[:, 2::3] == 0).cpu().numpy()
                 values = np.where(gone, np.nan, fitting(c, values))
             else:
                 kind = torch.from_numpy(np.zeros(0, c.type.base)).dtype
-                means = torchvox.voxel_mean_of_sums(words, number[:, 0].contiguous(), kind)
+                means = torchvox.voxel_mean_of_sums(
+                    words.contiguous(), number[:, 0].contiguous(), kind
+                )
                 values = means.cpu().numpy()
             yield c, c.fill(values, np.isnan(values))
 

@@ -134,7 +134,7 @@ def join(tables: Sequence[PointTable]) -> PointTable:
 
     By value where columns have different steps, in world coordinates where lattices differ.
     """
-    if any(_other_steps(tables[0], table) for table in tables):
+    if any(other_steps(tables[0], table) for table in tables):
         tables = [table.by_value() for table in tables]
     if not all(same(getattr(tables[0], n), getattr(t, n)) for n in LATTICE for t in tables):
         tables = [replace(t, xyz=t.world(), scale=None, offset=None) for t in tables]
@@ -151,7 +151,7 @@ def same(one: Any, other: Any) -> bool:
     return one is other or np.array_equal(one, other)
 
 
-def _other_steps(one: PointTable, other: PointTable) -> str | None:
+def other_steps(one: PointTable, other: PointTable) -> str | None:
     """The first attribute of `one` that `other` stores in other steps."""
     names = [n for n in one.attributes if not same(one.steps.get(n), other.steps.get(n))]
     return names[0] if names else None
@@ -340,7 +340,7 @@ class PointWriter:
             raise WrongUseError(
                 f"{self.path} is written with the columns {short(wanted)}, got {short(got)}"
             )
-        if (name := _other_steps(self.schema, table)) is not None:
+        if (name := other_steps(self.schema, table)) is not None:
             steps = [t.steps.get(name, "none") for t in (self.schema, table)]
             raise WrongUseError(
                 f"{self.path} is written with the steps {short(steps[0])} of {short(name)}, "
