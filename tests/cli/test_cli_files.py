@@ -217,14 +217,6 @@ def test_wrong_use_writes_nothing(torchvox_cli, tmp_path, arguments, words):
     assert set(tmp_path.iterdir()) == before
 
 
-def test_values_that_do_not_fit_are_refused(torchvox_cli, tmp_path):
-    need(".las")
-    write(tmp_path / "a.npz", intensity=np.full(90, 0.5, np.float32))
-    result = torchvox_cli("convert", "a.npz", "-o", "b.las")
-    result.assert_one_sentence(2, "no room for intensity", "convert or drop it")
-    assert not (tmp_path / "b.las").exists()
-
-
 def test_info_says_what_the_header_tells_and_what_the_points_are(torchvox_cli, tmp_path):
     need(".las")
     write(tmp_path / "a.npz", intensity=np.arange(90, dtype=np.uint16))

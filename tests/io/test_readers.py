@@ -226,9 +226,10 @@ def test_a_signaling_nan_is_a_nan_and_no_warning(tmp_path):
 
 
 def test_a_folder_stands_for_its_clouds_sorted_by_name(tmp_path):
-    for name in ("b.bin", "a.npy", "notes.txt", "c.laz"):
+    clouds = ["a.npy", "b.bin", "c.copc.laz", "d.pts"]
+    for name in (*clouds[::-1], "notes.txt", "table.csv"):
         (tmp_path / name).touch()
-    assert [p.name for p in find_clouds([tmp_path])] == ["a.npy", "b.bin", "c.laz"]
+    assert [p.name for p in find_clouds([tmp_path])] == clouds
 
 
 def test_missing_paths_and_folders_without_clouds_are_wrong_use(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchvox._errors import CloudFileError, WrongUseError
-from torchvox.io import PointTable, create_points, find_clouds, open_points, read_cloud
+from torchvox.io import PointTable, create_points, open_points, read_cloud
 from torchvox.io.table import colors_8, join
 
 KINDS = ["u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"]
@@ -62,28 +62,9 @@ def test_every_type_survives(tmp_path, suffix, type_, count):
     assert path.read_bytes() == write(tmp_path / f"b{suffix}", given_).read_bytes()
 
 
-@pytest.mark.parametrize("suffix", [".bin", ".npy", ".xyz", ".txt", ".csv", ".pts"])
-def test_formats_of_one_type_hold_the_values(tmp_path, suffix):
-    named = {"intensity": np.arange(30, dtype=np.float32) / 7}
-    given_ = PointTable(np.random.default_rng(0).normal(0, 9, (30, 3)).astype(np.float32), named)
-    path = write(tmp_path / f"a{suffix}", given_.rows(slice(0, 11)), given_.rows(slice(11, None)))
-    layout = "kitti" if suffix in (".bin", ".npy") else None
-    back = whole(path, layout=layout)
-    np.testing.assert_array_equal(back.xyz.astype(np.float32), given_.xyz)
-    np.testing.assert_array_equal(
-        back.attributes["intensity"].astype(np.float32), named["intensity"]
-    )
-
-
 def test_text_has_the_digits_of_the_scale(tmp_path):
     given_ = PointTable(np.array([[1, -2, 3]], np.int32), **LATTICE)
     assert write(tmp_path / "a.csv", given_).read_text() == "x,y,z\n637000.01,-0.02,-5.497\n"
-
-
-def test_text_in_a_folder_is_something_else(tmp_path):
-    for name in ("a.ply", "b.copc.laz", "c.pts", "readme.txt", "table.csv"):
-        (tmp_path / name).touch()
-    assert [path.name for path in find_clouds([tmp_path])] == ["a.ply", "b.copc.laz", "c.pts"]
 
 
 @pytest.mark.parametrize("kind", ["ply", "ply-big", "ply-ascii"])
