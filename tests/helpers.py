@@ -138,6 +138,22 @@ def read_points(path: Path, layout: str | None = None, size: int = 17):
     return join([reader.schema, *reader.chunks(size)])
 
 
+def assert_same_points(made, wanted) -> None:
+    """Tables of equal columns in one order, types, shapes and bits; NaN is NaN."""
+    assert list(made.columns.items()) == list(wanted.columns.items())
+    assert made.xyz.dtype == wanted.xyz.dtype
+    pairs = {name: (made.attributes[name], wanted.attributes[name]) for name in made.attributes}
+    for name, (a, b) in {"xyz": (made.xyz, wanted.xyz), **pairs}.items():
+        assert a.shape == b.shape, name
+        if a.dtype.kind == "f":
+            a, b = (
+                np.where(np.isnan(v), v.dtype.type(np.nan), v).view(f"u{v.itemsize}")
+                for v in (a, b)
+            )
+        wrong = np.argwhere(a != b)
+        assert not len(wrong), f"{name}{wrong[0]}: {a[tuple(wrong[0])]}, not {b[tuple(wrong[0])]}"
+
+
 @contextlib.contextmanager
 def disk_of(size: int):
     """No file may grow beyond `size` bytes, as if the disk was full: writing more is an OSError.

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import DATA
+from helpers import assert_same_points as same
 from helpers import read_points as read
 from helpers import write_points as write
 
@@ -29,13 +30,6 @@ def cloud(points=3000, seed=0, low=0.0):
         "label": rng.integers(0, 4, points, np.int32),
     }
     return PointTable((low + 6 * rng.random((points, 3))).astype(np.float32), attributes)
-
-
-def same(a, b):
-    assert a.columns == b.columns
-    assert a.xyz.tobytes() == b.xyz.tobytes()
-    for name, values in a.attributes.items():
-        assert values.tobytes() == b.attributes[name].tobytes(), name
 
 
 def test_a_file_becomes_one_point_a_voxel(torchvox_cli, tmp_path):

@@ -85,12 +85,8 @@ def test_points_are_read_and_bytes_kept(tmp_path, name):
     path.write_bytes(data)
     reader = open_points(path)
     table = join([reader.schema, *reader.chunks(17)])
-    assert (reader.count, len(read_cloud(path)), bool(reader.problems)) == (
-        count,
-        count,
-        bool(words),
-    )
-    assert re.search(words, " ".join(reader.problems))
+    assert reader.count == len(read_cloud(path)) == count
+    assert re.search(words or "^$", " ".join(reader.problems))
     np.testing.assert_array_equal(table.xyz, np.stack([stored[a] for a in "XYZ"], axis=1)[:count])
     if count == len(stored):
         np.testing.assert_array_equal(reader.box, table.box)
@@ -103,15 +99,11 @@ def test_points_are_read_and_bytes_kept(tmp_path, name):
     starts = [struct.unpack_from("<I", d, 96)[0] for d in (data, whole)]
     end = starts[0] + count * stored.dtype.itemsize
     assert whole[starts[1] :] == data[starts[0] : end]
-    for (key, old), (_, new) in zip(
-        *(head_records(bytes(d))[1] for d in (data, whole)), strict=True
-    ):
-        described = key == (b"LASF_Spec", 4)
-        assert new == old or described
-        if described and len(names) == 2:  # as they were, but for the ranges
-            assert [d[:64] + d[112:] for d in descriptors(new)] == [
-                d[:64] + d[112:] for d in descriptors(old)
-            ]
+    pairs = zip(*(head_records(bytes(d))[1] for d in (data, whole)), strict=True)
+    for (key, old), (_, new) in pairs:
+        if key == (b"LASF_Spec", 4) and len(names) == 2:  # as they were, but for the ranges
+            old, new = ([d[:64] + d[112:] for d in descriptors(whole)] for whole in (old, new))
+        assert new == old or (key == (b"LASF_Spec", 4) and len(names) == 3)
 
 
 LAZ = {  # kind of fuzzing.WRITERS, change; points that are read, or None, and words
@@ -140,7 +132,7 @@ def test_compressed_points_are_read(tmp_path, name, capfd):
             open_points(path)
         return
     reader = open_points(path)
-    assert re.search(words, " ".join(reader.problems)) and bool(words) == bool(reader.problems)
+    assert re.search(words or "^$", " ".join(reader.problems))
     wanted = join(list(open_points(tmp_path / "a.las").chunks())).rows(slice(0, count))
     for first in (0, 13):
         table = join([reader.schema, *reader.chunks(19, first)])

@@ -110,8 +110,7 @@ class VoxelAccumulator:
         self._spill_dir = Path(spill_dir or tempfile.gettempdir())
         self._home: tempfile.TemporaryDirectory[str] | None = None
         self._runs: list[Path] = []
-        self.points = 0  # given so far
-        self.not_finite = 0
+        self.points = self.not_finite = 0  # given so far
 
     # ---- points in ------------------------------------------------------------------------------
 
@@ -141,10 +140,7 @@ class VoxelAccumulator:
             )
         with self._unchanged_on_failure():
             if not self._framed and (box := table.box) is not None:
-                lattice = self._lattice
-                self._lattice = Lattice.of(
-                    self.schema, lattice.voxel_size, lattice.origin, box, lattice.layout
-                )
+                self._lattice = self._lattice.framed(box)
                 self._framed = True
             table = self.placed(table)
             keys = self._lattice.keys(table.xyz, self.device)
@@ -251,8 +247,7 @@ class VoxelAccumulator:
             good = number >= self.min_points
             if not bool(good.all()):
                 table = table.rows(good.cpu().numpy())
-            keys, level = state[0]["key"][good], None if level is None else level[good]
-            yield table, keys, number[good], level
+            yield table, state[0]["key"][good], number[good], None if level is None else level[good]
 
     def finish_to(self, writer: PointWriter) -> int:
         """Write the result, and return its number of voxels."""
