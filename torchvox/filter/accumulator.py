@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from torchvox.filter.states import State
-    from torchvox.io import PointTable, PointWriter
+    from torchvox.io import PointTable
 
 WORK = 6  # bytes in use while states are merged, for each byte of them
 FEW = 1 << 28  # bytes of states that need no merging yet
@@ -248,14 +248,6 @@ class VoxelAccumulator:
             if not bool(good.all()):
                 table = table.rows(good.cpu().numpy())
             yield table, state[0]["key"][good], number[good], None if level is None else level[good]
-
-    def finish_to(self, writer: PointWriter) -> int:
-        """Write the result, and return its number of voxels."""
-        voxels = 0
-        for table, *_ in self.finish():
-            writer.append(table)
-            voxels += len(table)
-        return voxels
 
     def rows_of(self, table: PointTable, keys: Tensor, level: Tensor | None) -> Tensor:
         """The voxel of each point [N] int32, -1 for none. keys, level: of the result."""

@@ -247,11 +247,11 @@ class FilterJob:
         if cells is None:
             cells = self._reduced(progress, self._scanned_box, target.parent)
         with cells:
-            reduced, found, voxels, kept = time.perf_counter(), [], 0, 0
+            reduced, found, kept = time.perf_counter(), [], 0
             with create_points(target, like=cells.result_schema) as writer:
                 for table, keys, number, level in cells.finish():
                     writer.append(table)
-                    voxels, kept = voxels + len(table), kept + int(number.sum())
+                    kept += int(number.sum())
                     if trace is not None:
                         found.append((keys, level))
             notes = writer.problems
@@ -268,7 +268,7 @@ class FilterJob:
         done = time.perf_counter()
         self.facts |= {
             "output": str(target),
-            "voxels": voxels,
+            "voxels": writer.count,
             "voxel_size": list(options.voxel_size),
             "unit": self.readers[0].schema.unit,
             "dropped": {why: number for why, number in dropped.items() if number},

@@ -150,7 +150,9 @@ def merge_states(
             if held > count or (held < count and not (options.bounds or options.drop_withheld)):
                 raise TorchvoxError(f"{row['state']} holds {held} points, its row {count}")
         with create_points(target, like=cells.result_schema) as writer:
-            return cells.finish_to(writer)
+            for table, *_ in cells.finish():
+                writer.append(table)
+        return writer.count
 
 
 def _check_ranges(rows: list[Row], job: FilterJob) -> None:
