@@ -9,8 +9,10 @@ write      the voxels in the order of their keys
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import time
+from collections import deque
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +23,6 @@ import torch
 
 from torchvox._errors import WrongUseError, short
 from torchvox.filter.accumulator import WORK, VoxelAccumulator
-from torchvox.filter.ahead import run_ahead
 from torchvox.filter.lattice import Lattice, OutsideFrameError
 from torchvox.filter.memory import ORIGINS, centroid_scores, means_only, origin_of
 from torchvox.filter.policy import check_steps, rules_by_values
@@ -363,15 +364,20 @@ class FilterJob:
     ) -> Iterator[PointTable]:
         """Chunks of all files, decoded ahead by a thread."""
         withheld = ("withheld",) * (self.options.drop_withheld and "withheld" not in names)
-        tables = run_ahead(self._read((*names, *withheld), first, count), AHEAD)
-        with contextlib.closing(tables):
+        tables = self._read((*names, *withheld), first, count)
+        pool = concurrent.futures.ThreadPoolExecutor(1)
+        try:
+            ready = deque(pool.submit(next, tables, None) for _ in range(AHEAD))
             while True:
                 start = time.perf_counter()
-                table = next(tables, None)
+                table = ready.popleft().result()
                 self._waited += time.perf_counter() - start
                 if table is None:
                     return
+                ready.append(pool.submit(next, tables, None))
                 yield table
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def _read(self, names: Sequence[str], first: int, count: int | None) -> Iterator[PointTable]:
         left, skip = self.points - first if count is None else count, first
