@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -32,9 +33,7 @@ OPTIONS = {
     "random": {"keep": "random", "seed": 7, "policy": {"label": "majority"}},
     "none": {
         "keep": "center",
-        "no_data": {
-            n: np.array([v]) for n, v in (("label", 2**40), ("intensity", 7), ("distance", np.nan))
-        },
+        "no_data": {"label": [2**40], "intensity": [7], "distance": [np.nan]},
     },
     "adaptive": {"levels": 3, "max_points": 25, "min_points": 2},
     "nearest": {"keep": "nearest_center", "layout": "zyx", "policy": {"distance": "sum"}},
@@ -188,9 +187,7 @@ def test_keys_of_63_bits(device):
 def test_a_point_outside_of_the_box_is_refused_and_leaves_the_state_as_it_was():
     cells = accumulator()
     cells.update(TABLE)
-    far = PointTable(
-        TABLE.xyz[:1] + 10**7, TABLE.rows(slice(0, 1)).attributes, TABLE.scale, TABLE.offset
-    )
+    far = replace(TABLE.rows(slice(0, 1)), xyz=TABLE.xyz[:1] + 10**7)
     with pytest.raises(OutsideFrameError, match=r"1 points .* give a box that holds all"):
         cells.update(far)
     assert cells.points == len(TABLE)
