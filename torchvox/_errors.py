@@ -39,14 +39,22 @@ def short(value: object) -> str:
 
 
 @contextlib.contextmanager
+def file_errors(path: Path) -> Iterator[None]:
+    """An OSError as a CloudFileError that names its file, `path` where it does not say."""
+    try:
+        yield
+    except OSError as error:
+        raise CloudFileError(f"{error.filename or path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
 def explained(path: Path, kind: str) -> Iterator[None]:
     """Whatever fails while a file is read, as a CloudFileError. kind: what the file should be."""
     try:
-        yield
+        with file_errors(path):
+            yield
     except TorchvoxError:
         raise
-    except OSError as error:
-        raise CloudFileError(f"{path}: {error.strerror or error}") from error
     except BaseException as error:  # a damaged file can fail anywhere inside a parser
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise  # what lazrs raises when it panics is no Exception

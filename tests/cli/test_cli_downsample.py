@@ -13,10 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import DATA
+from helpers import assert_same_points as same
+from helpers import read_points as read
+from helpers import write_points as write
 
 from torchvox.filter import FilterJob, FilterOptions, downsample
 from torchvox.filter.ray import Downsample, file_rows
-from torchvox.io import PointTable, create_points, open_points
+from torchvox.io import PointTable
 from torchvox.io.table import join
 
 V = ("--voxel", "0.5")
@@ -29,24 +32,6 @@ def cloud(points=3000, seed=0, low=0.0):
         "label": rng.integers(0, 4, points, np.int32),
     }
     return PointTable((low + 6 * rng.random((points, 3))).astype(np.float32), attributes)
-
-
-def write(path, table):
-    with create_points(path, like=table) as writer:
-        writer.append(table)
-    return path
-
-
-def read(path):
-    reader = open_points(path)
-    return join([reader.schema, *reader.chunks()])
-
-
-def same(a, b):
-    assert a.columns == b.columns
-    assert a.xyz.tobytes() == b.xyz.tobytes()
-    for name, values in a.attributes.items():
-        assert values.tobytes() == b.attributes[name].tobytes(), name
 
 
 def test_a_file_becomes_one_point_a_voxel(torchvox_cli, tmp_path):

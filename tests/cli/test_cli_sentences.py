@@ -93,7 +93,15 @@ BAD = "\x1b[31m\x9b2J\u202e\x07"
 
 @pytest.mark.parametrize(
     "arguments",
-    [("info",), ("info", "."), ("convert", "-o", f"{BAD}.ply"), ("downsample", "--voxel", "1")],
+    [
+        *[
+            ("info",),
+            ("info", "."),
+            ("convert", "-o", f"{BAD}.ply"),
+            ("downsample", "--voxel", "1"),
+        ],
+        *[("voxelize", "-o", "a.npz"), ("sample", "-o", "a.npz"), ("bev", "-o", "a.npz")],
+    ],
 )
 @pytest.mark.parametrize("kind", ["names", "wrong", "layout"])
 def test_control_sequences_of_files_do_not_reach_the_terminal(

@@ -5,15 +5,10 @@ import re
 
 import numpy as np
 import pytest
+from helpers import read_points as read
 
 from torchvox._errors import TorchvoxError
 from torchvox.io import open_points
-from torchvox.io.table import join
-
-
-def read(path, layout=None):
-    reader = open_points(path, layout)
-    return join([reader.schema, *reader.chunks()])
 
 
 def check(path, data, wanted, layout=None):

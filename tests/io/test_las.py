@@ -33,25 +33,18 @@ def tile(request, tmp_path):
     return path, steps
 
 
-def test_the_origin_gives_world_coordinates_back_to_a_hundredth_of_the_scale(tile):
-    path, steps = tile
-    cloud = read_cloud(path)
-    world = cloud.points[:, :3].astype(np.float64) + cloud.origin
-    assert np.abs(world - steps * SCALE).max() < 0.02 * SCALE
-
-
-def test_an_offset_that_is_no_multiple_of_the_scale_moves_the_origin_too(tile):
+@pytest.mark.parametrize("offset", [[0, 0, 0], [0.003, 0.004, 0.007]])
+def test_world_coordinates_come_back_and_none_is_on_a_face(tile, offset):
+    """No face of a voxel whose size is a multiple of the scale."""
     path, steps = tile
     file = laspy.read(path)
-    file.header.offsets = [0.003, 0.004, 0.007]
-    file.points.offsets = np.array([0.003, 0.004, 0.007])
+    file.header.offsets = offset
+    file.points.offsets = np.array(offset)
     file.write(path)
     cloud = read_cloud(path)
-    # No point on a face of any voxel whose size is a multiple of the scale.
-    phase = np.mod((cloud.points[:, :3].astype(np.float64)) / SCALE, 1)
-    assert np.abs(phase - 0.5).max() < 0.02
-    world = cloud.points[:, :3].astype(np.float64) + cloud.origin
-    assert np.abs(world - steps * SCALE - file.header.offsets).max() < 0.02 * SCALE
+    near = cloud.points[:, :3].astype(np.float64)
+    assert np.abs(np.mod(near / SCALE, 1) - 0.5).max() < 0.02
+    assert np.abs(near + cloud.origin - steps * SCALE - offset).max() < 0.02 * SCALE
 
 
 @pytest.mark.parametrize("chunk", [25, -1, 50_000])

@@ -15,8 +15,9 @@ import typer
 
 from torchvox._errors import WrongUseError, short
 from torchvox.cli import options
-from torchvox.cli.work import for_each, note
-from torchvox.io import PointReader, PointTable, create_points, find_clouds, open_points
+from torchvox.cli.notes import note, open_noted
+from torchvox.cli.work import for_each
+from torchvox.io import PointReader, PointTable, create_points, find_clouds
 from torchvox.io.las import WAVES
 from torchvox.io.las_records import LasSource
 from torchvox.io.table import COLORS, colors_8, flat, named
@@ -67,7 +68,7 @@ def convert(
         raise WrongUseError("--scale is for .las and .laz outputs")
     for target in targets:
         point_writer(target)
-    read = options.cloud_reader(files, layout, open_points)
+    read = options.cloud_reader(files, layout, open_noted)
     for_each(
         files, targets, lambda source, target: _one(read(source), target, steps, rules, rgb_depth)
     )
@@ -88,8 +89,6 @@ def _one(
     reader: PointReader, target: Path, scale: np.ndarray | None, rules: dict[str, str], depth: Depth
 ) -> str:
     name, suffix = reader.path.name, target.suffix.lower()
-    for problem in reader.problems:
-        note(f"{name}: {problem}")
     if unknown := sorted(rules.keys() - reader.columns.keys()):
         held = ", ".join(reader.columns) or "none"
         raise WrongUseError(f"{name} has no column {short(unknown[0])}: it has {short(held)}")

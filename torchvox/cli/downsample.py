@@ -18,7 +18,6 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import torch
 import typer
 from rich.markup import escape
@@ -40,6 +39,7 @@ from torchvox.cli.work import (
 )
 from torchvox.filter import ORIGINS, FilterJob, FilterOptions
 from torchvox.io import find_clouds, open_points
+from torchvox.io.table import union_box
 from torchvox.io.writers import POINT_SUFFIXES, point_writer, write_text
 
 if TYPE_CHECKING:
@@ -199,9 +199,7 @@ def downsample(
             note(f"{source.name}: {problem}")
         if given.bounds and done["points"] and not done["voxels"]:
             boxes = [open_points(path, layout, salvage=salvage).box for path in sources[source]]
-            held = [box for box in boxes if box is not None]
-            box = np.stack([np.min(held, axis=0)[0], np.max(held, axis=0)[1]]) if held else None
-            warn_of_none(source.name, box, given.bounds)
+            warn_of_none(source.name, union_box(boxes), given.bounds)
         if salvage and done["problems"]:
             broken.append(source)
         return _line(done, where)

@@ -27,9 +27,10 @@ from torchvox.cli.map_inputs import (
     posed_batches,
 )
 from torchvox.cli.map_outputs import MAPS, SUFFIXES, output_files, write_outputs
+from torchvox.cli.notes import open_noted
 from torchvox.cli.options import numbers
 from torchvox.cli.work import attempt_each, choose_device, console, milliseconds, note, spans
-from torchvox.io import find_clouds, open_points
+from torchvox.io import find_clouds
 from torchvox.mapping import PRESETS, OccupancyMap, RegionStore
 from torchvox.mapping.files import is_map
 
@@ -194,7 +195,7 @@ def map_(
         if graphs:
             sources = [partial(graph_batches, path) for path in files]
         else:
-            read = options.cloud_reader(files, layout, open_points)
+            read = options.cloud_reader(files, layout, open_noted)
             moving = max_gap, batch_seconds
             sources = posed_batches(files, read, poses, trajectory, extrinsic, relative, *moving)
         common |= {"voxel_size": 0.1 if voxel_size is None else voxel_size}

@@ -16,7 +16,8 @@ from typer.core import TyperCommand
 
 from torchvox._errors import WrongUseError, check_box
 from torchvox._extras import require
-from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, grid_names, load_grid, read_cloud
+from torchvox.cli.notes import read_noted
+from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, grid_names, load_grid
 from torchvox.io.cloud import origin_of_range
 from torchvox.io.layouts import layout_choices, parse_layout
 
@@ -117,7 +118,7 @@ def box(text: str, option: str) -> tuple[float, ...]:
 
 
 def cloud_reader(
-    files: list[Path], layout: str | None, read: Callable[..., Any] = read_cloud
+    files: list[Path], layout: str | None, read: Callable[..., Any] = read_noted
 ) -> Callable[[Path], Any]:
     """`read` for these inputs. Of many, those that name their columns go without --layout.
 
@@ -156,10 +157,10 @@ class GridChoice:
     voxel_size: tuple[float, ...] | None = None
 
     def read(self, path: Path, layout: str | None = None) -> PointCloud:
-        """`read_cloud`; clouds in a fixed grid share their origin, whatever their own place."""
+        """`read_noted`; clouds in a fixed grid share their origin, whatever their own place."""
         if self.fixed is None:
-            return read_cloud(path, layout)
-        return read_cloud(path, layout, origin=origin_of_range(self.fixed.point_cloud_range))
+            return read_noted(path, layout)
+        return read_noted(path, layout, origin=origin_of_range(self.fixed.point_cloud_range))
 
     def __call__(self, cloud: PointCloud) -> Grid:
         """The grid in the coordinates of `cloud.points`."""

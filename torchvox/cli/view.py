@@ -17,9 +17,10 @@ import torchvox
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._extras import require
 from torchvox.cli import options
-from torchvox.cli.work import console, milliseconds, note
+from torchvox.cli.notes import note, open_noted
+from torchvox.cli.work import console, milliseconds
 from torchvox.filter import suggest_voxel_size
-from torchvox.io import PointReader, PointTable, open_points
+from torchvox.io import PointReader, PointTable
 from torchvox.io.roles import column_named, is_whole, with_colors
 from torchvox.io.table import COLORS, color_depth, colors_8
 from torchvox.io.writers import write_whole
@@ -106,7 +107,7 @@ def view(
     else:
         require("matplotlib", "to draw pictures")
     start = time.perf_counter()
-    read = options.cloud_reader(files, layout, open_points)
+    read = options.cloud_reader(files, layout, open_noted)
     readers = [read(path) for path in files]
     chosen = color or (Color.rgb if _holds(readers[0], Color.rgb) else Color.height)
     if not any(_holds(reader, chosen) for reader in readers):
@@ -174,8 +175,6 @@ def _shares(counts: list[int], limit: int) -> list[int]:
 
 def _load(reader: PointReader, limit: int, color: Color) -> Shown:
     """At most `limit` points, of each chunk its share, spread in Morton order."""
-    for problem in reader.problems:
-        note(f"{reader.path.name}: {problem}")
     roles = {role: names for role in (color, Color.count) if (names := _columns(reader, role))}
     wanted = {name for names in roles.values() for name in names}
     parts, seen, lost, depth = [], 0, 0, 8

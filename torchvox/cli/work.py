@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from rich.segment import Segment
 
 import torchvox
 from torchvox._errors import TorchvoxError, printable
+from torchvox.cli.notes import note
 from torchvox.cli.options import DeviceChoice
 from torchvox.io import PointCloud, write_npy, write_npz
 
@@ -47,11 +47,6 @@ class PrintableConsole(Console):
 def console(stderr: bool = False) -> Console:
     """Console on the present stdout or stderr (tests replace them)."""
     return PrintableConsole(highlight=False, stderr=stderr)
-
-
-def note(message: str) -> None:
-    """A remark that is no result: to stderr, so that pipes stay clean. One line."""
-    print(printable(message.replace("\n", " "), "\t"), file=sys.stderr)
 
 
 def choose_device(choice: DeviceChoice) -> tuple[torch.device, str]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torchvox._errors import CloudFileError, WrongUseError, short
+from torchvox._errors import WrongUseError, file_errors, short
 from torchvox.filter.lattice import Lattice
 from torchvox.filter.policy import check_steps, rules_of
 from torchvox.filter.saved import map_columns, read_about, write_columns, write_state
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from torchvox.filter.states import State
-    from torchvox.io import PointTable, PointWriter
+    from torchvox.io import PointTable
 
 WORK = 6  # bytes in use while states are merged, for each byte of them
 FEW = 1 << 28  # bytes of states that need no merging yet
@@ -100,22 +100,18 @@ class VoxelAccumulator:
         self.rules = rules_of(schema.columns, keep, policy)
         if levels and self.rules.get("level", "drop") != "drop":
             raise WrongUseError("adaptive cells add a column level, and there is one: drop it")
-        self._no_data = {
-            name: np.asarray(values)
-            for name, values in (no_data or {}).items()
-            if name in schema.columns
-        }
+        none = {name: np.asarray(values) for name, values in (no_data or {}).items()}
+        self._no_data = {name: none[name] for name in none if name in schema.columns}
         self._seed = seed
         self._lattice = Lattice.of(schema, voxel_size, origin, box, layout)
         self._framed = box is not None
         self._states: list[State] = []
         self._merged_bytes = 0
         self._limit = math.inf if memory_limit is None else memory_limit / WORK
-        self._spill_dir = spill_dir
+        self._spill_dir = Path(spill_dir or tempfile.gettempdir())
         self._home: tempfile.TemporaryDirectory[str] | None = None
         self._runs: list[Path] = []
-        self.points = 0  # given so far
-        self.not_finite = 0
+        self.points = self.not_finite = 0  # given so far
 
     # ---- points in ------------------------------------------------------------------------------
 
@@ -137,7 +133,7 @@ class VoxelAccumulator:
                 f"points with the columns {short(', '.join(table.columns) or 'none')} do not join "
                 f"those with {short(', '.join(self.schema.columns) or 'none')}"
             )
-        check_steps(table, self.schema, self.rules)
+        check_steps(table, self.schema)
         if (scores is None) == (self.keep == "nearest_centroid"):
             raise WrongUseError(
                 "scores belong to keep nearest_centroid, which needs all points twice: see "
@@ -145,10 +141,7 @@ class VoxelAccumulator:
             )
         with self._unchanged_on_failure():
             if not self._framed and (box := table.box) is not None:
-                lattice = self._lattice
-                self._lattice = Lattice.of(
-                    self.schema, lattice.voxel_size, lattice.origin, box, lattice.layout
-                )
+                self._lattice = self._lattice.framed(box)
                 self._framed = True
             table = self.placed(table)
             keys = self._lattice.keys(table.xyz, self.device)
@@ -187,12 +180,13 @@ class VoxelAccumulator:
 
     def fingerprint(self) -> dict[str, Any]:
         """What two accumulators must have in common to be merged."""
-        lattice = {name: value for name, value in self._lattice.__dict__.items()}
         columns = {name: str(type_) for name, type_ in self.schema.columns.items()}
         steps = {name: np.stack(pair).tolist() for name, pair in self.schema.steps.items()}
         none = {name: values.tolist() for name, values in self._no_data.items()}
         job = {"keep": self.keep, "seed": self._seed, "rules": self.rules, "no_data": none}
-        return json.loads(json.dumps({**lattice, "columns": columns, "steps": steps, **job}))
+        return json.loads(
+            json.dumps({**vars(self._lattice), "columns": columns, "steps": steps, **job})
+        )
 
     # ---- states to disk -------------------------------------------------------------------------
 
@@ -201,10 +195,9 @@ class VoxelAccumulator:
         if not self._states:
             return
         merged = self._reduction.merged(self._states)
-        with self._unchanged_on_failure(), _explained(self._spill_dir or tempfile.gettempdir()):
+        with self._unchanged_on_failure(), file_errors(self._spill_dir):
             if self._home is None:
-                if self._spill_dir is not None:
-                    Path(self._spill_dir).mkdir(parents=True, exist_ok=True)
+                self._spill_dir.mkdir(parents=True, exist_ok=True)
                 self._home = tempfile.TemporaryDirectory(prefix=".torchvox_", dir=self._spill_dir)
             self._runs.append(Path(self._home.name) / str(len(self._runs)))
             write_columns([merged], self._runs[-1])
@@ -219,7 +212,7 @@ class VoxelAccumulator:
         if path.exists():
             raise WrongUseError(f"{path} is there already")
         about = {"job": self.fingerprint(), "points": self.points, "not_finite": self.not_finite}
-        with _explained(path), atomic_path(path) as folder:
+        with file_errors(path), atomic_path(path) as folder:
             write_state(map(self._merged, self._spans(self._parts())), folder, about)
 
     def close(self) -> None:
@@ -238,7 +231,8 @@ class VoxelAccumulator:
     @property
     def result_schema(self) -> PointTable:
         """A table without points: the columns of the result."""
-        return self._reduction.points(self._reduction.empty(), self._no_level())
+        level = torch.zeros(0, dtype=torch.int64) if self.levels else None
+        return self._reduction.points(self._reduction.empty(), level)
 
     def finish(self) -> Iterator[tuple[PointTable, Tensor, Tensor, Tensor | None]]:
         """(points, keys, number of points, level) of the voxels, in the order of their keys.
@@ -254,16 +248,7 @@ class VoxelAccumulator:
             good = number >= self.min_points
             if not bool(good.all()):
                 table = table.rows(good.cpu().numpy())
-            keys, level = state[0]["key"][good], None if level is None else level[good]
-            yield table, keys, number[good], level
-
-    def finish_to(self, writer: PointWriter) -> int:
-        """Write the result, and return its number of voxels."""
-        voxels = 0
-        for table, *_ in self.finish():
-            writer.append(table)
-            voxels += len(table)
-        return voxels
+            yield table, state[0]["key"][good], number[good], None if level is None else level[good]
 
     def rows_of(self, table: PointTable, keys: Tensor, level: Tensor | None) -> Tensor:
         """The voxel of each point [N] int32, -1 for none. keys, level: of the result."""
@@ -347,9 +332,6 @@ class VoxelAccumulator:
     def _on_device(self, state: State) -> State:
         return [{name: c.to(self.device) for name, c in table.items()} for table in state]
 
-    def _no_level(self) -> Tensor | None:
-        return torch.zeros(0, dtype=torch.int64) if self.levels else None
-
     def _parts(self) -> list[State]:
         like = self._reduction.empty()
         return [*self._states, *(map_columns(run, like) for run in self._runs)] or [like]
@@ -402,21 +384,9 @@ def _bytes(state: State) -> int:
 
 def _cut(state: State, low: int, high: int) -> State:
     """The rows with keys from low on, below high."""
-    found = []
+    cut = []
     for table in state:
-        begin, end = _search(table["key"], low - 1), _search(table["key"], high - 1)
-        found.append({name: column[begin:end] for name, column in table.items()})
-    return found
-
-
-def _search(keys: Tensor, key: int) -> int:
-    """How many of the keys are at most `key`."""
-    return int(torch.searchsorted(keys, torch.tensor(key, device=keys.device), right=True))
-
-
-@contextlib.contextmanager
-def _explained(path: str | Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CloudFileError(f"{error.filename or path}: {error.strerror or error}") from error
+        last = torch.tensor([low - 1, high - 1], device=table["key"].device)  # high may be 2^63
+        begin, end = torch.searchsorted(table["key"], last, right=True).tolist()
+        cut.append({name: column[begin:end] for name, column in table.items()})
+    return cut

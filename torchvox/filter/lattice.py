@@ -78,7 +78,7 @@ class Lattice:
             None if schema.offset is None else tuple(schema.offset.tolist()),
             layout=layout,
         )
-        return lattice if box is None else lattice._framed(box)
+        return lattice if box is None else lattice.framed(box)
 
     @property
     def exact(self) -> bool:
@@ -186,7 +186,11 @@ class Lattice:
             corners = np.clip(corners, -(2.0**31), 2.0**31 - 1)  # what a header claims
         return corners.astype(np.dtype(self.dtype))
 
-    def _framed(self, box: np.ndarray) -> Lattice:
+    def framed(self, box: np.ndarray) -> Lattice:
+        """The lattice with the smallest frame around a box in world coordinates.
+
+        Raises OutsideFrameError for one of too many cells.
+        """
         corners = self.stored(box)
         points, size, origin = self._divided(corners)
         kind = np.float32 if points.dtype == np.float32 else np.float64

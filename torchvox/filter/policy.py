@@ -10,6 +10,7 @@ import numpy as np
 from torchvox._errors import WrongUseError, short
 from torchvox.io.las import WAVES
 from torchvox.io.roles import is_whole, names_classes, plain_name
+from torchvox.io.table import other_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -116,16 +117,14 @@ def rules_by_values(
     return rules_of(columns, keep, policy)
 
 
-def check_steps(table: PointTable, first: PointTable, names: Iterable[str]) -> None:
-    """Raises WrongUseError where two tables store a column in steps that differ."""
-    for name in names:
-        one, other = (np.array(t.steps.get(name, ())).tolist() for t in (table, first))
-        if repr(one) != repr(other):
-            raise WrongUseError(
-                f"{table.path or 'the table'} and {first.path or 'the first'} store {short(name)} "
-                f"in other steps, of (scale, offset) {one} and {other}: leave it out, as --policy "
-                f"{short(name)}=drop"
-            )
+def check_steps(table: PointTable, first: PointTable) -> None:
+    """Raises WrongUseError where two tables store a column of the first in steps that differ."""
+    if (name := other_steps(first, table)) is not None:
+        steps = " and ".join(str(np.array(t.steps.get(name, ())).tolist()) for t in (table, first))
+        raise WrongUseError(
+            f"{table.path or 'the table'} and {first.path or 'the first'} store {short(name)} in "
+            f"other steps, of (scale, offset) {steps}: leave it out, as --policy {short(name)}=drop"
+        )
 
 
 def _default(name: str, columns: Mapping[str, np.dtype], keep: str) -> str:

@@ -15,12 +15,13 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchvox._errors import TorchvoxError, short
+from torchvox._errors import TorchvoxError, file_errors, short
 from torchvox.filter.job import FilterJob
 from torchvox.io import cloud_stem, create_points, open_points
 
@@ -149,34 +150,33 @@ def merge_states(
             if held > count or (held < count and not (options.bounds or options.drop_withheld)):
                 raise TorchvoxError(f"{row['state']} holds {held} points, its row {count}")
         with create_points(target, like=cells.result_schema) as writer:
-            return cells.finish_to(writer)
+            for table, *_ in cells.finish():
+                writer.append(table)
+        return writer.count
 
 
 def _check_ranges(rows: list[Row], job: FilterJob) -> None:
-    """Raises TorchvoxError unless each point of the job is in one row."""
-    ranges: dict[tuple[Path, int], list[tuple[int, int]]] = {}
-    for row in rows:
-        first, end = int(row["first"]), int(row["first"]) + int(row["count"])
-        place = Path(row["path"]), int(row["number"]) - first
-        ranges.setdefault(place, []).append((first, end))
-    start = 0
+    """Raises TorchvoxError unless each point of the job is in one row, by its file and number."""
+    ranges = sorted((int(row["number"]), int(row["number"]) + int(row["count"])) for row in rows)
+    for (_, end), (start, _) in pairwise([(0, 0), *ranges, (job.points, job.points)]):
+        if start != end:
+            what = "lack" if start > end else "have twice, or past the end,"
+            low, high = sorted((start, end))
+            raise TorchvoxError(
+                f"the rows {what} points {low} to {high} of all {job.points}: accumulate them anew"
+            )
+    places, start = {}, 0
     for reader in job.readers:
-        at = 0
-        for first, end in (*sorted(ranges.pop((reader.path, start), [])), (reader.count,) * 2):
-            if first != at:
-                what = "lack" if first > at else "have twice, or past its end,"
-                low, high = sorted((at, first))
-                raise TorchvoxError(
-                    f"the rows {what} points {low} to {high} of {reader.path}, which has "
-                    f"{reader.count} that are numbered from {start}: accumulate them anew"
-                )
-            at = end
+        places[reader.path, start] = reader.count
         start += reader.count
-    for path, number in ranges:
-        raise TorchvoxError(
-            f"the rows have points of {path}, numbered from {number}, that are not of these files: "
-            f"{short(', '.join(str(reader.path) for reader in job.readers))}"
-        )
+    for row in rows:
+        path, number, first = Path(row["path"]), int(row["number"]), int(row["first"])
+        end = first + int(row["count"])
+        if end > places.get((path, number - first), 0):
+            raise TorchvoxError(
+                f"points {first} to {end} of {path} are not those that its row numbers from "
+                f"{number}: accumulate them anew"
+            )
 
 
 def _tried(
@@ -185,11 +185,11 @@ def _tried(
     """The row with what `work` makes; its name depends on the file, the options and `more`."""
     path = Path(row["path"])
     try:
-        about = path.stat()
-        identity = [str(path.absolute()), about.st_size, about.st_mtime_ns, options.of_result]
-        identity += [VERSION, *more]
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-        return {**row, **work(f"{cloud_stem(path)}.{digest}"), "error": ""}
-    except (TorchvoxError, OSError) as error:
-        reason = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        return {**row, **failed, "error": reason}
+        with file_errors(path):
+            about = path.stat()
+            identity = [str(path.absolute()), about.st_size, about.st_mtime_ns, options.of_result]
+            identity += [VERSION, *more]
+            digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+            return {**row, **work(f"{cloud_stem(path)}.{digest}"), "error": ""}
+    except TorchvoxError as error:
+        return {**row, **failed, "error": str(error)}

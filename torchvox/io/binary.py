@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError, short
+from torchvox._errors import CloudFileError, WrongUseError, explained, short
 from torchvox.io.cloud import FLOAT32_REACH, PointCloud, make_cloud
 from torchvox.io.layouts import SKIP, layout_choices
 from torchvox.io.roles import column_named, with_colors
@@ -59,18 +59,12 @@ def open_bin(path: Path, columns: Columns | None) -> TableReader:
 
 def load_npy(path: Path) -> np.ndarray:
     """The array of a .npy file. Raises CloudFileError when it is none."""
-    try:
+    with explained(path, ".npy file"):  # a damaged header is parsed as Python
         with path.open("rb") as file:
             begins = file.read(6)
         if begins != b"\x93NUMPY" and begins[:2] != b"PK":  # NumPy takes it for a pickle then
             raise CloudFileError(f"{path} is no .npy file: it does not begin as one")
         array = np.load(path, allow_pickle=False)
-    except CloudFileError:
-        raise
-    except OSError as error:
-        raise CloudFileError(f"{path}: {error.strerror or error}") from error
-    except Exception as error:  # a damaged header is parsed as Python and can fail in many ways
-        raise CloudFileError(f"{path} is not a readable .npy file: {_first_line(error)}") from error
     if isinstance(array, np.lib.npyio.NpzFile):
         array.close()
         raise CloudFileError(f"{path} is a .npz archive under the name .npy: rename it")
@@ -87,22 +81,17 @@ def open_npz(path: Path, columns: Columns | None) -> TableReader:
 
     Arrays that are no columns of the points are left out, and named among the problems.
     """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            names = list(archive.files)
-            native = "xyz" in names and "points" not in names
-            main = "xyz" if native else "points"
-            arrays = {name: _member(archive, name) for name in (main, *SMALL) if name in names}
-            count = len(arrays[main]) if main in arrays and arrays[main].ndim == 2 else -1
-            beside = {
-                name: _member(archive, name)
-                for name in names
-                if name not in (*SMALL, *NOT_COLUMNS) and _is_column(archive, name, count)
-            }
-    except OSError:
-        raise
-    except Exception as error:  # zip, zlib, or a damaged header inside
-        raise CloudFileError(f"{path} is not a readable .npz file: {_first_line(error)}") from error
+    with explained(path, ".npz file"), np.load(path, allow_pickle=False) as archive:
+        names = list(archive.files)
+        native = "xyz" in names and "points" not in names
+        main = "xyz" if native else "points"
+        arrays = {name: _member(archive, name) for name in (main, *SMALL) if name in names}
+        count = len(arrays[main]) if main in arrays and arrays[main].ndim == 2 else -1
+        beside = {
+            name: _member(archive, name)
+            for name in names
+            if name not in (*SMALL, *NOT_COLUMNS) and _is_column(archive, name, count)
+        }
     used = {main, "unit", *beside, *(SMALL[3:] if native else ("columns", "origin"))}
     lost = [name for name in names if name not in used]
     beside, problems = with_colors(beside)
@@ -144,10 +133,8 @@ def _from_columns(
     lattice = {name: a.astype(np.float64) for name, a in lattice.items()}
     texts = {name: str(arrays[name]) for name in ("crs", "unit") if name in arrays}
     xyz = np.asarray(arrays["xyz"], order="C")
-    try:
+    with explained(path, ".npz file"):
         reader = TableReader(PointTable(xyz, beside, **lattice, **texts, path=path))  # type: ignore[arg-type]
-    except ValueError as error:
-        raise CloudFileError(f"{path} is not a readable .npz file: {_first_line(error)}") from None
     reader.problems = problems
     return reader
 
@@ -259,10 +246,6 @@ def _from_array(
             f"({short(','.join(columns))})"
         )
     return ArrayReader(array, columns, path, beside=beside)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 class BinWriter(PointWriter):

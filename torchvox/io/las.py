@@ -73,9 +73,11 @@ class LasReader(PointReader):
                     self._parallel = check_laz(file, source)
             source.late, source.late_number = _late_records(path, source.head, source.problems)
             lattice = np.frombuffer(source.head, "<f8", 6, 131).reshape(2, 3).copy()
-            self._box = np.frombuffer(source.head, "<f8", 6, 179).reshape(3, 2).T[::-1]
-            if source.count:
-                _check_lattice(lattice, self._box, source.problems)
+            if source.count and not (np.isfinite(lattice).all() and lattice[0].all()):
+                raise ValueError(
+                    f"its scales {lattice[0]} and offsets {lattice[1]} give no coordinates"
+                )
+            self._box = _header_box(source)
             crs, unit = _crs(source), _unit(source)
             xyz = np.zeros((0, 3), np.int32)
             schema = PointTable(xyz, {}, lattice[0], lattice[1], crs, unit, source, path)
@@ -89,10 +91,7 @@ class LasReader(PointReader):
 
     @property
     def header_box(self) -> np.ndarray | None:
-        box = self._box
-        if self.count and box.any() and np.isfinite(box).all() and (box[0] <= box[1]).all():
-            return box
-        return None
+        return self._box
 
     def _table(self, data: bytes | bytearray, names: tuple[str, ...]) -> PointTable:
         """Points of which `data` are the bytes."""
@@ -169,29 +168,25 @@ def _late_records(path: Path, head: bytes, problems: list[str]) -> tuple[np.ndar
     elif head[25] == 3 and head[6] & 2:  # version 1.3 has one at most: the waveforms
         start = struct.unpack_from("<Q", head, 227)[0]
         number = int(start > 0)
-    late = np.zeros(0, np.uint8)
     if not number:
-        return late, 0
-    size, end = path.stat().st_size, start
-    with path.open("rb") as file:
-        for _ in range(number):
-            if end + EVLR > size:
-                break
-            file.seek(end + 20)
-            end += EVLR + int.from_bytes(file.read(8), "little")
-            if end > size:
-                break
-        else:
-            return np.memmap(path, np.uint8, "r", start, (end - start,)), number
-    problems.append(f"its {number} extended records do not fit its size and are left out")
-    return late, 0
+        return np.zeros(0, np.uint8), 0
+    late = np.memmap(path, np.uint8, "r")[start:]
+    try:
+        end = sum(len(whole) for _, whole in records(late, number, EVLR))
+    except ValueError:
+        problems.append(f"its {number} extended records do not fit its size and are left out")
+        return late[:0], 0
+    return late[:end], number
 
 
-def _check_lattice(lattice: np.ndarray, box: np.ndarray, problems: list[str]) -> None:
-    if not (np.isfinite(lattice).all() and lattice[0].all()):
-        raise ValueError(f"its scales {lattice[0]} and offsets {lattice[1]} give no coordinates")
-    if not box.any() or not (box[0] <= box[1]).all():
-        problems.append("the box of its header is not that of its points")
+def _header_box(source: LasSource) -> np.ndarray | None:
+    box = np.frombuffer(source.head, "<f8", 6, 179).reshape(3, 2).T[::-1]
+    if not source.count:
+        return None
+    if box.any() and np.isfinite(box).all() and (box[0] <= box[1]).all():
+        return box
+    source.problems.append("the box of its header is not that of its points")
+    return None
 
 
 def _crs(source: LasSource) -> str | None:

@@ -119,10 +119,9 @@ class HeaderBytes:
     ) -> bytes:
         """The bytes. late: where the extended records begin, how many, where the waveforms are."""
         head, minor = bytearray(self._head), self._head[25]
-        kept = b"".join(self._records(seen))
-        number = len([whole for whole in self._records(seen) if whole])
-        start = len(head) + len(kept) + len(self._user)
-        struct.pack_into("<HII", head, 94, len(head), start, number)
+        kept = [whole for whole in self._records(seen) if whole]
+        rest = b"".join((*kept, self._user))
+        struct.pack_into("<HII", head, 94, len(head), len(head) + len(rest), len(kept))
         id_ = self._format.id
         struct.pack_into("<BH", head, 104, id_ | self._compressed << 7, self._format.size)
         legacy = seen.count <= LEGACY and (minor < 4 or id_ < 6)
@@ -139,7 +138,7 @@ class HeaderBytes:
             struct.pack_into("<QIQ15Q", head, 235, at if extended else 0, extended, *counts)
         if minor >= 5:
             struct.pack_into("<dd", head, 375, *(seen.times or (0, 0)))
-        return bytes(head) + kept + self._user
+        return bytes(head) + rest
 
     def _records(self, seen: Seen) -> list[bytes]:
         new = [with_range(raw, seen.ranges.get(n, {})) for n, raw in self.described.items()]

@@ -23,6 +23,7 @@ from torchvox.io.las_records import (
     descriptors,
     head_records,
 )
+from torchvox.io.roles import distinct_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,18 +73,18 @@ def _add_columns(source: LasSource, raws: list[bytes]) -> None:
     if format_.size > source.width:
         raise ValueError(f"points of format {format_.id} need more than {source.width} bytes")
     taken = {*format_.dimension_names, *format_.dtype().names, *"xyz", UNDESCRIBED}
+    names = distinct_names([*taken, *map(column_name, raws)])[0][len(taken) :]
     renamed = []
     if format_.id > 5:
         source.steps["scan_angle"] = ANGLE_STEPS
-    for raw in raws:
+    for raw, name in zip(raws, names, strict=True):
         type_ = column_type(raw)
         if type_ is None or format_.size + type_.itemsize > source.width:
             source.problems.append("its extra bytes do not fit their description")
             break
         if not type_.itemsize:
             continue
-        name, own = column_name(raw, {*taken, *source.extra}), raw[4:36].split(b"\0")[0]
-        if name.encode() != own:
+        if name.encode() != (own := raw[4:36].split(b"\0")[0]):
             renamed.append(f"{own.decode('latin-1')!r} as {name}")
         source.extra[name] = raw
         format_.add_extra_dimension(laspy.ExtraBytesParams(name, type_))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     import laspy
 
@@ -94,16 +93,13 @@ def descriptors(whole: bytes) -> list[bytes]:
     return [whole[at : at + STRUCT] for at in range(VLR, len(whole) - STRUCT + 1, STRUCT)]
 
 
-def column_name(raw: bytes, taken: Iterable[str]) -> str:
-    """The name of a described column, with a number behind it where it is taken."""
-    text = raw[4:36].split(b"\0")[0]
+def column_name(raw: bytes) -> str:
+    """The name of a described column."""
+    text = raw[4:36].split(b"\0")[0] or b"extra"
     try:
-        name = text.decode()
+        return text.decode()
     except UnicodeDecodeError:
-        name = text.decode("latin-1")
-    name = name or "extra"
-    choices = itertools.chain([name], (f"{name}_{i}" for i in itertools.count(2)))
-    return next(choice for choice in choices if choice not in taken)
+        return text.decode("latin-1")
 
 
 def column_type(raw: bytes) -> np.dtype | None:

@@ -134,7 +134,7 @@ def join(tables: Sequence[PointTable]) -> PointTable:
 
     By value where columns have different steps, in world coordinates where lattices differ.
     """
-    if any(_other_steps(tables[0], table) for table in tables):
+    if any(other_steps(tables[0], table) for table in tables):
         tables = [table.by_value() for table in tables]
     if not all(same(getattr(tables[0], n), getattr(t, n)) for n in LATTICE for t in tables):
         tables = [replace(t, xyz=t.world(), scale=None, offset=None) for t in tables]
@@ -151,10 +151,16 @@ def same(one: Any, other: Any) -> bool:
     return one is other or np.array_equal(one, other)
 
 
-def _other_steps(one: PointTable, other: PointTable) -> str | None:
+def other_steps(one: PointTable, other: PointTable) -> str | None:
     """The first attribute of `one` that `other` stores in other steps."""
     names = [n for n in one.attributes if not same(one.steps.get(n), other.steps.get(n))]
     return names[0] if names else None
+
+
+def union_box(boxes: Iterable[np.ndarray | None]) -> np.ndarray | None:
+    """The box [2, 3] around boxes; None for those of no points."""
+    some = [box for box in boxes if box is not None]
+    return np.stack([np.min(some, axis=0)[0], np.max(some, axis=0)[1]]) if some else None
 
 
 def stacked(columns: dict[str, np.ndarray]) -> np.ndarray:
@@ -257,10 +263,7 @@ class PointReader:
         """Lowest and highest world coordinates [2, 3] float64, None without points; may read."""
         if (box := self.header_box) is not None:
             return box
-        boxes = [box for chunk in self.chunks(columns=()) if (box := chunk.box) is not None]
-        if not boxes:
-            return None
-        return np.stack([np.min(boxes, axis=0)[0], np.max(boxes, axis=0)[1]])
+        return union_box(chunk.box for chunk in self.chunks(columns=()))
 
     @cached_property
     def color_depth(self) -> int | None:
@@ -337,7 +340,7 @@ class PointWriter:
             raise WrongUseError(
                 f"{self.path} is written with the columns {short(wanted)}, got {short(got)}"
             )
-        if (name := _other_steps(self.schema, table)) is not None:
+        if (name := other_steps(self.schema, table)) is not None:
             steps = [t.steps.get(name, "none") for t in (self.schema, table)]
             raise WrongUseError(
                 f"{self.path} is written with the steps {short(steps[0])} of {short(name)}, "

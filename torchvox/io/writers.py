@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._errors import WrongUseError, file_errors
 from torchvox.io import binary, las_writer, pcd, ply, text
 
 if TYPE_CHECKING:
@@ -159,13 +159,10 @@ def create_points(
         raise WrongUseError(f"{path}: scale and offset are those of LAS files")
     if like.path is not None and like.path.exists() and path.exists() and path.samefile(like.path):
         raise WrongUseError(f"{path} would replace the file that it is made from")
-    try:
-        with atomic_path(path) as temporary, temporary.open("w+b") as file:
-            opened = writer(file, like, path, **lattice)
-            yield opened
-            opened.close()
-    except OSError as error:
-        raise CloudFileError(f"{error.filename or path}: {error.strerror or error}") from error
+    with file_errors(path), atomic_path(path) as temporary, temporary.open("w+b") as file:
+        opened = writer(file, like, path, **lattice)
+        yield opened
+        opened.close()
 
 
 def point_writer(path: Path) -> Callable[..., PointWriter]:
