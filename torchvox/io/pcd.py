@@ -76,7 +76,8 @@ def _read_header(file: BinaryIO, problems: list[str]) -> Header:
             entries["FIELDS" if key == "COLUMNS" else key] = words[1:]
     names = entries.get("FIELDS", [])
     if not names:
-        raise ValueError("its header has no FIELDS")
+        missing = [key for key in ("FIELDS", "SIZE", "TYPE", *SIZES) if key not in entries]
+        raise ValueError(f"its header has no {', '.join(missing)}")
     for key in ("SIZE", "COUNT", *SIZES):
         for word in entries.get(key, ()):
             if not re.fullmatch("[0-9]{1,18}", word):

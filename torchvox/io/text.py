@@ -6,7 +6,6 @@ from __future__ import annotations
 import codecs
 import re
 from collections import Counter, deque
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -39,7 +38,6 @@ NAMES |= {"classification", "instance", "segment", "t", "time", "timestamp", "gp
 NAMES |= {"return_number", "number_of_returns", "scan_angle", "user_data", "point_source_id"}
 
 
-@dataclass(frozen=True)
 class TextSource:
     """Marks a table whose whole numbers have 64 bits only since text does not tell their type."""
 
