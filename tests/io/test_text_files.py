@@ -154,3 +154,10 @@ def test_digits_of_float32_text(tmp_path):
     with create_points(tmp_path / "a.csv", given_) as writer:
         writer.append(given_)
     np.testing.assert_array_equal(read(tmp_path / "a.csv").attributes["a"].astype("f4"), values)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".txt", ".xyz", ".pts", ".ply"])
+def test_no_points_read_back(tmp_path, suffix):
+    with create_points(tmp_path / f"a{suffix}", PointTable(np.zeros((0, 3)))):
+        pass
+    assert len(read(tmp_path / f"a{suffix}")) == 0

@@ -197,7 +197,7 @@ def _names(words: list[str]) -> list[str]:
 
 
 class TextWriter(PointWriter):
-    """Lines of numbers under one of names (.pts: the number of points is not written).
+    """Lines of numbers under one of names (.pts: the number of points only where there are none).
 
     Coordinates have the digits of their scale; other floats 9 or 17.
     """
@@ -222,6 +222,10 @@ class TextWriter(PointWriter):
 
     def write(self, table: PointTable) -> None:
         self.file.write(text_rows(flat(named(table)).values(), self._forms, self._between))
+
+    def close(self) -> None:
+        if self.path.suffix.lower() == ".pts" and not self.count:
+            self.file.write(b"0\n")  # an empty file is taken for a damaged one
 
 
 def _holds_name(name: str, between: str) -> bool:
