@@ -24,7 +24,7 @@ def check(path, data, wanted, layout=None):
     problems = open_points(path, layout).problems
     assert len(problems) == len(told) and re.search(words.strip(), " ".join(problems)), problems
     parts = [part.split() for part in columns.split(";") if part.strip()]
-    lists = {"xyz": ["f8", *"123456"], **{name: words for name, *words in parts}}
+    lists = {"xyz": ["f8", *"123456"], **{name.replace("#", " "): words for name, *words in parts}}
     table = read(path, layout)
     assert ["xyz", *table.attributes] == list(lists)
     for name, (type_, *values) in lists.items():

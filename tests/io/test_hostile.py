@@ -175,7 +175,6 @@ HOSTILE = {
     "pcd/points.pcd": (replaced("pcd-binary", (b"POINTS 50", b"POINTS 9999999999")), "cannot hold"),
     "pcd/packed.pcd": (large_packed, "cannot hold"),
     "pcd/line.pcd": (lambda path: path.write_bytes(b"FIELDS" + b" x" * 200_000), "does not end"),
-    "pcd/width.pcd": (replaced("pcd-binary", (b"POINTS 50", b"POINTS 49")), "places are not"),
     "ply/points.ply": (
         replaced("ply-big", (b"vertex 20", b"vertex 999999999999")),
         "bytes do not hold|cut short",
@@ -185,7 +184,6 @@ HOSTILE = {
         "bytes do not hold",
     ),
     "ply/skipped.ply": (replaced("ply", (b"edge 3", b"edge 99999999")), "bytes do not hold"),
-    "ply/type.ply": (replaced("ply", (b"uchar label", b"thing label")), "not a readable PLY"),
     "ply/header.ply": (
         lambda path: path.write_bytes(b"ply\n" + b"comment x\n" * 200_000),
         "header does not end",
@@ -194,7 +192,6 @@ HOSTILE = {
         lambda path: np.savez(path, xyz=np.ones((9, 3), np.int32)),
         "int32 with scale",
     ),
-    "xyz/row.xyz": (replaced("xyz", (b"7\n1 2.5", b"7\n1 two")), "line 3 is not 4 numbers"),
     "npy/wide.npy": (
         lambda path: path.write_bytes(
             npy("{'descr': '<f4', 'fortran_order': False, 'shape': (0, 10000000000)}\n")

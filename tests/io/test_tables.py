@@ -85,25 +85,25 @@ def test_ply_lists_and_other_elements_are_left_out_and_told(tmp_path, kind):
 @pytest.mark.parametrize("name", ["rgb", "rgba"])
 def test_pcd_keeps_viewpoint_groups_and_packed_colors(tmp_path, name):
     pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
-    text = (
+    (tmp_path / "a.pcd").write_text(
         f"VERSION 0.7\nFIELDS x y z {name} _ h\nSIZE 4 4 4 4 1 4\nTYPE F F F U U I\n"
         "COUNT 1 1 1 1 2 3\nWIDTH 2\nHEIGHT 2\nVIEWPOINT 1 2 3 0.5 0.5 0.5 0.5\nPOINTS 4\n"
-        "DATA ascii\n"
-    ) + "1 2\t3  4279246896 0 0 7 8 9\n" * 4  # 0xFF102030
-    (tmp_path / "a.pcd").write_text(text)
+        "DATA ascii\n" + "1 2\t3  4279246896 0 0 7 8 9\n" * 4  # 0xFF102030
+    )
     back = whole(tmp_path / "a.pcd")
-    colors = ("red", "green", "blue", "alpha")[: len(name)]
-    assert list(back.columns) == [*colors, "h"]
-    assert [back.attributes[c][0] for c in colors] == [16, 32, 48, 255][: len(name)]
-    assert back.attributes["h"].tolist() == [[7, 8, 9]] * 4
+    colors = dict(
+        zip(("red", "green", "blue", "alpha")[: len(name)], (16, 32, 48, 255), strict=False)
+    )
+    assert {n: a.tolist() for n, a in back.attributes.items()} == {
+        **{n: [value] * 4 for n, value in colors.items()},
+        "h": [[7, 8, 9]] * 4,
+    }
     data = write(tmp_path / "b.pcd", back).read_bytes()
     assert b"WIDTH 4\nHEIGHT 1\nVIEWPOINT 1.0 2.0 3.0 0.5 0.5 0.5 0.5\n" in data
     assert f"FIELDS x y z {name} h\n".encode() in data and b"COUNT 1 1 1 1 3\n" in data
     same(whole(tmp_path / "b.pcd"), back)
-    assert read_cloud(tmp_path / "b.pcd").columns[3:] == (
-        *colors[:3],
-        *(f"h__000{i}" for i in range(3)),
-    )
+    groups = ("h__0000", "h__0001", "h__0002")
+    assert read_cloud(tmp_path / "b.pcd").columns[3:] == ("red", "green", "blue", *groups)
 
 
 def test_semantic_kitti_labels_join_as_columns(tmp_path):

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError, short
+from torchvox._errors import WrongUseError, explained, short
 from torchvox._extras import require
 from torchvox.io.roles import COLORS, distinct_names
 from torchvox.io.table import PointTable, TableReader, WholeWriter, named, table_of
-from torchvox.io.text import decoded
-from torchvox.io.words import read_words
+from torchvox.io.words import are_numbers, decoded, number, read_words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,17 +50,11 @@ def open_pcd(path: Path) -> TableReader:
     """
     lzf = require("pypcd4.pypcd4", "to read PCD files").lzf
     problems: list[str] = []
-    try:
-        with path.open("rb") as file:
-            header = _read_header(file, problems)
-            _check_claim(header, file, path.stat().st_size)
-            body = file.read()
-        table, converted = table_of(_columns(header, body, lzf, problems), path, header)
-    except (OSError, CloudFileError):
-        raise
-    except Exception as error:  # a damaged file can fail anywhere inside the parser
-        reason = short((str(error) or type(error).__name__).splitlines()[0])
-        raise CloudFileError(f"{path} is not a readable PCD file: {reason}") from error
+    with explained(path, "PCD file"), path.open("rb") as file:
+        header = _read_header(file, problems)
+        _check_claim(header, file, path.stat().st_size)
+        columns = _columns(header, file.read(), lzf, problems)
+        table, converted = table_of(columns, path, header)
     reader = TableReader(table)
     reader.plain = tuple(n for n in table.attributes if n.isidentifier() and n != "alpha")
     reader.problems += problems + converted
@@ -81,42 +74,40 @@ def _read_header(file: BinaryIO, problems: list[str]) -> Header:
         if words and not words[0].startswith("#"):
             key = words[0].upper()
             entries["FIELDS" if key == "COLUMNS" else key] = words[1:]
-    for key in ("SIZE", "COUNT", *SIZES):
-        for word in entries.get(key, ()):
-            if not re.fullmatch("[0-9]{1,18}", word):
-                raise ValueError(f"its {key} must be whole numbers, got {word!r}")
     names = entries.get("FIELDS", [])
     if not names:
         missing = [key for key in ("FIELDS", "SIZE", "TYPE", *SIZES) if key not in entries]
         raise ValueError(f"its header has no {', '.join(missing)}")
-    lists = [
-        entries.get(k, [v] * len(names)) for k, v in (("TYPE", "F"), ("SIZE", 4), ("COUNT", 1))
-    ]
-    if any(len(each) != len(names) for each in lists):
+    for key in ("SIZE", "COUNT", *SIZES):
+        for word in entries.get(key, ()):
+            if not re.fullmatch("[0-9]{1,18}", word):
+                raise ValueError(f"its {key} must be whole numbers, got {word!r}")
+    types, sizes, counts = (
+        entries.get(key, [value] * len(names))
+        for key, value in (("TYPE", "F"), ("SIZE", "4"), ("COUNT", "1"))
+    )
+    if not len(names) == len(types) == len(sizes) == len(counts):
         raise ValueError("its FIELDS, SIZE, TYPE and COUNT are not as many")
-    fields = []
-    for name, kind, size, count in zip(names, *lists, strict=True):
-        if (code := f"{kind.lower()}{size}") not in TYPES:
-            raise ValueError(f"PCD has no type {kind} of SIZE {size}")
-        fields.append((name, np.dtype(f"<{code}"), int(count)))
+    if unknown := [
+        each for each in zip(types, sizes, strict=True) if "".join(each).lower() not in TYPES
+    ]:
+        raise ValueError("PCD has no type {} of SIZE {}".format(*unknown[0]))
+    codes = [np.dtype(f"<{kind.lower()}{size}") for kind, size in zip(types, sizes, strict=True)]
+    fields = list(zip(names, codes, map(int, counts), strict=True))
     if empty := [name for name, _, count in fields if not count]:
-        problems.append(f"without values, of COUNT 0, are its fields {short(', '.join(empty))}")
+        problems.append(f"its fields {short(', '.join(empty))} have COUNT 0 and no values")
     fields = [each for each in fields if each[2]]
-    numbers = {key: int(words[0]) for key, words in entries.items() if key in SIZES and words}
-    if not {"WIDTH", "POINTS"} & numbers.keys():
+    width, height, points = (int((entries.get(key) or ["-1"])[0]) for key in SIZES)
+    if max(width, points) < 0:
         raise ValueError("its header has neither POINTS nor WIDTH")
-    places = numbers.get("WIDTH", 0) * numbers.get("HEIGHT", 1)
-    points = numbers.get("POINTS", places)
-    places = places if "WIDTH" in numbers else points
+    places = width * abs(height) if width >= 0 else points
     data = " ".join(entries["DATA"]).lower()
     if data not in ("ascii", "binary", "binary_compressed"):
         raise ValueError(f"its DATA must be ascii, binary or binary_compressed, got {data!r}")
-    try:
-        viewpoint = tuple(map(float, entries.get("VIEWPOINT", ())))
-    except ValueError:
-        viewpoint = ()
-    viewpoint = viewpoint if len(viewpoint) == len(VIEWPOINT) else VIEWPOINT
-    return Header(fields, points, places, data, viewpoint, line + 1)
+    words = entries.get("VIEWPOINT", [])
+    good = len(words) == len(VIEWPOINT) and are_numbers(words)
+    viewpoint = tuple(map(number, words)) if good else VIEWPOINT
+    return Header(fields, places if points < 0 else points, places, data, viewpoint, line + 1)
 
 
 def _check_claim(header: Header, file: BinaryIO, size: int) -> None:
@@ -142,23 +133,31 @@ def _check_claim(header: Header, file: BinaryIO, size: int) -> None:
 
 def _columns(header: Header, body: bytes, lzf: Any, problems: list[str]) -> dict[str, np.ndarray]:
     """The fields by name, [N] or [N, k], without padding and with colors unpacked."""
-    read = [i for i, (name, *_) in enumerate(header.fields) if name != PADDING]
-    names, repeated = distinct_names([header.fields[i][0] for i in read])
-    values = _values(header, body, lzf, problems)
+    fields = [
+        (name, values)
+        for (name, *_), values in zip(
+            header.fields, _values(header, body, lzf, problems), strict=True
+        )
+        if name != PADDING
+    ]
+    names, repeated = distinct_names([name for name, _ in fields])
     problems += repeated
     columns: dict[str, np.ndarray] = {}
-    for name, field in zip(names, [values[i] for i in read], strict=True):
-        packed = field.ndim == 1 and field.dtype.itemsize == 4
-        if packed and name in PACKED and not set(PACKED[name]) & {*names, *columns}:
-            bits = np.ascontiguousarray(field).view(np.uint32)
-            for channel, shift in zip(PACKED[name], (16, 8, 0, 24), strict=False):
-                columns[channel] = (bits >> shift).astype(np.uint8)
-        else:
+    for name, (_, field) in zip(names, fields, strict=True):
+        packed = name in PACKED and field.ndim == 1 and field.dtype.itemsize == 4
+        if not packed or set(PACKED[name]) & {*names, *columns}:
             columns[name] = field
+            continue
+        if header.data == "ascii" and field.dtype.kind == "f" and np.isnan(field).any():
+            problems.append(f"its {name} is NaN at some points, whose colors mean nothing")
+        bits = np.ascontiguousarray(field).view(np.uint32)
+        for channel, shift in zip(PACKED[name], (16, 8, 0, 24), strict=False):
+            columns[channel] = (bits >> shift).astype(np.uint8)
     return columns
 
 
 def _values(header: Header, body: bytes, lzf: Any, problems: list[str]) -> list[np.ndarray]:
+    """The values of each field, [N] or [N, k]."""
     names, types, counts = (list(each) for each in zip(*header.fields, strict=True))
     points = header.points
     if header.data == "ascii":
@@ -169,20 +168,18 @@ def _values(header: Header, body: bytes, lzf: Any, problems: list[str]) -> list[
         ends = np.cumsum(counts)
         groups = [values[end - count : end] for end, count in zip(ends, counts, strict=True)]
         return [g[0] if len(g) == 1 else np.stack(g, axis=1) for g in groups]
-    shapes = [() if count == 1 else (count,) for count in counts]
+    rows = [np.dtype((t, (k,) if k > 1 else ())) for t, k in zip(types, counts, strict=True)]
     if header.data == "binary":
-        row: Any = [(f"f{i}", *each) for i, each in enumerate(zip(types, shapes, strict=True))]
-        rows = np.frombuffer(body, np.dtype(row), points)
-        return [rows[name] for name, *_ in row]
-    whole = struct.unpack("<I", body[4:8])[0] if points else 0
-    data = lzf.decompress(body[8 : 8 + struct.unpack("<I", body[:4])[0]], whole) if points else b""
+        table = np.frombuffer(body, [(f"f{i}", row) for i, row in enumerate(rows)], points)
+        return [table[name] for name in table.dtype.names or ()]
+    if not points:
+        return [np.zeros(0, row) for row in rows]
+    packed, whole = struct.unpack("<II", body[:8])
+    data = lzf.decompress(body[8 : 8 + packed], whole)
     if len(data or b"") != whole:
         raise ValueError("its compressed points are damaged")
-    values, at = [], 0  # field by field
-    for type_, shape in zip(types, shapes, strict=True):
-        values.append(np.frombuffer(data, np.dtype((type_, shape)), points, at))
-        at += points * np.dtype((type_, shape)).itemsize
-    return values
+    starts = np.cumsum([0, *(points * row.itemsize for row in rows)])  # field by field
+    return [np.frombuffer(data, row, points, at) for row, at in zip(rows, starts, strict=False)]
 
 
 class PcdWriter(WholeWriter):

@@ -15,11 +15,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError, short
+from torchvox._errors import WrongUseError, explained, short
 from torchvox.io.roles import distinct_names
 from torchvox.io.table import PointTable, PointWriter, TableReader, flat, named, table_of
-from torchvox.io.text import TextSource, decoded, text_form, text_rows
-from torchvox.io.words import EXACT, read_words
+from torchvox.io.text import TextSource, text_form, text_rows
+from torchvox.io.words import EXACT, decoded, read_words
 
 HEADER_BYTES = 1 << 20
 MOST_PROPERTIES = 1 << 12
@@ -30,6 +30,8 @@ TYPES = dict(zip(NAMES + SIZED, CODES + CODES, strict=True))
 SPELLED = dict(zip(CODES, NAMES, strict=True))
 VERTICES = ("vertex", "vertices", "point", "points")
 ORDERS = {"ascii": "", "binary_little_endian": "<", "binary_big_endian": ">"}
+
+BEHIND = "behind the points that its header promises lies more, which is left out"
 
 
 @dataclass
@@ -65,7 +67,7 @@ def open_ply(path: Path) -> TableReader:
     hold makes the column a wider one.
     """
     problems: list[str] = []
-    try:
+    with explained(path, "PLY file"):
         with path.open("rb") as file:
             source, elements = _read_header(file, problems)
             start = file.tell()
@@ -75,13 +77,8 @@ def open_ply(path: Path) -> TableReader:
         if source.format == "ascii":
             columns = _text_columns(path, start, elements, at, problems)
         else:
-            columns = _columns(path, start, ORDERS[source.format], elements[: at + 1])
+            columns = _columns(path, start, ORDERS[source.format], elements, at, problems)
         table, converted = table_of(columns, path, source)
-    except (OSError, CloudFileError):
-        raise
-    except Exception as error:  # numbers of any size, text that is none
-        reason = short((str(error) or type(error).__name__).splitlines()[0])
-        raise CloudFileError(f"{path} is not a readable PLY file: {reason}") from error
     reader = TableReader(table)
     vertex = elements.pop(at)
     reader.problems += [f"its list {short(name)} is left out" for name in vertex.lists]
@@ -133,21 +130,26 @@ def _add_property(element: Element, words: list[str], problems: list[str]) -> No
     element.properties[name] = codes[0] if len(codes) == 1 else tuple(codes)
 
 
-def _columns(path: Path, start: int, order: str, elements: list[Element]) -> dict[str, np.ndarray]:
-    """The properties of the last of the elements that are no lists."""
-    vertex = elements[-1]
+def _columns(
+    path: Path, start: int, order: str, elements: list[Element], last: int, problems: list[str]
+) -> dict[str, np.ndarray]:
+    """The properties of elements[last] that are no lists."""
+    vertex = elements[last]
     type_ = vertex.dtype(order)
     data: Any = np.memmap(path, np.uint8, "r", start) if path.stat().st_size > start else b""
     at = 0
-    for element in elements[:-1]:
+    for element in elements[:last]:
         at = _walk(data, at, element, order)
     if vertex.lists:
         parts: list[bytes] = []
-        _walk(data, at, vertex, order, parts)
+        end = _walk(data, at, vertex, order, parts)
         rows = np.frombuffer(b"".join(parts), type_)
     else:
-        _within(at + vertex.count * type_.itemsize, data)
+        end = at + vertex.count * type_.itemsize
+        _within(end, data)
         rows = np.ndarray((vertex.count,), type_, data, at) if vertex.count else np.zeros(0, type_)
+    if elements[-1] is vertex and len(data) - end >= type_.itemsize:
+        problems.append(BEHIND)
     return {name: rows[name] for name in type_.names or ()}
 
 
@@ -196,10 +198,13 @@ def _text_columns(
     types, line = [type_[name] for name in names], 1 + whole.count(b"\n", 0, start)
     fault = None
     if at == 0 and not vertex.lists:  # a vertex a line, most likely
-        lines = itertools.islice(filter(bytes.strip, io.BytesIO(body)), vertex.count)
+        rest = filter(bytes.strip, io.BytesIO(body))
+        lines = itertools.islice(rest, vertex.count)
         try:
             values = read_words(b"".join(lines), names, types, line=line, problems=problems)
             if len(values[0]) == vertex.count:
+                if len(elements) == 1 and next(rest, None):
+                    problems.append(BEHIND)
                 return dict(zip(names, values, strict=True))
         except ValueError as error:
             fault = error

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, deque
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,24 +15,29 @@ from torchvox._errors import CloudFileError, WrongUseError, short
 from torchvox.io.layouts import SKIP, layout_choices
 from torchvox.io.roles import COLORS, distinct_names
 from torchvox.io.table import PointTable, PointWriter, TableReader, flat, named, table_of
-from torchvox.io.words import ANY, number_words, read_words
+from torchvox.io.words import (
+    LINE_BYTES,
+    are_numbers,
+    decoded,
+    is_comment,
+    read_words,
+    split_words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
 SUFFIXES = (".xyz", ".txt", ".csv", ".pts")
-LINE_BYTES = 1 << 22
 XYZ = ("x", "y", "z")
 PTS = {3: XYZ, 4: (*XYZ, "intensity"), 6: (*XYZ, *COLORS), 7: (*XYZ, "intensity", *COLORS)}
-COMMENTS = ("#", "//", "%")
+SEPARATORS = r"[\s,;]+"
 # Names that are the same in any case; others stay as they are written.
 NAMES = {*XYZ, *COLORS, "alpha", "nir", "nx", "ny", "nz", "curvature", "intensity", "ring", "label"}
 NAMES |= {"classification", "instance", "segment", "t", "time", "timestamp", "gps_time"}
 NAMES |= {"return_number", "number_of_returns", "scan_angle", "user_data", "point_source_id"}
 
 
-@dataclass(frozen=True)
 class TextSource:
     """Marks a table whose whole numbers have 64 bits only since text does not tell their type."""
 
@@ -46,55 +50,65 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
     uint16 where they are whole numbers, others int64 or uint64 where all words are whole numbers.
     """
     text = _text(path)
-    heads, promised, at = _heads(path, text)
+    heads, count, at = _heads(path, text)
     body = text[at:]
-    first = body.split(b"\n", 1)[0]
+    first = decoded(body.split(b"\n", 1)[0])
     between, words = _form(first) or (None, [])
-    if not words and heads:
-        between = next((mark for mark in (",", ";") if mark in heads[-1]), None)
-    open_end = first.rstrip()[-1:] in (b",", b";")  # a separator, or a last value that is missing
-    named = None if columns else _header(heads, between, len(words), open_end)
-    columns = columns or named
-    width = len(words) - (open_end and len(columns or ()) < len(words))
-    columns = columns or (PTS.get(width) if path.suffix.lower() == ".pts" else None)
-    columns = columns or (XYZ if width == 3 or promised == 0 else None)
-    if columns is None and not words:
+    names = header = _header(heads, between, words, first)
+    if not words and count != 0 and not set(XYZ) <= set(header or ()):
         raise CloudFileError(f"{path} is not a text file of points")
-    if columns is None:
+    open_end = words[-1:] == [""]  # a separator behind the last value
+    if columns is not None:
+        names = ["" if name == SKIP else name for name in columns]
+    elif names is None:
+        width = len(words) - open_end
+        three = XYZ if width == 3 or count == 0 else None
+        names = list((path.suffix.lower() == ".pts" and PTS.get(width)) or three or ())
+    if not names:
         raise WrongUseError(
-            f"{path}: the file does not say its {width} columns: give --layout, {layout_choices()}"
+            f"{path}: the file does not say its {len(words)} columns: give --layout, "
+            f"{layout_choices()}"
         )
-    if words and width != len(columns):
-        raise CloudFileError(f"{path} has {width} columns, but {len(columns)} are named")
-    if not set(XYZ) <= set(columns):
-        raise CloudFileError(f"{path}: the columns {short(','.join(columns))} do not name x, y, z")
-    if width < len(words):
-        body = re.sub(rb"(?m)[,;][ \t]*$", b"", body)
-    if between == ";" or (between is None and b"," in first):
+    if open_end and len(names) + 1 == len(words):
+        names.append("")
+    if words and len(words) != len(names):
+        raise CloudFileError(f"{path} has {len(words)} columns, but {len(names)} are named")
+    if not set(XYZ) <= set(names):
+        raise CloudFileError(f"{path}: the columns {short(','.join(names))} do not name x, y, z")
+    if between != ",":
         body = body.replace(b",", b".")
-    kinds = {"" if named else SKIP: ANY, **dict.fromkeys(XYZ, np.dtype(np.float64))}
-    types = [kinds.get(name) for name in columns]
+    types = [np.dtype(np.float64) if name in ("", *XYZ) else None for name in names]
     line = text.count(b"\n", 0, at) + 1
     try:
-        values = read_words(body, columns, types, between=between, line=line)
+        values = read_words(body, names, types, between=between, line=line)
     except ValueError as error:
         raise CloudFileError(f"{path}: {error}") from None
-    if promised not in (None, len(values[0])):
-        raise CloudFileError(f"{path} promises {promised} points and holds {len(values[0])}")
-    read = [(name, a) for name, a, kind in zip(columns, values, types, strict=True) if kind != ANY]
-    names, problems = distinct_names([name for name, _ in read])
-    if "" in columns:
-        problems.append(f"its column {columns.index('') + 1} has no name and is left out")
-    held = dict(zip(names, (a for _, a in read), strict=True))
-    table, converted = table_of(held, path, TextSource())
-    for name in set(COLORS) & table.attributes.keys():
-        with np.errstate(invalid="ignore"):
-            whole = table.attributes[name].astype(np.uint16)
-        if np.array_equal(whole, table.attributes[name]):
-            table.attributes[name] = whole
+    if count not in (None, len(values[0])):
+        raise CloudFileError(f"{path} promises {count} points and holds {len(values[0])}")
+    distinct, problems = distinct_names([name for name in names if name])
+    if columns is None:
+        problems += [
+            f"its column {i} has no name and is left out"
+            for i, (name, a) in enumerate(zip(names, values, strict=True), 1)
+            if not (name or np.isnan(a).all())
+        ]
+    numbers = [word for word in words if word]
+    if header is None and numbers and numbers == [str(i) for i in range(len(numbers))]:
+        problems.append(f"its first line, {first}, is read as a point, and not as column numbers")
+    named_values = [a for name, a in zip(names, values, strict=True) if name]
+    table, converted = table_of(dict(zip(distinct, named_values, strict=True)), path, TextSource())
+    table.attributes |= _whole_colors(table.attributes)
     reader = TableReader(table)
     reader.problems += problems + converted
     return reader
+
+
+def _whole_colors(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The three colors as uint16 if that holds all of them."""
+    colors = {name: columns[name] for name in COLORS if name in columns}
+    with np.errstate(invalid="ignore"):
+        small = {name: values.astype(np.uint16) for name, values in colors.items()}
+    return small if all(np.array_equal(small[name], colors[name]) for name in colors) else {}
 
 
 def _text(path: Path) -> bytes:
@@ -103,87 +117,87 @@ def _text(path: Path) -> bytes:
     if text[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         text = text.decode("utf-16", "replace").encode()
     text = text.removeprefix(codecs.BOM_UTF8)
-    if b"\r" in text:
-        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    return text
+    return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text
 
 
 def _heads(path: Path, text: bytes) -> tuple[list[str], int | None, int]:
     """The lines before the points, the number of points if one says it, where the points begin."""
-    heads: list[str] = []
-    promised, at, number = None, 0, 0
+    heads: deque[str] = deque(maxlen=100)
+    count, at, number, plain = None, 0, 0, False
     while at < len(text):
         end = text.find(b"\n", at)
         end, number = end if end >= 0 else len(text), number + 1
-        if end - at > LINE_BYTES or b"\0" in text[at:end]:
+        if end > LINE_BYTES or b"\0" in text[at:end]:
             raise CloudFileError(f"{path} is not a text file of points")
         line = decoded(text[at:end])
-        if promised is None and re.fullmatch(r"\s*[0-9]{1,18}\s*", line):
-            promised = int(line)
-        elif line.lstrip().startswith(COMMENTS):
+        if count is None and re.fullmatch(r"\s*[0-9]{1,18}\s*", line):
+            count = int(line)
+        elif is_comment(line):
             heads.append(line)
-        elif _form(text[at:end]):
+        elif _form(line):
             break
-        elif number_words(re.split(r"[\s,;]+", line.strip())[0].encode()):
-            raise CloudFileError(f"{path}: line {number} is not numbers alone: {short(line)}")
-        elif line.strip():
+        elif line.strip() and not line.startswith("sep="):  # for Excel
+            names = _names(re.split(SEPARATORS, line.strip()))
+            point = not set(XYZ) <= set(names) and any(are_numbers([name]) for name in names)
+            if plain or point:
+                raise CloudFileError(f"{path}: line {number} is not numbers alone: {short(line)}")
             heads.append(line)
+            plain = True
         at = end + 1
-    return heads, promised, min(at, len(text))
+    return list(heads), count, min(at, len(text))
 
 
-def decoded(line: bytes) -> str:
-    """A line of UTF-8, else of Latin-1."""
-    try:
-        return line.decode()
-    except UnicodeDecodeError:
-        return line.decode("latin-1")
-
-
-def _form(line: bytes) -> tuple[str | None, list[bytes]] | None:
+def _form(line: str) -> tuple[str | None, list[str]] | None:
     """What separates the words of a line of numbers, None for blanks; and the words."""
-    if not line.strip(b",; \t\"'"):
-        return None
-    for between in (";", ",", None):
-        if between is None or between.encode() in line:
-            text = line if between == "," else line.replace(b",", b".")
-            if words := number_words(text, between):
+    for between in (";", ",", "\t", None):
+        if between is None or between in line:
+            words = split_words(line if between == "," else line.replace(",", "."), between)
+            if any(words) and are_numbers(words):
                 return between, words
     return None
 
 
 def _header(
-    heads: list[str], between: str | None, width: int, open_end: bool
-) -> tuple[str, ...] | None:
-    """The names of the columns, None where no line tells them."""
-    widths = {width, width - open_end} if width else set()
+    heads: list[str], between: str | None, words: list[str], first: str
+) -> list[str] | None:
+    """The names of the columns, None where no line tells them; "" of a column without one.
+
+    words, first: of the first point, and its line.
+    """
+    if not words and heads:
+        between = next((mark for mark in (";", ",", "\t") if mark in heads[-1]), None)
+    widths = {len(words), len(words) - (words[-1:] == [""])}
     plain = None
     for line in reversed(heads):
-        for names in (_names(line, between), _names(line, None), _names(line, r"[\s,;]+")):
-            if between is None and line[:1].isspace() and len(names) + 1 == width:
-                names = ["", *names]  # of an index, as pandas writes it
-            if set(XYZ) <= set(names) and (not widths or len(names) in widths):
-                return tuple(names)
-        if plain is None and not line.lstrip().startswith(COMMENTS):
-            plain = tuple(_names(line, between))
+        text = line.strip(" ")
+        text = text.lstrip("/#%").strip() if is_comment(line) else text
+        for names in (split_words(text, between), re.split(SEPARATORS, text)):
+            names = _names(names)
+            if (
+                between is None
+                and len(names) + 1 == len(words)
+                and (line[0].isspace() or first[0] == '"')
+            ):  # of an index, as pandas and R write it
+                names = ["", *names]
+            while words and len(names) > len(words) and not names[-1]:
+                names.pop()
+            if set(XYZ) <= set(names) and (not words or len(names) in widths):
+                return names
+            if plain is None and not is_comment(line):
+                plain = names
     return plain
 
 
-def _names(line: str, between: str | None) -> list[str]:
-    """The names of columns in a line."""
-    line = line.strip()
-    line = line.lstrip("/#%").strip() if line.startswith(COMMENTS) else line
-    words = line.split() if between is None else re.split(between, line)
-    words = [word.strip().strip("\"'").strip() for word in words]
-    while words and not words[-1]:
-        words.pop()
+def _names(words: list[str]) -> list[str]:
+    """The names of columns in the words of a line."""
+    words = [word.strip(' "\t') for word in words]
     low = [word.lower() for word in words]
     plain = {name for name, number in Counter(low).items() if number == 1 and name in NAMES}
     return [a if a in plain else b for a, b in zip(low, words, strict=True)]
 
 
 class TextWriter(PointWriter):
-    """Lines of numbers under one of names (.pts: the number of points is not written).
+    """Lines of numbers under one of names (.pts: the number of points only where there are none).
 
     Coordinates have the digits of their scale; other floats 9 or 17.
     """
@@ -209,14 +223,15 @@ class TextWriter(PointWriter):
     def write(self, table: PointTable) -> None:
         self.file.write(text_rows(flat(named(table)).values(), self._forms, self._between))
 
+    def close(self) -> None:
+        if self.path.suffix.lower() == ".pts" and not self.count:
+            self.file.write(b"0\n")  # an empty file is taken for a damaged one
 
-def _holds_name(name: str, mark: str) -> bool:
-    """Whether a name reads back from a line of names, with points below it or none."""
-    line = mark.join((*XYZ, name))
-    guess = next((each for each in (",", ";") if each in line), None)
-    between = {guess, "," if mark == "," else None}
-    again = [_names(line, each)[3:] for each in between]
-    return name.isprintable() and all(names in ([name], [name.lower()]) for names in again)
+
+def _holds_name(name: str, between: str) -> bool:
+    """Whether a name reads back from a line of names."""
+    marks = {*',;"', between} & {*name}
+    return bool(name) and name.isprintable() and name == name.strip() and not marks
 
 
 def _digits(value: float) -> int:

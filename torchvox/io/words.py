@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import io
-import itertools
-import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,45 +16,63 @@ from torchvox._errors import short
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-ANY = np.dtype("S1")  # type of a column that is not read: its words may be anything
-SAMPLES, SAMPLE_WORDS = 64, 1 << 12  # lines, and words of them, by which types are guessed
-BLOCK = 1 << 22  # bytes
+FIRST_BLOCK, BLOCK, LINE_BYTES = 1 << 16, 1 << 22, 1 << 22
 EXACT = 2**53  # float64 holds every whole number up to here
-_NUMBER = re.compile(rb"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|inf(?:inity)?)", re.I)
-_WHOLE = re.compile(rb"[-+]?\d+")
-_LONG_WHOLE = re.compile(rb"(?<!\S)[-+]?\d{16,}(?!\S)")
-# What stands for a number: by C of Windows (cut to few digits, too), AIX, R and pandas; and quotes
-# and comments. Characters of which a text that has it has one; pattern; what replaces it.
-_SPELLINGS = [
-    (b"#", re.compile(rb"1\.#[iI][nN][fF]\w*"), b"inf"),
-    (b"#$", re.compile(rb"1\.[#$]\w*"), b"nan"),
-    (b"(qQsS", re.compile(rb"[nN][aA][nN](?:\(\w*\)|[qQsS]\b)"), b"nan"),
-    (b"A/lLoO", re.compile(rb"[nN](?:/?[aA]|ull|ULL|one|ONE)(?![\w/])"), b"nan"),
-    (b'"', re.compile(rb'"[ \t]*([-+]?\d*),(\d+)[ \t]*"'), rb"\1.\2"),
-    (b"\"'", re.compile(rb"(?<![^\s,;])[\"']|[\"'](?![^\s,;])"), b""),
-    (b"#/%", re.compile(rb"(?<![^\s,;])(?:[#%]|//).*"), b""),
-]
+COMMENTS = ("#", "//", "%")
+CELL_ERRORS = ("#N/A", "#DIV/0!", "#NUM!", "#VALUE!", "#REF!", "#NAME?", "#NULL!")  # spreadsheets
+MISSING = {"", "na", "n/a", "null", "none", *(word.lower() for word in CELL_ERRORS)}
 
 
-def plain_words(text: bytes, between: str | None = None) -> bytes:
-    """The text, line for line, without quotes and comments and with NaN and infinity as `nan`,
-    `inf`; an empty place between separators is NaN."""
-    for marks, pattern, word in _SPELLINGS:
-        if any(bytes([mark]) in text for mark in marks):
-            text = pattern.sub(word, text)
-    if between:
-        mark = between.encode()
-        tight = b"\n" + text.translate(None, b" \t\r") + b"\n"
-        if any(pair in tight for pair in (mark + mark, mark + b"\n", b"\n" + mark)):
-            empty = rb"(?:(?<=%b)|^)[ \t\r]*(?=%b)|(?<=%b)[ \t\r]*$" % (mark, mark, mark)
-            text = re.sub(empty, b"nan", text, flags=re.MULTILINE)
-    return text
+def decoded(line: bytes) -> str:
+    """A line of UTF-8, else of Latin-1."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return line.decode("latin-1")
 
 
-def number_words(line: bytes, between: str | None = None) -> list[bytes] | None:
-    """The words of a line if all of them are numbers, NaN and infinity included, else None."""
-    words = _split(plain_words(line, between), between)
-    return words if words and all(map(_NUMBER.fullmatch, words)) else None
+def is_comment(line: str) -> bool:
+    """Whether a line is a comment, and not one that begins with the error of a spreadsheet."""
+    line = line.lstrip()
+    return line.startswith(COMMENTS) and not line.upper().startswith(CELL_ERRORS)
+
+
+def split_words(line: str, between: str | None, most: int = -1) -> list[str]:
+    """The words of a line without quotes, perhaps with blanks around them.
+
+    between: the separator, None for blanks. most: words, behind which the line is not split.
+    """
+    line = line.strip(" \r")
+    if '"' in line and len(line) < LINE_BYTES:
+        text = line if between else " ".join(line.split())
+        with contextlib.suppress(csv.Error):  # broken quotes stay
+            return next(csv.reader([text], delimiter=between or " ", skipinitialspace=True))
+    return line.split(between, most)
+
+
+def number(word: str) -> float:
+    """The value of a word; NaN of an empty one, too. Raises ValueError for what is no number."""
+    try:
+        if "_" not in word:  # Python reads 1_000
+            return float(word)
+    except ValueError:
+        pass
+    name = word.strip().lower()
+    if name in MISSING:
+        return np.nan
+    if name.lstrip("+-").startswith("1.#inf"):  # C of Windows, as the other ones with #
+        return -np.inf if name[0] == "-" else np.inf
+    if name.lstrip("+-").startswith(("1.#", "nan(")):
+        return np.nan
+    raise ValueError(f"{short(word)} is no number")
+
+
+def are_numbers(words: Sequence[str]) -> bool:
+    """Whether there are words and all are numbers, NaN and infinity included."""
+    try:
+        return bool([number(word) for word in words])
+    except ValueError:
+        return False
 
 
 def read_words(
@@ -69,33 +88,30 @@ def read_words(
 
     names: of the columns, for messages. types: of the columns. None: int64 or uint64 where all
         words are whole numbers, else float64. An integer type whose words are others (NaN, 7.5,
-        300 of uint8) gives way to that, and `problems` says so. ANY: the column is not read.
+        300 of uint8) gives way to that, and `problems` says so.
     between: what separates words, None for blanks. line: number of the text's first line.
     Raises ValueError that names the line, or the column and the number that no type holds.
     """
-    if not text.strip():
-        return [np.zeros(0, type_ or np.float64) for type_ in types]
-    guesses = _guesses(text, types, between)
-    try:
-        columns = _load(text, guesses, between)
-    except ValueError:
-        columns = None
-    if columns is None or _rounds(columns, types):
-        plain = plain_words(text, between)
-        exact = _types_by_words(plain, names, types, between)
-        try:
-            columns = _load(plain, exact, between)
-        except ValueError:
-            raise ValueError(_first_fault(text, plain, exact, between, line)) from None
+    wholes = [type_ is None or type_.kind in "iu" for type_ in types]
+    parts: list[list[np.ndarray]] = []
+    for block in _blocks(text):
+        columns = _load(block, parts[-1], between) if parts else None
+        if columns is None or any(map(_may_round, columns, wholes)):
+            columns = _load_words(block, names, wholes, between, line)
+        if len(columns[0]):
+            parts.append(columns)
+        line += block.count(b"\n")
+    columns = [_joined(name, [part[i] for part in parts]) for i, name in enumerate(names)]
     other: list[str] = []
     for i, (name, type_) in enumerate(zip(names, types, strict=True)):
-        if type_ is not None and type_ != columns[i].dtype:
-            with np.errstate(invalid="ignore"):
-                cast = columns[i].astype(type_)
-            if np.array_equal(cast, columns[i]):
-                columns[i] = cast
-            else:
-                other.append(f"{name} ({columns[i].dtype} in place of {type_})")
+        if type_ is None or type_ == columns[i].dtype:
+            continue
+        with np.errstate(all="ignore"):
+            cast = columns[i].astype(type_)
+        if type_.kind == "f" or _same_values(cast, columns[i]):
+            columns[i] = cast
+        else:
+            other.append(f"{name} ({columns[i].dtype} in place of {type_})")
     if other and problems is not None:
         shown = short(", ".join(dict.fromkeys(other)))
         problems.append(
@@ -104,109 +120,100 @@ def read_words(
     return columns
 
 
-def _load(text: bytes, types: Sequence[np.dtype], between: str | None) -> list[np.ndarray]:
-    fields: Any = [(f"f{i}", type_) for i, type_ in enumerate(types)]
-    with np.errstate(all="ignore"):
-        rows = np.loadtxt(
-            io.BytesIO(text), np.dtype(fields), comments=None, delimiter=between, ndmin=1
-        )
+def _load(text: bytes, like: list[np.ndarray], between: str | None) -> list[np.ndarray] | None:
+    """The columns in the types of others, as NumPy reads them; None if it does not."""
+    fields: Any = [(f"f{i}", values.dtype) for i, values in enumerate(like)]
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)  # NumPy 1 reads 7.5 as the integer 7
+        try:
+            rows = np.loadtxt(io.BytesIO(text), fields, comments=None, delimiter=between, ndmin=1)
+        except ValueError:
+            return None
     return [rows[name] for name, _ in fields]
 
 
-def _guesses(text: bytes, types: Sequence[np.dtype | None], between: str | None) -> list[np.dtype]:
-    """The types, those that are open by lines all over the text."""
-    guesses = [type_ or np.dtype(np.int64) for type_ in types]
-    lines = max(1, min(SAMPLES, SAMPLE_WORDS // len(types))) if None in types else 0
-    for i in range(lines):
-        at = text.find(b"\n", len(text) * i // lines) + 1 if i else 0
-        end = text.find(b"\n", at)
-        words = _split(text[at : end if end >= 0 else len(text)], between)
-        for column, word in enumerate(words[: len(types)]):
-            if types[column] is None and not _WHOLE.fullmatch(word):
-                guesses[column] = np.dtype(np.float64)
-    return guesses
+def _may_round(values: np.ndarray, whole: bool) -> bool:
+    """Whether floats of a column that may be whole can be rounded whole numbers."""
+    return whole and values.dtype.kind == "f" and bool((np.abs(values) >= EXACT).any())
 
 
-def _split(line: bytes, between: str | None) -> list[bytes]:
-    if not between:
-        return line.split()
-    return [word.strip() for word in line.split(between.encode())]
-
-
-def _rounds(columns: list[np.ndarray], types: Sequence[np.dtype | None]) -> bool:
-    """Whether a float column of open type has values that may be rounded whole numbers."""
-    return any(
-        type_ is None
-        and values.dtype.kind == "f"
-        and (np.abs(values[np.isfinite(values)]) > EXACT).any()
-        for type_, values in zip(types, columns, strict=True)
-    )
-
-
-def _types_by_words(
-    text: bytes, names: Sequence[str], types: Sequence[np.dtype | None], between: str | None
-) -> list[np.dtype]:
-    """The types by every word, of columns that are open or integers."""
-    exact = [type_ or np.dtype(np.int64) for type_ in types]
-    open_ = [i for i, type_ in enumerate(exact) if type_.kind in "iu"]
-    whole = dict.fromkeys(open_, True)
-    negative = dict.fromkeys(open_, False)
-    long_words: dict[int, list[bytes]] = {i: [] for i in open_}  # highest, lowest, one that rounds
-    for block in _blocks(text):
-        words = block.replace(between.encode(), b" ").split() if between else block.split()
-        for i in open_:
-            column = b" ".join(words[i :: len(types)])
-            whole[i] = whole[i] and not column.translate(None, b"0123456789+- ")
-            negative[i] = negative[i] or b"-" in column
-            for word in _LONG_WHOLE.findall(column):
-                if len(word.lstrip(b"+-0")) > 20:
-                    raise ValueError(_too_large(names[i], word))
-                held = [*long_words[i], word]
-                rounds = [w for w in held if int(float(w)) != int(w)]
-                long_words[i] = [max(held, key=int), min(held, key=int), *rounds[:1]]
-    for i in open_:
-        high, low, *rounds = long_words[i] or [b"0", b"0"]
-        if not whole[i]:
-            exact[i] = np.dtype(np.float64)
-            if rounds:
-                raise ValueError(_too_large(names[i], rounds[0]))
-        elif int(low) < -(2**63) or int(high) >= (2**63 if negative[i] else 2**64):
-            raise ValueError(_too_large(names[i], low if int(low) < -(2**63) else high))
-        else:
-            exact[i] = np.dtype(np.int64 if int(high) < 2**63 else np.uint64)
-    return exact
+def _load_words(
+    text: bytes, names: Sequence[str], wholes: Sequence[bool], between: str | None, line: int
+) -> list[np.ndarray]:
+    """The columns by every word: slower than _load, but knows all spellings."""
+    width, words, lines = len(names), [], []
+    for at, raw in enumerate(text.decode("latin-1").removesuffix("\n").split("\n"), line):
+        if raw.strip() and not is_comment(raw):
+            row = split_words(raw, between, width)
+            if len(row) != width or "_" in raw:
+                raise _wrong_line(at, row, between, width)
+            words += row
+            lines.append(at)
+    try:
+        return [_values(name, words[i::width], wholes[i]) for i, name in enumerate(names)]
+    except ValueError:
+        for i, at in enumerate(lines):
+            row = words[i * width : (i + 1) * width]
+            if not are_numbers(row):
+                raise _wrong_line(at, row, between, width) from None
+        raise
 
 
 def _blocks(text: bytes) -> Iterator[bytes]:
-    """The text in blocks of whole lines."""
+    """The text in blocks of whole lines, the first one small."""
     at = 0
     while at < len(text):
-        end = text.find(b"\n", at + BLOCK)
-        end = end + 1 if end >= 0 else len(text)
+        end = text.find(b"\n", at + (BLOCK if at else FIRST_BLOCK)) + 1 or len(text)
         yield text[at:end]
         at = end
 
 
-def _too_large(name: str, word: bytes) -> str:
-    return (
+def _wrong_line(line: int, words: list[str], between: str | None, count: int) -> ValueError:
+    raw = decoded((between or " ").join(words).encode("latin-1"))
+    return ValueError(f"line {line} is not {count} numbers: {short(raw)}")
+
+
+def _values(name: str, words: Sequence[str], whole: bool) -> np.ndarray:
+    """A column of words; int64 or uint64 if it may be whole and all words are, else float64."""
+    try:
+        integers = [int(word) for word in words] if whole else []
+    except ValueError:
+        integers = []
+    if integers:
+        low, high = min(integers), max(integers)
+        if low < -(2**63) or high >= (2**63 if low < 0 else 2**64):
+            raise _too_large(name, low if low < -(2**63) else high)
+        return np.array(integers, np.int64 if high < 2**63 else np.uint64)
+    try:
+        values = [float(word) for word in words]
+    except ValueError:
+        values = [number(word) for word in words]
+    for word, value in zip(words, values, strict=True) if whole else ():
+        rounds = abs(value) >= EXACT and word.strip().lstrip("+-").isdigit()
+        if rounds and (np.isinf(value) or int(word) != value):
+            raise _too_large(name, word)
+    return np.array(values, np.float64)
+
+
+def _joined(name: str, parts: list[np.ndarray]) -> np.ndarray:
+    """The parts of a column in the first type that holds them all."""
+    types = {part.dtype.str[1:] for part in parts}
+    type_ = next((each for each in ("f8", "u8", "i8") if each in types), "f8")
+    casts = [part.astype(type_) for part in parts]
+    for cast, part in zip(casts, parts, strict=True):
+        if part.dtype.kind != "f" and not _same_values(cast, part):
+            raise _too_large(name, part.min() if part.min() < 0 and type_ == "u8" else part.max())
+    return np.concatenate([np.zeros(0, type_), *casts])
+
+
+def _same_values(cast: np.ndarray, values: np.ndarray) -> bool:
+    """Whether a cast changed no value; NumPy compares int64 as float64, which rounds."""
+    with np.errstate(all="ignore"):
+        return np.array_equal(cast, values) and np.array_equal(cast.astype(values.dtype), values)
+
+
+def _too_large(name: str, word: Any) -> ValueError:
+    return ValueError(
         f"column {short(name)}: neither int64, uint64 nor, with its other words, float64 holds "
-        f"{short(word.decode())[:40]}"
+        f"{str(word)[:40]}"
     )
-
-
-def _first_fault(
-    text: bytes, plain: bytes, types: Sequence[np.dtype], between: str | None, line: int
-) -> str:
-    """Which line is not as many numbers as there are columns."""
-    read, wanted = [type_ != ANY for type_ in types], f"is not {len(types)} numbers"
-    lines = zip(io.BytesIO(text), io.BytesIO(plain), strict=True)
-    for number, (raw, each) in enumerate(lines, line):
-        words = _split(each, between)
-        try:
-            list(map(float, itertools.compress(words, read)))
-            good = len(words) == len(types)
-        except ValueError:
-            good = False
-        if any(words) and not good:
-            return f"line {number} {wanted}: {short(raw.decode('utf-8', 'replace'))}"
-    return f"a line {wanted}"
