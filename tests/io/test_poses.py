@@ -80,17 +80,16 @@ def written(order, comma=",", nanoseconds=True, more=0, start=START):
     "text",
     [
         f"#timestamp, {EUROC}{MORE}\n" + written("wxyz", more=9),
-        f"#timestamp [ns],{EUROC}\r\n" + written("wxyz"),
         written("wxyz"),
         written("wxyz", ", ", more=9),
-        written("xyzw", ",", False),
+        written("wxyz", more=9, nanoseconds=False),
         written("xyzw", ", ", False).replace("\n", ",\n"),
-        f"# timestamp [ns], {EUROC}\n" + written("wxyz", start=EARLY),
-        "# in meters: time [s] x y z qw qx qy qz\n" + written("wxyz", " ", False),
+        f"# timestamp [ns], {EUROC}\r\n" + written("wxyz", start=EARLY),
+        "# in meters: [t x y z qw qx qy qz]\n" + written("wxyz", " ", False),
         "timestamp tx ty tz qx qy qz qw\n" + written("xyzw", " ", False),
-        "time_ns,x,y,z,qw,qx,qy,qz\n" + written("wxyz"),
-        "# poses of the sensor in the world frame\n" + written("xyzw", " ", False),
-        "a,b,c,d,e,f,g,h,i,j,k,l\n" + "\n".join(LINES).replace(" ", ","),
+        "timeNs,x,y,z,qw,qx,qy,qz\n" + written("wxyz", start=EARLY),
+        "# poses of row x y z in the world frame\n" + written("xyzw", " ", False),
+        "a,b,c,tx,e,f,g,ty,i,j,k,tz\n" + "\n".join(LINES).replace(" ", ","),
         "\n".join(f"{line} 0 0 0 1" for line in LINES),
     ],
 )
@@ -105,23 +104,19 @@ def test_content_says_how_poses_are_written(text, tmp_path):
 
 def test_an_extrinsic_is_a_line_of_a_calibration(tmp_path):
     numbers = " ".join(map(str, ARM.ravel()))
-    path = tmp_path / "calib.txt"
-    for name in ("Tr", "Tr_velo_to_cam"):
-        path.write_text(f"P0: {LINES[0]}\nTr_imu: {LINES[1]}\n{name}: {numbers}\n\n")
-        assert (read_extrinsic(path) == ARM).all()
     turned, place = (" ".join(map(str, part.ravel())) for part in np.split(ARM, [3], axis=1))
+    raw = f"calib_time: 15-Mar-2012 11:37:16\nR: {turned}\nT: {place}\ndelta_f: 0 0\n"
+    path = tmp_path / "simulated.txt"
     for text in (
+        f"P0: {LINES[0]}\nTr_imu: {LINES[1]}\nTr: {numbers}\n\n",
+        f"Tr_velo_to_cam: {numbers}\n",
         f"R_rect 1 0 0 0 1 0 0 0 1\nTr_velo_cam {numbers}\nTr_imu_velo {LINES[1]}\n",
-        f"calib_time: 15-Mar-2012 11:37:16\nR: {turned}\nT: {place}\ndelta_f: 0 0\n",
+        raw,
     ):
         path.write_text(text)
         assert (read_extrinsic(path) == ARM).all()
-    for name, content in (
-        ("calib_imu_to_velo.txt", text),
-        ("a.txt", "P0: 1 2\n"),
-        ("b", "R: 1\nT: 1\n"),
-    ):
-        (tmp_path / name).write_text(content)
+    for name, text in (("calib_imu_to_velo.txt", raw), ("a", "P0: 1 2\n"), ("b", "R: 1\nT: 1\n")):
+        (tmp_path / name).write_text(text)
         with pytest.raises(CloudFileError, match=r"not a readable calibration: .*(Tr|IMU|shape)"):
             read_extrinsic(tmp_path / name)
 
@@ -130,8 +125,9 @@ def test_an_extrinsic_is_a_line_of_a_calibration(tmp_path):
     ("text", "words"),
     [
         ("", "it holds no poses"),
-        ("time,x,y,z,q0,q1,q2,q3\n" + written("wxyz"), "names as qw.* got 8"),
-        ("time [us],x,y,z,qw,qx,qy,qz\n" + written("wxyz"), "names as qw.* got 8"),
+        ("time,x,y,z,q0,q1,q2,q3\n" + written("wxyz"), "must name .*qw, .* got 8"),
+        ("time (microseconds),x,y,z,qw,qx,qy,qz\n" + written("wxyz"), "must name .*time_ns"),
+        ("# time, place, rotation (w, x, y, z)\n" + written("wxyz", " ", False), "w first"),
         (written("xyzw", " ").replace("1403636", "1403"), "are no seconds"),
         ("7 " + LINES[0] + " 0 0 0 1\n", "got 17 numbers a line"),
         ("1 2 3\n", r"12 \(KITTI\) or 8 \(TUM\), got 3 numbers a line"),

@@ -156,6 +156,12 @@ def test_a_configuration_that_a_person_wrote_is_kept(tmp_path):
     assert "mine" in (tmp_path / "config.yaml").read_text()
 
 
+@pytest.mark.parametrize(("devices", "first"), [(1, True), (2, False)])
+def test_the_processes_of_one_training_share_its_folder(monkeypatch, devices, first):
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert runs._is_first(make_config(content(devices=devices))) == first
+
+
 def test_one_training_at_a_time_has_a_folder(tmp_path):
     code = "import sys, time, pathlib; from torchvox._locks import lock\n"
     code += "with lock(pathlib.Path(sys.argv[1]), wait=False): print(flush=True), time.sleep(99)"

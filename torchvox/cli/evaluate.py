@@ -77,6 +77,12 @@ def evaluate(
 ) -> None:
     """Evaluate a trained model on held-back data: accuracy and IoU, over all and per class; of
     detectors average precision."""
+    if split not in ("train", "val"):
+        raise WrongUseError(f"--split must be train or val, got {split!r}")
+    gates = [_gate(text) for text in at_least or []]
+    drawn = [] if pictures is None else [pictures / f"{name}.png" for name in PICTURES]
+    inputs = [checkpoint, Path(data_of or checkpoint)]
+    check_outputs(inputs, {"--json": results, "--pictures": drawn})
     from torchvox.models.detection.running import load_form
     from torchvox.train import evaluate as evaluate_all
     from torchvox.train import load_checkpoint, load_config
@@ -84,12 +90,6 @@ def evaluate(
     from torchvox.train.config import change_config
     from torchvox.train.metrics import class_scores, scores
 
-    if split not in ("train", "val"):
-        raise WrongUseError(f"--split must be train or val, got {split!r}")
-    gates = [_gate(text) for text in at_least or []]
-    drawn = [] if pictures is None else [pictures / f"{name}.png" for name in PICTURES]
-    inputs = [checkpoint, Path(data_of or checkpoint)]
-    check_outputs(inputs, {"--json": results, "--pictures": drawn})
     if pictures is not None:
         require("matplotlib", "to draw pictures")
     where = use_device(device)

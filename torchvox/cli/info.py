@@ -178,12 +178,12 @@ def _statistics(reader: PointReader) -> Statistics:
 
 def _points(reader: PointReader) -> torch.Tensor:
     chunks: list[PointTable] = [reader.schema, *reader.chunks(columns=())]
-    return torch.from_numpy(np.concatenate([chunk.world() for chunk in chunks]))
+    points = torch.from_numpy(np.concatenate([chunk.world() for chunk in chunks]))
+    return points[points.isfinite().all(1)]
 
 
 def _tenth(points: torch.Tensor) -> float | None:
     """The voxel size that keeps a tenth of the points; None where they are all in one place."""
-    points = points[points.isfinite().all(1)]
     extent = float((points.amax(0) - points.amin(0)).max()) if len(points) else 0.0
     return suggest_voxel_size(points) if 0 < extent < math.inf else None
 
@@ -192,7 +192,6 @@ def _size_table(reader: PointReader) -> Any:
     points = _points(reader)
     if (size := _tenth(points)) is None:
         return "voxel sizes are not suggested: the points do not differ by a finite extent"
-    points = points[points.isfinite().all(1)]
     extent = float((points.amax(0) - points.amin(0)).max())
     finest = max(size / 4, extent / 2**19)  # which 21 bits hold at every level
     unit = escape(reader.schema.unit)

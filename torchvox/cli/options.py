@@ -205,36 +205,28 @@ def check_model(path: Path) -> None:
         raise WrongUseError(f"the model {path} {what}")
 
 
-def check_file(path: Path | None, option: str) -> None:
-    """Raises WrongUseError for an output that is there and is no file to replace."""
-    if path is not None and path.exists() and not path.is_file():
-        what = "a folder" if path.is_dir() else "no regular file"
-        raise WrongUseError(f"{option} must be a file, got {path}, {what}")
-
-
 def check_outputs(
     inputs: Iterable[Path | None], outputs: Mapping[str, Path | Iterable[Path] | None]
 ) -> None:
     """Raises WrongUseError for an output that is an input or another output, by whatever name, and
     for one that is there and is no file to replace. outputs: options -> their files."""
     taken: dict[object, str] = {}
-    for source in inputs:
-        if source is not None:
-            taken |= dict.fromkeys(_identities(source), f"the file that it is made from, {source}")
-    files = [
-        (option, path)
-        for option, paths in outputs.items()
-        for path in ([paths] if isinstance(paths, Path) else paths or ())
-    ]
-    for option, path in files:
-        check_file(path, option)
-        if other := next((taken[key] for key in _identities(path) if key in taken), None):
-            raise WrongUseError(f"{option} {path} would replace {other}: give another name")
-        taken |= dict.fromkeys(_identities(path), f"{option} {path}")
-    places = {os.path.realpath(path): f"{option} {path}" for option, path in files}
+    for source in filter(None, inputs):
+        taken |= dict.fromkeys(_identities(source), f"the file that it is made from, {source}")
+    places: dict[Path, str] = {}
+    for option, paths in outputs.items():
+        for path in [paths] if isinstance(paths, Path) else paths or ():
+            if path.exists() and not path.is_file():
+                what = "a folder" if path.is_dir() else "no regular file"
+                raise WrongUseError(f"{option} must be a file, got {path}, {what}")
+            name, keys = f"{option} {path}", _identities(path)
+            if other := next((taken[key] for key in keys if key in taken), None):
+                raise WrongUseError(f"{name} would replace {other}: give another name")
+            taken |= dict.fromkeys(keys, name)
+            places[Path(os.path.realpath(path))] = name
     for place, name in places.items():
-        if folder := next((str(p) for p in Path(place).parents if str(p) in places), None):
-            raise WrongUseError(f"{name} would lie in {places[folder]}: give another name")
+        if folder := next((places[parent] for parent in place.parents if parent in places), None):
+            raise WrongUseError(f"{name} would lie in {folder}: give another name")
 
 
 def _identities(path: Path) -> list[object]:
@@ -270,16 +262,16 @@ def output_paths(
             raise WrongUseError(f"--format {file_format} and --output {output} contradict")
         if len(inputs) > 1:
             raise WrongUseError(f"{output} is one file, but there are {len(inputs)} inputs")
-        check_outputs(inputs, {"--output": output})
-        return [output]
-    if output.exists() and not output.is_dir():
-        raise WrongUseError(f"--output must be a folder or {', '.join(formats)}, got {output}")
-    middle = f".{kind}" if kind else ""
-    paths = [
-        output
-        / f"{cloud_stem(path)}{middle}{path.suffix.lower() if file_format == '' else default}"
-        for path in inputs
-    ]
+        paths = [output]
+    else:
+        if output.exists() and not output.is_dir():
+            raise WrongUseError(f"--output must be a folder or {', '.join(formats)}, got {output}")
+        middle = f".{kind}" if kind else ""
+        paths = [
+            output
+            / f"{cloud_stem(path)}{middle}{path.suffix.lower() if file_format == '' else default}"
+            for path in inputs
+        ]
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
         raise WrongUseError(f"two inputs would both write {twice}: run them one by one")

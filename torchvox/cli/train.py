@@ -53,9 +53,9 @@ def train(
     if print_config:
         return print(resolved.text(), end="")
     folder = output or Path("runs") / Path(config).stem
-    if not resume:
-        sources = [Path(path) for path in (config, resolved.train.init) if path is not None]
-        check_outputs(sources, {"--output": [folder / name for name in FILES]})
+    if resolved.train.init is not None and not resume:
+        weights = Path(resolved.train.init)
+        check_outputs([weights], {"--output": [folder / name for name in FILES]})
     try:
         found = fit(resolved, folder, resume=resume)
     except KeyboardInterrupt:

@@ -20,6 +20,7 @@ from torchvox.io.writers import full_disk_of
 
 INDEX, DRAFT = "index.json", ".draft."
 FILES = (INDEX, "points.bin", "xyz.bin", "rgb.bin", "label.bin")  # of any index
+Sizes = Callable[[dict[str, Any]], dict[str, int]]
 
 
 def read_table(path: Path, columns: int, delimiter: str | None = None) -> np.ndarray:
@@ -75,9 +76,7 @@ class Mapped:
         return self._array[index]
 
 
-def read_index(
-    folder: Path, source: dict[str, Any], sizes: Callable[[dict[str, Any]], dict[str, int]]
-) -> dict[str, Any] | None:
+def read_index(folder: Path, source: dict[str, Any], sizes: Sizes) -> dict[str, Any] | None:
     """The index in a folder when it was made from `source` and is whole, else None.
 
     sizes: of an index, the bytes of each file beside it; it may fail for one that is damaged.
@@ -97,29 +96,23 @@ def _is_index(folder: Path) -> bool:
     return all(name in (*FILES, LOCK, "lost+found") or name.startswith(DRAFT) for name in names)
 
 
-def _version(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another that replaced it; None without a file."""
-    with contextlib.suppress(OSError):
-        return path.stat().st_ino, path.stat().st_mtime_ns
-    return None
-
-
 @contextlib.contextmanager
-def new_index(target: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def new_index(target: Path, sizes: Sizes) -> Iterator[tuple[Path, dict[str, Any]]]:
     """A folder for files and an index to fill, which appear in `target` whole or not at all: not
-    where another process has written the index of the same source meanwhile."""
+    where another process has written the index of the same source meanwhile. sizes: as of
+    `read_index`."""
     target = Path(os.path.realpath(target))
-    if target.exists() and not _is_index(target):
+    is_new = not target.exists()
+    if not is_new and not _is_index(target):
         raise CloudFileError(
             f"{target} holds other files than an index: set data.cache to a folder of its own"
         )
-    is_new, before = not target.exists(), _version(target / INDEX)
     try:
         target.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=DRAFT, dir=target))
     except OSError as error:
         raise CloudFileError(
-            f"{target.parent}: the index cannot be written here ({error.strerror}): "
+            f"{target}: the index cannot be written here ({error.strerror}): "
             "set data.cache to a folder for it"
         ) from None
     try:
@@ -128,9 +121,8 @@ def new_index(target: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             yield folder, index
             (folder / INDEX).write_text(json.dumps(index, indent=1))
         with lock(target, wait=True):
-            mine = _version(target / INDEX) == before
-            if mine or read_index(target, index["source"], lambda _: {}) is None:
-                for name in (INDEX, *FILES):
+            if read_index(target, index["source"], sizes) is None:
+                for name in FILES:
                     (target / name).unlink(missing_ok=True)
                 for path in sorted(folder.iterdir(), key=lambda path: path.name == INDEX):
                     path.replace(target / path.name)

@@ -15,6 +15,7 @@ from torchvox.io.binary import load_npy
 
 KITTI, SQUARE, TUM, EUROC = 12, 16, 8, 17  # numbers on a line
 ORDER = ("time", "x", "y", "z", "qx", "qy", "qz", "qw")  # of TUM
+NAMES = "time (seconds, or time_ns), x, y, z, qx, qy, qz, qw"
 EUROC_ORDER = [1, 2, 3, 5, 6, 7, 4]  # of x, y, z, qx, qy, qz, qw
 NANOSECONDS, NO_SECONDS = 1e17, 1e11  # whole times from here on; others from here on
 SLACK = 1e-3  # of a rotation that is written in few digits
@@ -65,7 +66,7 @@ def read_poses(
                 raise ValueError(f"poses must be [S, 3, 4] or [S, 4, 4] floats, got {got}")
         else:
             roles, commas, stamps, table = _table(path)
-            if table.shape[1] in (KITTI, SQUARE) and not any(roles):
+            if table.shape[1] in (KITTI, SQUARE) and "qw" not in roles:
                 rows = table.reshape(len(table), -1, 4)
             else:
                 times, table = _timed(roles, commas, stamps, table)
@@ -97,7 +98,7 @@ def read_extrinsic(path: str | Path) -> np.ndarray:
                 return _matrix(np.array(lines[name], np.float64).reshape(3, 4))
         if "R" not in lines or "T" not in lines:
             raise ValueError("it has no line Tr, Tr_velo_to_cam or Tr_velo_cam, nor R and T")
-        if "imu" in path.name.lower():
+        if "imu_to_velo" in path.name.lower():
             raise ValueError("it is from the IMU to the lidar: give calib_velo_to_cam.txt")
         turned, place = (np.array(lines[name], np.float64) for name in "RT")
         return _matrix(np.column_stack([turned.reshape(3, 3), place.reshape(3)]))
@@ -244,10 +245,18 @@ def _table(path: Path) -> tuple[list[str], bool, list[str], np.ndarray]:
         text = text.lstrip("#% ") if is_comment else text.partition("#")[0]
         text = text.strip().removesuffix(",")
         if is_comment or not (stamps or _is_number(text)):
-            names = text.split(",") if "," in text else re.sub(r"\s+([\[(])", r"\1", text).split()
-            found = [_role(name) for name in names]
-            if not stamps and (not is_comment or set(ORDER[1:]) <= set(found)):
-                roles = found
+            names = (
+                text.split(",")
+                if "," in text
+                else re.sub(r"\s+([\[(]\S*[\])])", r"\1", text).split()
+            )
+            header = [_role(name) for name in names]
+            if stamps:
+                continue
+            if not is_comment or set(ORDER[1:]) <= set(header):
+                roles = header
+            elif re.search(r"\bq?w\W*q?x\W*q?y\W*q?z\b", text.lower()):
+                raise ValueError(f"line {number} has w first: name every column, as {NAMES}")
             continue
         words = [word.strip() for word in text.split(",")] if "," in text else text.split()
         if not stamps:
@@ -265,11 +274,13 @@ def _table(path: Path) -> tuple[list[str], bool, list[str], np.ndarray]:
 
 def _role(name: str) -> str:
     """Which of ORDER a column is by its name, "ns" for times in nanoseconds, or ""."""
-    unit, plain = name.lower(), re.sub(r"\[.*?\]|\(.*?\)", "", name).strip().lower()
-    if "time" in plain or "stamp" in plain:
-        if re.search(r"[\[(_][mu]s", unit):
-            return ""  # milliseconds, microseconds
-        return "ns" if re.search(r"\bns|_ns|nano", unit) else "time"
+    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)]
+    plain = re.sub(r"[\[(].*?[\])]", "", name).strip("[]() \t").lower()
+    if "time" in plain or "stamp" in plain or plain in ("t", "ts"):
+        units = [
+            word[0] for word in words if re.fullmatch(r"[mun]s(ecs?)?|(milli|micro|nano).*", word)
+        ]
+        return "time" if not units else "ns" if units == ["n"] else ""
     if re.fullmatch(r"(q(uat\w*)?([_.].*)?|.*(orientation|rotation).*)[wxyz]", plain):
         return f"q{plain[-1]}"
     return plain[-1] if re.fullmatch(r"([pt](_.*)?|.*(pos|transl).*)?[xyz]", plain) else ""
@@ -279,21 +290,22 @@ def _timed(
     roles: list[str], commas: bool, stamps: list[str], table: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Times [n] float64 in seconds, and x, y, z, qx, qy, qz, qw [n, 7]. Raises ValueError."""
-    count, header = table.shape[1], bool(roles)
-    order = [roles.index(role) for role in ORDER[1:] if roles.count(role) == 1]
+    count = table.shape[1]
     is_whole = all(word.lstrip("+-").isdecimal() for word in stamps)
     times: list[float] = [int(word) if is_whole else float(word) for word in stamps]
     largest = max(map(abs, times))
     is_ns = "ns" in roles or (is_whole and largest >= NANOSECONDS)
-    if header:
-        good = len(order) == 7 and len(roles) == count
-        good &= sum(role in ("time", "ns") for role in roles) == 1
+    if roles:
+        one_each = all(roles.count(role) == 1 for role in ORDER[1:])
+        if not one_each or roles.count("time") + roles.count("ns") != 1 or len(roles) != count:
+            raise ValueError(f"its header must name {NAMES}, once each, got {count} columns")
+        order = [roles.index(role) for role in ORDER[1:]]
     elif commas and (count == EUROC or (count == TUM and is_ns)):
-        order, is_ns, good = EUROC_ORDER, True, True
+        order, is_ns = EUROC_ORDER, is_whole
+    elif count == TUM:
+        order = list(range(1, TUM))
     else:
-        order, good = list(range(1, TUM)), count == TUM
-    if not good:
-        known = f"names as qw, {EUROC} (EuRoC), {SQUARE} ([4, 4]), {KITTI} (KITTI) or {TUM} (TUM)"
+        known = f"{EUROC} (EuRoC), {SQUARE} ([4, 4]), {KITTI} (KITTI) or {TUM} (TUM)"
         raise ValueError(f"poses have {known}, got {count} numbers a line")
     if largest >= NO_SECONDS and not is_ns:
         raise ValueError(f"times up to {largest:g} are no seconds: a header must say their unit")

@@ -220,17 +220,12 @@ class RegionStore:
             good = index.keys() == facts.keys() and isinstance(parts, list)
             if not good or not all(type(part) is int for part in parts):
                 raise ValueError(f"it must tell {', '.join(facts)}, parts")
-            for name, fact in facts.items():
-                if name != "ndt" and _kind(index[name]) != _kind(fact):
-                    raise ValueError(f"its {name} is no {_kind(fact)}: {short(index[name])}")
         for name, fact in facts.items():
             if index[name] != fact:
-                raise WrongUseError(f"{path} is of a map with {name} {index[name]}, not {fact}")
+                raise WrongUseError(
+                    f"{path} is of a map with {name} {short(index[name])}, not {fact}"
+                )
         return [self.folder / f"{part}.npz" for part in parts]
-
-
-def _kind(value: Any) -> str:
-    return "number" if type(value) is int else type(value).__name__.replace("float", "number")
 
 
 def contains(ascending: np.ndarray, keys: np.ndarray) -> np.ndarray:

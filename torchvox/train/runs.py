@@ -52,7 +52,7 @@ def fit(
     Returns the metrics of the last epoch. Raises WrongUseError; KeyboardInterrupt when interrupted.
     """
     output = Path(output)
-    if not _is_first():
+    if not _is_first(config):
         return _fit(config, output, resume, quiet)
     if not output.exists():
         _check_folder(output, resume)
@@ -223,9 +223,12 @@ def class_weights(data: Generated, labels: Labels, config: Config) -> Tensor:
     return (counts.amax() / counts.clamp(min=1)).pow(1 / 3).clamp(max=10).float()
 
 
-def _is_first() -> bool:
-    """Of the processes of DDP, which all call fit; the others after the first has written."""
-    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
+def _is_first(config: Config) -> bool:
+    """Whether this is the first process of a training, all of which call fit."""
+    if config.train.devices * config.train.nodes == 1:
+        return True
+    ranks = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
+    return all(os.environ.get(name, "0") == "0" for name in ranks)
 
 
 def _check_folder(output: Path, resume: bool) -> None:
@@ -255,7 +258,7 @@ def _prepare(config: Config, output: Path, resume: bool) -> None:
             raise WrongUseError(
                 f"{output / CONFIG} is of another configuration: a resumed run must be the same"
             )
-    if _is_first():
+    if _is_first(config):
         write_text(output / CONFIG, config.text())
 
 
