@@ -2,9 +2,6 @@
 """torchvox compat scan and run."""
 
 import json
-import re
-import subprocess
-import sys
 
 import pytest
 
@@ -135,54 +132,46 @@ def test_scan_follows_what_a_package_passes_on(torchvox_cli, tmp_path):
 
 
 PROGRAM = """
-import sys
-print(sys.argv, sys.path[0], __name__, __package__, __spec__ and __spec__.name)
-print(globals().get("__file__"))
-def fail(): return {}[sys.argv[1]]
-sys.argv[1] == "leave" and sys.exit(7)
-sys.argv[1] == "say" and sys.exit("a last word")
-fail()
+import argparse, multiprocessing, sys
+{}
+import fork.ops.iou3d_nms.iou3d_nms_cuda as module
+from {}methods import METHODS
+def name(_): return module.__spec__.origin.rpartition("/")[2]
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("method")
+    method = parser.parse_args().method
+    print(name(0), sys.argv[1:], sys.path[0])
+    if method == "leave":
+        sys.exit("a last word")
+    with multiprocessing.get_context(METHODS[method]).Pool(1) as pool:
+        print(pool.map_async(name, [1]).get(60))
 """
-
-
-COMMANDS = [
-    ("part/script.py", "leave", "--peers"),
-    ("part/script.py", "no such key"),
-    ("-m", "part.script", "-x"),
-    ("-c", PROGRAM, "no such key"),
-    ("part", "say"),
-    ("wrong.py",),
+INSTALL = 'import torchvox.compat; torchvox.compat.install("pcdet", at="fork.ops")'
+PROGRAMS = {
+    "part/script.py": PROGRAM.format("", ""),
+    "part/installing.py": PROGRAM.format(INSTALL, ""),
+    "part/module.py": PROGRAM.format("", "."),
+    "part/methods.py": "METHODS = {'fork': 'fork', 'spawn': 'spawn'}\n",
+}
+RUNS = [  # command, argument of the program, exit code, end of stderr
+    ("part/script.py", "fork", 0, ""),
+    ("-m part.module", "fork", 0, ""),
+    ("part/installing.py", "spawn", 0, ""),
+    ("part/script.py", "leave", 1, "a last word"),
+    ("-m part.module", "other", 1, "KeyError: 'other'"),
+    ("part/script.py", "--peers", 2, "arguments are required: method"),
+    ("part/none.py", "fork", 2, "part/none.py is no readable file"),
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command)[:15])
-def test_run_is_what_python_does(real_process, tmp_path, command):
-    write(tmp_path, {f"part/{name}.py": PROGRAM for name in ("script", "__main__")})
-    write(tmp_path, {"wrong.py": "print 'python 2'\n"})
-    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60}
-    plain = subprocess.run([sys.executable, *command], **options)
-    assert plain.returncode in (1, 7)
-    result = real_process("compat", "run", "--peers", "mmcv", *command)
-    own = re.sub(r' *File "<frozen runpy>".*\n', "", plain.stderr)  # which -m shows, a folder too
-    assert result == (plain.returncode, plain.stdout, own)
-
-
-SCRIPT = """
-import multiprocessing, sys
-{}
-import fork.ops.iou3d_nms.iou3d_nms_cuda as module
-def name(_): return module.__spec__.origin.rpartition("/")[2]
-if __name__ == "__main__":
-    with multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:
-        print(name(0), pool.map_async(name, [1]).get(60))
-"""
-
-
-def test_run_puts_torchvox_in_place_of_peers_here_and_in_forks(real_process, tmp_path):
-    install = 'import torchvox.compat; torchvox.compat.install("pcdet", at="fork.ops")'
-    write(tmp_path, {"a.py": SCRIPT.format(""), "b.py": SCRIPT.format(install)})
+@pytest.mark.parametrize(("command", "argument", "code", "last"), RUNS)
+def test_run_puts_torchvox_in_place_of_peers(real_process, tmp_path, command, argument, code, last):
+    write(tmp_path, PROGRAMS)
     run = ("compat", "run", "--peers", " pointnet2_ops, pcdet@fork.ops")
-    for command in (("a.py", "fork"), ("b.py", "spawn")):
-        result = real_process(*run, *command)
-        assert result[:2] == (0, "iou3d_nms_cuda.py ['iou3d_nms_cuda.py']\n"), result.err
-    real_process(*run, "none.py").assert_one_sentence(2, "SCRIPT, -m MODULE or -c", "none.py")
+    result = real_process(*run, *command.split(), argument)
+    assert result.code == code and result.err.rstrip().endswith(last), result.err
+    assert last or not result.err
+    folder = tmp_path if "-m" in command else tmp_path / "part"
+    lines = [f"iou3d_nms_cuda.py ['{argument}'] {folder}", "['iou3d_nms_cuda.py']"]
+    assert result.out.splitlines() == lines[: 2 - code]

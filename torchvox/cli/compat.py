@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
-import pkgutil
 import runpy
 import signal
 import sys
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.markup import escape
@@ -26,7 +22,7 @@ compat = typer.Typer(
     name="compat", help="Code written for other libraries' ops, on torchvox.", no_args_is_help=True
 )
 NAME = "A peer (mmcv, pcdet, ..), or NAME@MODULE where a codebase has it under another name."
-INTERRUPTED = 130  # exit code of a shell for it
+INTERRUPTED = 130  # exit code
 
 
 @compat.command("scan")
@@ -62,7 +58,7 @@ def scan_(
 def run(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="SCRIPT ARGS...", help="Or -m MODULE ARGS..., or -c CODE ARGS..."),
+        typer.Argument(metavar="SCRIPT ARGS...", help="Or -m MODULE ARGS..."),
     ],
     peers: Annotated[str, typer.Option(help=f"Commas between. {NAME}")],
 ) -> None:
@@ -79,46 +75,26 @@ def run(
 
 
 def run_program(command: list[str]) -> NoReturn:
-    """Run what `python COMMAND` runs, and leave with its exit code. An error is printed as python
-    prints it, from the first frame of the program on."""
-    first, *rest = command
-    plain = first not in ("-c", "-m")
-    if not (os.access(first, os.R_OK) if plain else rest):
-        what = f"{first} is no readable file" if plain else f"nothing follows {first}"
-        raise WrongUseError(f"compat run takes SCRIPT, -m MODULE or -c CODE as python does: {what}")
+    """Runs what `python COMMAND` runs, and leaves with its exit code and its traceback."""
+    first, as_module = command[0], command[0] == "-m"
+    if as_module and len(command) == 1:
+        raise WrongUseError("compat run -m needs the name of a module")
+    if not (as_module or os.access(first, os.R_OK)):
+        raise WrongUseError(f"compat run takes SCRIPT or -m MODULE: {first} is no readable file")
     if signal.getsignal(signal.SIGTERM) is leave:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    main = sys.modules["__main__"] = ModuleType("__main__")
-    vars(main).update(__builtins__=builtins)
-    code: Any = 0
+    sys.argv = command[as_module:]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.getcwd() if as_module else os.path.dirname(os.path.realpath(first))
+    code: object = 0
     try:
-        _execute(main, first, rest)
+        if as_module:
+            runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(os.path.abspath(first), run_name="__main__")
     except SystemExit as error:
         code = error.code
     except BaseException as error:
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_globals is not vars(main):
-            trace = trace.tb_next
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.excepthook(type(error), error, error.__traceback__)
         code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     raise SystemExit(code)  # here, without a context: the app looks for one
-
-
-def _execute(main: ModuleType, first: str, rest: list[str]) -> None:
-    """With sys.argv, sys.path[0] and attributes of __main__ as python sets them."""
-    path, named = os.path.abspath(first), {"-c": "", "-m": os.getcwd()}
-    archive = first not in named and pkgutil.get_importer(path) is not None  # or a folder
-    start = path if archive else named.get(first, os.path.dirname(os.path.realpath(path)))
-    sys.argv = [first, *(rest[1:] if first in named else rest)]
-    safe = getattr(sys.flags, "safe_path", False)  # where python has put no folder first
-    if archive or not safe:
-        sys.path[: 1 - safe] = [start]
-    if archive or first == "-m":
-        module = "__main__" if archive else rest[0]
-        runpy._run_module_as_main(module, not archive)  # type: ignore[attr-defined]
-    elif first == "-c":
-        exec(compile(rest[0], "<string>", "exec", dont_inherit=True), vars(main))
-    else:
-        loader = SourceFileLoader("__main__", path)
-        vars(main).update(__file__=path, __loader__=loader, __cached__=None)
-        exec(loader.source_to_code(loader.get_data(path), path), vars(main))

@@ -112,7 +112,7 @@ def boxes_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
 def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """[M, N] of x1 y1 x2 y2 angle. Deprecated by the peer."""
     iou = box_iou_rotated(_of_corners(boxes_a), _of_corners(boxes_b))
-    return iou.to(boxes_a.dtype)
+    return iou.to(boxes_a.dtype) if boxes_a.is_floating_point() else iou
 
 
 def diff_iou_rotated_2d(box1: Tensor, box2: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ def roipoint_pool(
     index, count = box_query(points, boxes, k, margin=margin)
     slots = torch.arange(k, device=index.device) % count[..., None].clamp(1, max(k, 1))
     index = index.gather(2, slots)  # slot 0 of an empty box is -1, and gives zeros
-    rows = torch.cat([points.to(features.dtype), features], -1)
+    rows = torch.cat([points, features], -1)  # in the wider of their dtypes
     return torchvox.group_points(rows, index), (count == 0).int()
 
 

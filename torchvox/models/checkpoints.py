@@ -7,7 +7,7 @@ import re
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, Union
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torchvox.models.pointnet2 import (
     PointNet2PartSegmenter,
     PointNet2Segmenter,
 )
-from torchvox.models.sizes import check_values, fitted
+from torchvox.models.sizes import check_network, check_values
 
 BUILDERS = {
     kind.__name__: kind
@@ -102,39 +102,25 @@ def load(path: Union[str, Path]) -> nn.Module:
     try:
         if content["version"] > VERSION:
             later = short(content["torchvox"])
-            raise CheckpointError(f"{path} was written by torchvox {later}, a later one")
+            raise CheckpointError(f"written by torchvox {later}, a later one")
         check_values(content["config"])
-        finish = _finish(content["fused"], bool(content.get("merged")))
-        model = fitted(
-            lambda: build(content["model"], content["config"]),
-            content["state_dict"],
-            lambda model: _load(model, content["state_dict"], path),
-            finish,
-        )
-    except CheckpointError:
-        raise
+        check_network(lambda: build(content["model"], content["config"]), content["state_dict"])
+        model = build(content["model"], content["config"])
+        if content["fused"]:
+            model = fuse_batch_norms(model, getattr(torch, content["fused"]))
+        if content.get("merged"):
+            model = merge_heads(model)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged: its entries are incomplete ({error})") from None
     except (ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path} is damaged: {short(error)}") from None
-    return model.eval()
-
-
-def _finish(fused: str, merged: bool) -> Optional[Callable[[nn.Module], nn.Module]]:
-    """What makes a fused and a merged network of one as it is built, None where nothing does."""
-
-    def finish(model: nn.Module) -> nn.Module:
-        model = fuse_batch_norms(model, getattr(torch, fused)) if fused else model
-        return merge_heads(model) if merged else model
-
-    return finish if fused or merged else None
-
-
-def _load(model: nn.Module, tensors: Any, path: Union[str, Path]) -> None:
     try:
-        model.load_state_dict(tensors)
+        model.load_state_dict(content["state_dict"])
     except (RuntimeError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: {short(error)}") from None
+    return model.eval()
 
 
 def read(path: Union[str, Path]) -> Any:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sizes that a file names for a network, compared with what it holds before they take memory."""
 
-import warnings
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +9,8 @@ from torch.overrides import TorchFunctionMode
 
 MOST_VALUES = 5000  # of a configuration
 MOST_CALLS = 20_000  # of torch, to make a network without tensors; 16 more for each of them
+REPEATS, SLACK = 4, 2**22
 MOST_BYTES = 2**29  # of what a network computes from its configuration, such as anchors
-SLACK, REPEATS = 2**20, 4
 
 
 class _Calls(TorchFunctionMode):
@@ -44,9 +43,9 @@ def check_values(config: Any) -> None:
             stack.extend(value.values() if isinstance(value, dict) else value)
 
 
-def check_tensors(tensors: Mapping[str, Any]) -> None:
-    """Raises ValueError for tensors that are not dense, real and present, and for views that are
-    more than REPEATS times as large as the memory behind them."""
+def check_tensors(tensors: Mapping[str, Any]) -> int:
+    """The bytes of the tensors. Raises ValueError for those that are not dense, real and present,
+    and for views that are more than REPEATS times as large as the memory behind them."""
     total, behind = 0, {}
     for name, tensor in tensors.items():
         if isinstance(tensor, Tensor):
@@ -55,38 +54,22 @@ def check_tensors(tensors: Mapping[str, Any]) -> None:
                 raise ValueError(f"tensors that are not dense, real and present: {name}")
             storage = tensor.untyped_storage()
             behind[storage.data_ptr()] = storage.nbytes()
-            total += tensor.numel() * tensor.element_size()
+            total += tensor.nbytes
     if total > REPEATS * sum(behind.values()):
         raise ValueError(f"its tensors of {total} bytes are views of {sum(behind.values())} bytes")
+    return total
 
 
-def fitted(
-    build: Callable[[], nn.Module],
-    tensors: Mapping[str, Any],
-    load: Callable[[nn.Module], Any],
-    finish: Optional[Callable[[nn.Module], nn.Module]] = None,
-) -> nn.Module:
-    """The network of `build`, and `finish` where it changes it, after `load` has put the tensors
-    in. Both are tried on the meta device before, which takes no memory; not what `finish` makes,
-    for which the sizes alone are compared.
-
-    Raises ValueError where the network is larger than the tensors, and what build and load raise.
-    """
-    check_tensors(tensors)
-    calls = MOST_CALLS + 16 * len(tensors)
-    with torch.device("meta"), _Calls(calls), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that tensors on this device have no values
-        outline = build()
-        if finish is None:
-            load(outline)
-    saved = outline.state_dict()
-    numbers = sum(value.numel() for value in tensors.values() if isinstance(value, Tensor))
-    own = sum(value.numel() for value in saved.values())
-    if own > REPEATS * numbers + SLACK:
-        raise ValueError(f"its configuration names {own} numbers, its tensors are {numbers}")
-    computed = sum(b.nbytes for name, b in outline.named_buffers() if name not in saved)
+def check_network(build: Callable[[], nn.Module], tensors: Mapping[str, Any]) -> None:
+    """Raises ValueError where `build` makes a network that is far larger than the tensors of its
+    file, and what build raises. It is built on the meta device, which takes no memory."""
+    total = check_tensors(tensors)
+    with torch.device("meta"), _Calls(MOST_CALLS + 16 * len(tensors)):
+        network = build()
+    saved = network.state_dict()
+    size = sum(tensor.nbytes for tensor in saved.values())
+    if size > REPEATS * total + SLACK:
+        raise ValueError(f"its configuration names {size} bytes, its tensors have {total}")
+    computed = sum(b.nbytes for name, b in network.named_buffers() if name not in saved)
     if computed > MOST_BYTES:
         raise ValueError(f"its configuration names anchors of {computed} bytes, too many to load")
-    model = build() if finish is None else finish(build())
-    load(model)
-    return model

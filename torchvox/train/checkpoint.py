@@ -21,7 +21,7 @@ from torchvox._errors import TorchvoxError, WrongUseError, short
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.registry import DEFAULT, get_model, list_models, named_file
-from torchvox.models.sizes import check_values, fitted
+from torchvox.models.sizes import check_network, check_values
 from torchvox.train.builders import BUILDERS, DETECTORS, Labels, build_model, labels_of
 from torchvox.train.config import Config, load_config, make_config
 
@@ -95,22 +95,15 @@ def load_checkpoint(
             "file, load it with trust_code=True (--trust-code)"
         )
     config = make_config(about["config"], str(path))
-
-    def build() -> nn.Module:
-        return build_model(config, labels)
-
-    def load(model: nn.Module) -> None:
-        _load_weights(model, weights, path)
-
     try:
         if kind in BUILDERS or kind in DETECTORS:
-            model = fitted(build, weights, load)
-        else:
-            load(model := build())
+            check_network(lambda: build_model(config, labels), weights)
+        model = build_model(config, labels)
     except (ValueError, RuntimeError) as error:
         if isinstance(error, TorchvoxError):
             raise
         raise CheckpointError(f"{path} does not fit its configuration: {short(error)}") from None
+    _load_weights(model, weights, path)
     return Checkpoint(model.to(device).eval(), config, labels, about)
 
 

@@ -13,7 +13,7 @@ from torchvox.models.importing.layouts import Layout
 from torchvox.models.importing.settings import Declared, Flag, Settings
 from torchvox.models.importing.sources import LAYOUTS
 from torchvox.models.importing.sources.mmdet3d import mmdet3d_config
-from torchvox.models.sizes import check_tensors, check_values, fitted
+from torchvox.models.sizes import check_network, check_tensors, check_values
 
 # Where training programs keep the tensors: yanx27, Lightning, older Pointnet2_PyTorch.
 WRAPPERS = ("model_state_dict", "state_dict", "model_state")
@@ -106,15 +106,13 @@ def convert(
         found = known[0].describe(state, chosen)
         config = {"config": chosen.applied(found.config)} if detector else found.config
         check_values(config)
-        model = fitted(
-            lambda: build(found.model, config),
-            state,
-            lambda model: fill(model, state, known[0].pairs(model, state)),
-        )
+        check_network(lambda: build(found.model, config), state)
+        model = build(found.model, config)
     except CheckpointError:
         raise
     except UNFIT as error:
         raise CheckpointError(f"{known[0].source}: {error}") from None
+    fill(model, state, known[0].pairs(model, state))
     if detector:
         _unscale(model)
     notes = declared.notes if declared.settings else known[0].notes.get(found.model, ())
