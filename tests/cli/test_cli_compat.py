@@ -132,7 +132,7 @@ def test_scan_follows_what_a_package_passes_on(torchvox_cli, tmp_path):
 
 
 PROGRAM = """
-import argparse, multiprocessing, sys
+import argparse, atexit, multiprocessing, pickle, sys
 {}
 import fork.ops.iou3d_nms.iou3d_nms_cuda as module
 from {}methods import METHODS
@@ -142,6 +142,7 @@ if __name__ == "__main__":
     parser.add_argument("method")
     method = parser.parse_args().method
     print(name(0), sys.argv[1:], sys.path[0])
+    atexit.register(lambda: pickle.dumps(name))
     if method == "leave":
         sys.exit("a last word")
     with multiprocessing.get_context(METHODS[method]).Pool(1) as pool:
@@ -161,7 +162,7 @@ RUNS = [  # command, argument of the program, exit code, end of stderr
     ("part/script.py", "leave", 1, "a last word"),
     ("-m part.module", "other", 1, "KeyError: 'other'"),
     ("part/script.py", "--peers", 2, "arguments are required: method"),
-    ("part/none.py", "fork", 2, "part/none.py is no readable file"),
+    ("part/none.py", "fork", 2, "part/none.py is no file"),
 ]
 
 

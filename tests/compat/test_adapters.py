@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from torchvox.compat import (
+    mmcv_ops,
     pointnet2_plain,
     pointops,
     pytorch3d_ops,
@@ -103,6 +104,7 @@ torch_scatter: scatter_softmax(r(N, M), i(N), 0) -> N, M
 torch_scatter: gather_coo(r(1, M), i(N)) -> N, M
 torch_scatter: gather_csr(r(N, M), torch.arange(N + 1)) -> N, M
 torch_cluster: fps(r(N, 3), i(N)) -> (N + 1) // 2
+torch_cluster: knn(r(N, 3), r(M, 3), 3) -> 2, M * min(N, 3)
 torch_cluster: grid_cluster(r(N, 3), torch.ones(3)) -> N
 torch_cluster: grid_cluster(r(N), torch.ones(1), torch.zeros(1), torch.ones(1)) -> N
 """
@@ -111,30 +113,20 @@ HALVES, _, OTHERS = (part.strip().splitlines() for part in CALLS.partition("\n\n
 
 def result(line: str, dtype, B: int, N: int, M: int):
     """The result of a line of CALLS, and its shape."""
+    module, call, shape = re.split(": | -> ", line)
     generator, outputs = torch.Generator().manual_seed(1), []
-
-    def r(*shape):
-        return torch.rand(shape, generator=generator).to(torch.float16).to(dtype)
 
     def out(*shape):
         outputs.append(torch.zeros(shape, dtype=dtype))
         return outputs[0]
 
-    def i(*shape):
-        return torch.zeros(shape, dtype=torch.long)
-
-    def ends(rows):
-        return torch.arange(1, B + 1) * rows
-
-    module, call, shape = re.split(": | -> ", line)
-    adapter = vars(importlib.import_module(f"torchvox.compat.{module}"))
     scope = {
-        **adapter,
-        **locals(),
-        "torch": torch,
-        "G": (M, 2, 2, 2, 5),
-        "L": (M, 2, 2, 2, 8),
-        "R": (B, M, 6, 8),
+        **vars(importlib.import_module(f"torchvox.compat.{module}")),
+        **{"torch": torch, "B": B, "N": N, "M": M, "out": out},
+        **{"G": (M, 2, 2, 2, 5), "L": (M, 2, 2, 2, 8), "R": (B, M, 6, 8)},
+        "r": lambda *shape: torch.rand(shape, generator=generator).half().to(dtype),
+        "i": lambda *shape: torch.zeros(shape, dtype=torch.long),
+        "ends": lambda rows: torch.arange(1, B + 1) * rows,
     }
     first = eval(call, scope)
     first = outputs[0] if outputs else first[0] if isinstance(first, tuple) else first
@@ -157,3 +149,13 @@ def test_half_precision_is_computed_in_float32_and_rounded(line, dtype):
         torch.testing.assert_close(half, full.to(half.dtype), rtol=0, atol=1e-3)
     kept = half.is_floating_point() and "three_nn" not in line and "chamfer" not in line
     assert half.dtype == (dtype if kept else full.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int64])
+def test_other_dtypes_of_features_and_boxes_round_no_coordinates(dtype):
+    points, boxes = ROWS[None] / 7, torch.tensor([[[0.5, 0.5, 0, 2, 2, 2, 0]]])
+    pooled, _ = mmcv_ops.RoIPointPool3d(1)(points, torch.ones(1, 4, 2, dtype=dtype), boxes)
+    assert torch.equal(pooled[0, 0, 0, :3], points[0, 0])
+    boxes = torch.tensor([[0, 0, 3, 3, 0], [0, 0, 3, 1, 0]], dtype=dtype)
+    iou = mmcv_ops.boxes_iou_bev(boxes[:1], boxes[1:])
+    torch.testing.assert_close(iou.float(), torch.tensor([[1 / 3]]), atol=1e-3, rtol=0)

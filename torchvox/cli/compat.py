@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import runpy
 import signal
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, NoReturn
 
 import typer
@@ -75,23 +77,27 @@ def run(
 
 
 def run_program(command: list[str]) -> NoReturn:
-    """Runs what `python COMMAND` runs, and leaves with its exit code and its traceback."""
+    """Runs what `python COMMAND` runs as `__main__`, and leaves with its exit code."""
     first, as_module = command[0], command[0] == "-m"
     if as_module and len(command) == 1:
         raise WrongUseError("compat run -m needs the name of a module")
-    if not (as_module or os.access(first, os.R_OK)):
-        raise WrongUseError(f"compat run takes SCRIPT or -m MODULE: {first} is no readable file")
+    if not (as_module or os.path.isfile(first)):
+        raise WrongUseError(f"compat run takes SCRIPT or -m MODULE: {first} is no file")
     if signal.getsignal(signal.SIGTERM) is leave:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.argv = command[as_module:]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.getcwd() if as_module else os.path.dirname(os.path.realpath(first))
+    main = sys.modules["__main__"] = ModuleType("__main__")  # stays, for threads and exit handlers
+    vars(main).update(__builtins__=builtins)
     code: object = 0
     try:
         if as_module:
-            runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+            runpy._run_module_as_main(command[1])  # type: ignore[attr-defined]
         else:
-            runpy.run_path(os.path.abspath(first), run_name="__main__")
+            main.__file__ = os.path.abspath(first)
+            source = Path(first).read_bytes()
+            exec(compile(source, main.__file__, "exec", dont_inherit=True), vars(main))
     except SystemExit as error:
         code = error.code
     except BaseException as error:
