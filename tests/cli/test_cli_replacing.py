@@ -114,3 +114,15 @@ def test_no_file_has_the_name_of_stdout(torchvox_cli, files, command, name):
     result = torchvox_cli(*shlex.split(command))
     result.assert_one_sentence(2, f"{name} is not stdin or stdout")
     assert not (files / "-").exists()
+
+
+def test_every_command_that_takes_an_output_checks_its_options():
+    typer = pytest.importorskip("typer", reason="the extra cli is not installed")
+    from torchvox.cli import app, options
+
+    commands = [typer.main.get_command(app.app)]
+    while commands:
+        command = commands.pop()
+        commands += getattr(command, "commands", {}).values()
+        if any("--output" in p.opts or "-o" in p.opts for p in command.params):
+            assert isinstance(command, options.Command), command.name
