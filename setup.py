@@ -65,7 +65,7 @@ class CMakeBuild(build_ext):
             sys.exit(
                 "torchvox builds against the installed torch, and there is none: run "
                 f'`pip install "torch=={SUPPORTED[1]}.*"` first, then '
-                "`pip install --no-build-isolation torchvox`"
+                "`pip install --no-build-isolation .` in the source folder"
             )
         package = ROOT if self.inplace else Path(self.build_lib).resolve()
         build = Path(os.environ.get("TORCHVOX_BUILD_DIR", ROOT / "build" / "cmake")).resolve()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every test file shares: exact comparison, forced launch plans, real scans."""
+"""What every test file shares: exact comparison, forced launch plans, real scans, files."""
 
 import contextlib
 import os
@@ -117,6 +117,41 @@ def lattice(n: int, side: int = 8, seed: int = 0, batch: int = 1) -> torch.Tenso
     """[batch, n, 3] integer points: many duplicates, many equal distances."""
     rng = np.random.default_rng(seed)
     return torch.from_numpy(rng.integers(0, side, (batch, n, 3)).astype(np.float32))
+
+
+def write_points(path: Path, *tables, **options) -> Path:
+    """A file of the points of tables, by `create_points`."""
+    from torchvox.io import create_points
+
+    with create_points(path, tables[0], **options) as writer:
+        for table in tables:
+            writer.append(table)
+    return path
+
+
+def read_points(path: Path, layout: str | None = None, size: int = 17):
+    """All points of a file, read `size` at a time, as one table."""
+    from torchvox.io import open_points
+    from torchvox.io.table import join
+
+    reader = open_points(path, layout)
+    return join([reader.schema, *reader.chunks(size)])
+
+
+def assert_same_points(made, wanted) -> None:
+    """Tables of equal columns in one order, types, shapes and bits; NaN is NaN."""
+    assert list(made.columns.items()) == list(wanted.columns.items())
+    assert made.xyz.dtype == wanted.xyz.dtype
+    pairs = {name: (made.attributes[name], wanted.attributes[name]) for name in made.attributes}
+    for name, (a, b) in {"xyz": (made.xyz, wanted.xyz), **pairs}.items():
+        assert a.shape == b.shape, name
+        if a.dtype.kind == "f":
+            a, b = (
+                np.where(np.isnan(v), v.dtype.type(np.nan), v).view(f"u{v.itemsize}")
+                for v in (a, b)
+            )
+        wrong = np.argwhere(a != b)
+        assert not len(wrong), f"{name}{wrong[0]}: {a[tuple(wrong[0])]}, not {b[tuple(wrong[0])]}"
 
 
 @contextlib.contextmanager

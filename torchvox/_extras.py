@@ -25,7 +25,7 @@ EXTRAS = {
 
 
 def require(module: str, purpose: str) -> ModuleType:
-    """Import an optional module, or say which extra brings it.
+    """Import an optional module, or say what to install.
 
     module: import name, a key of EXTRAS, or a submodule of one ("matplotlib.figure").
     purpose: what it is wanted for, for the message: "to read LAS files".
@@ -38,6 +38,8 @@ def require(module: str, purpose: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] != top:
             raise  # the package is there, but broken: its own message says more
+        names = list(EXTRAS)[list(EXTRAS).index(top) :]  # and what the extra lists behind it
+        packages = " ".join(EXTRAS[name][0] for name in names if EXTRAS[name][1] == extra)
         raise MissingExtraError(
-            f'{package} is needed {purpose}: run pip install "torchvox[{extra}]"'
+            f"{package} is needed {purpose}: run pip install {packages}"
         ) from None

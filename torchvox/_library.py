@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads the op library that was built for the torch that is installed."""
 
+import mmap
 from pathlib import Path
 
 import torch
@@ -58,6 +59,13 @@ def mismatch(torch_version: str, torch_cuda: str | None) -> str | None:
         f"({f'CUDA {cuda}' if cuda else 'CPU only'}) but torch {installed} "
         f"({'CUDA ' + torch_cuda if torch_cuda else 'CPU only'}) is installed: {remedy}"
     )
+
+
+def own_runtime(library: Path) -> bool:
+    """Whether a library has libstdc++ inside and does not share it with torch, as
+    configs/cmake/check_runtime.cmake finds out: its first error ends the process."""
+    with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return data.find(b"\0libstdc++.so") < 0
 
 
 def load() -> None:

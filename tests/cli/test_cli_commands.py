@@ -132,7 +132,7 @@ def test_an_output_read_back_keeps_origin_and_unit(torchvox_cli, tmp_path):
     np.save(tmp_path / "a.npy", world)
     assert torchvox_cli("sample", "a.npy", "-n", "10", "-o", "b.npz").code == 0
     assert torchvox_cli("sample", "b.npz", "-n", "10", "-o", "c.npy").code == 0
-    back = np.load(tmp_path / "c.npy")
+    back = np.load(tmp_path / "c.npy")[:, :3]  # then idx and dist2
     assert back.dtype == np.float64
     assert np.abs(back[:, None] - world[None]).max(-1).min(1).max() < 1e-3
 
@@ -190,7 +190,7 @@ def test_doctor_names_the_command_for_an_absent_extra(torchvox_cli, monkeypatch)
     absent = {"laspy", "tensorboard"}
     monkeypatch.setattr(util, "find_spec", lambda name: None if name in absent else find(name))
     result = torchvox_cli("doctor")
-    assert 'pip install "torchvox[las,tensorboard]"' in result.out
+    assert "pip install laspy tensorboard" in result.out
 
 
 def test_version_and_help_go_to_stdout(torchvox_cli):

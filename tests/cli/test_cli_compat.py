@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchvox compat scan."""
+"""torchvox compat scan and run."""
 
 import json
+
+import pytest
 
 FILES = {
     "nets/a.py": """
@@ -127,3 +129,50 @@ def test_scan_follows_what_a_package_passes_on(torchvox_cli, tmp_path):
     assert [one["name"] for one in found["names"]] == [f"{name}.ball_query_wrapper"]
     line = f'torchvox.compat.install("{name}", at="pointnet2_batch_cuda")'
     assert found["install"] == [line]
+
+
+PROGRAM = """
+import argparse, atexit, multiprocessing, pickle, sys
+{}
+import fork.ops.iou3d_nms.iou3d_nms_cuda as module
+from {}methods import METHODS
+def name(_): return module.__spec__.origin.rpartition("/")[2]
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("method")
+    method = parser.parse_args().method
+    print(name(0), sys.argv[1:], sys.path[0])
+    atexit.register(lambda: pickle.dumps(name))
+    if method == "leave":
+        sys.exit("a last word")
+    with multiprocessing.get_context(METHODS[method]).Pool(1) as pool:
+        print(pool.map_async(name, [1]).get(60))
+"""
+INSTALL = 'import torchvox.compat; torchvox.compat.install("pcdet", at="fork.ops")'
+PROGRAMS = {
+    "part/script.py": PROGRAM.format("", ""),
+    "part/installing.py": PROGRAM.format(INSTALL, ""),
+    "part/module.py": PROGRAM.format("", "."),
+    "part/methods.py": "METHODS = {'fork': 'fork', 'spawn': 'spawn'}\n",
+}
+RUNS = [  # command, argument of the program, exit code, end of stderr
+    ("part/script.py", "fork", 0, ""),
+    ("-m part.module", "fork", 0, ""),
+    ("part/installing.py", "spawn", 0, ""),
+    ("part/script.py", "leave", 1, "a last word"),
+    ("-m part.module", "other", 1, "KeyError: 'other'"),
+    ("part/script.py", "--peers", 2, "arguments are required: method"),
+    ("part/none.py", "fork", 2, "part/none.py is no file"),
+]
+
+
+@pytest.mark.parametrize(("command", "argument", "code", "last"), RUNS)
+def test_run_puts_torchvox_in_place_of_peers(real_process, tmp_path, command, argument, code, last):
+    write(tmp_path, PROGRAMS)
+    run = ("compat", "run", "--peers", " pointnet2_ops, pcdet@fork.ops")
+    result = real_process(*run, *command.split(), argument)
+    assert result.code == code and result.err.rstrip().endswith(last), result.err
+    assert last or not result.err
+    folder = tmp_path if "-m" in command else tmp_path / "part"
+    lines = [f"iou3d_nms_cuda.py ['{argument}'] {folder}", "['iou3d_nms_cuda.py']"]
+    assert result.out.splitlines() == lines[: 2 - code]

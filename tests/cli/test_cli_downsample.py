@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """torchvox downsample: lines, outputs, reports, and the same files by processes and by stages."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import DATA
+from helpers import assert_same_points as same
+from helpers import read_points as read
+from helpers import write_points as write
 
 from torchvox.filter import FilterJob, FilterOptions, downsample
-from torchvox.filter.ray import Accumulate, Downsample, file_rows, merge_states, range_rows
-from torchvox.io import PointTable, create_points, open_points
+from torchvox.filter.ray import Downsample, file_rows
+from torchvox.io import PointTable
 from torchvox.io.table import join
 
 V = ("--voxel", "0.5")
@@ -29,24 +34,6 @@ def cloud(points=3000, seed=0, low=0.0):
     return PointTable((low + 6 * rng.random((points, 3))).astype(np.float32), attributes)
 
 
-def write(path, table):
-    with create_points(path, like=table) as writer:
-        writer.append(table)
-    return path
-
-
-def read(path):
-    reader = open_points(path)
-    return join([reader.schema, *reader.chunks()])
-
-
-def same(a, b):
-    assert a.columns == b.columns
-    assert a.xyz.tobytes() == b.xyz.tobytes()
-    for name, values in a.attributes.items():
-        assert values.tobytes() == b.attributes[name].tobytes(), name
-
-
 def test_a_file_becomes_one_point_a_voxel(torchvox_cli, tmp_path):
     table = cloud()
     write(tmp_path / "a.ply", table)
@@ -59,7 +46,8 @@ def test_a_file_becomes_one_point_a_voxel(torchvox_cli, tmp_path):
     same(read(tmp_path / "b.ply"), small)
     np.testing.assert_array_equal(np.load(tmp_path / "t.npz")["point_voxel"], row)
     assert result.out.startswith(f"a.ply: 3,000 points -> {len(small):,} voxels of 0.5 m (")
-    assert "dropped: none" in result.out and result.out.endswith("wrote b.ply\n")
+    assert "dropped: none; averaged: intensity; read" in result.out
+    assert result.out.endswith("wrote b.ply\n")
     report = json.loads((tmp_path / "r.json").read_text())
     (facts,) = report["files"]
     assert report["schema"] == 1 and facts["points"] == 3000 and facts["voxels"] == len(small)
@@ -91,8 +79,10 @@ def test_one_bad_file_of_many(torchvox_cli, tmp_path, jobs):
 
 
 def test_many_files_become_one_by_every_way(torchvox_cli, tmp_path):
-    parts = [write(tmp_path / f"{i}.npz", cloud(seed=i, low=2.0 * i)) for i in range(3)]
-    whole = downsample(join([cloud(seed=i, low=2.0 * i) for i in range(3)]), 0.5)
+    parts = [cloud(seed=i, low=2.0 * i) for i in range(3)]
+    for i, part in enumerate(parts):
+        write(tmp_path / f"{i}.npz", part)
+    whole = downsample(join(parts), 0.5)
     arguments = ("downsample", ".", *V, "--merge", "--device", "cpu", "-o")
     result = torchvox_cli(*arguments, "all.ply")
     assert result.code == 0, result.err
@@ -101,10 +91,6 @@ def test_many_files_become_one_by_every_way(torchvox_cli, tmp_path):
     (tmp_path / "all.ply").rename(tmp_path / "all.kept")
     assert torchvox_cli(*arguments, "small.ply", "--memory-limit", "200kB").code == 0
     assert (tmp_path / "small.ply").read_bytes() == (tmp_path / "all.kept").read_bytes()
-    options = FilterOptions((0.5, 0.5, 0.5))
-    rows = map(Accumulate(tmp_path / "states", options, parts), range_rows(parts, 1234))
-    merge_states(reversed(list(rows)), parts, tmp_path / "staged.ply", options)
-    assert (tmp_path / "staged.ply").read_bytes() == (tmp_path / "all.kept").read_bytes()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".torchvox")]
 
 
@@ -175,13 +161,26 @@ def test_wrong_use_is_refused_before_anything_is_written(torchvox_cli, tmp_path,
     assert (tmp_path / "a.ply").read_bytes() == before
 
 
+def processes_of(session):
+    """Numbers of the processes of a session that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, own = path.read_text().rpartition(")")[2].split()[:4]
+            found += [path.parent.name] * (int(own) == session and state != "Z")
+    return found
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_processes_that_are_ended_leave_nothing(tmp_path, end):
+    """Two that work, one that waits for its input, and one without any."""
     for i in range(2):
         write(tmp_path / f"{i}.npz", cloud(400_000, i))
-    command = [sys.executable, "-m", "torchvox", "downsample", tmp_path, "-o", tmp_path / "out"]
-    command += ["--voxel", "0.01", "--jobs", "2", "--device", "cpu"]
+    os.mkfifo(tmp_path / "2.xyz")
+    inputs = [tmp_path / "2.xyz", tmp_path / "0.npz", tmp_path / "1.npz"]
+    command = [sys.executable, "-m", "torchvox", "downsample", *inputs, "-o", tmp_path / "out"]
+    command += ["--voxel", "0.01", "--jobs", "4", "--device", "cpu"]
     running = subprocess.Popen(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -190,8 +189,12 @@ def test_processes_that_are_ended_leave_nothing(tmp_path, end):
         pass
     os.kill(running.pid, end)
     _, err = running.communicate(timeout=60)
-    assert running.returncode == (143 if end == signal.SIGTERM else 130), err
+    codes = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGKILL: -signal.SIGKILL}
+    assert running.returncode == codes[end], err
     assert "Traceback" not in err
+    last = time.monotonic() + 20
+    while alive := processes_of(running.pid):
+        assert time.monotonic() < last, alive
     left = [path.name for path in (tmp_path / "out").iterdir()]
     assert all(not name.startswith(".") for name in left), left
 

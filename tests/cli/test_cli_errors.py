@@ -35,6 +35,21 @@ KITTI = ("--layout", "kitti")
         (("bev", "scan.bin", *KITTI, "--channels", "beauty"), ("beauty", "height_max")),
         (("bev", "scan.bin", *KITTI, "--channels", "count,density"), ("one channel",)),
         (("bev", "scan.bin", *KITTI, "--size", "0,4"), ("--size",)),
+        (("bev", "scan.bin", *KITTI, "--size", "inf,4"), ("--size",)),
+        (("bev", "scan.bin", *KITTI, "--channels", "occupancy:²"), ("occupancy:²",)),
+        (("sample", "scan.bin", *KITTI, "--start", "²"), ("--start",)),
+        (("sample", "scan.bin", *KITTI, "-n", "9" * 30), ("--count", "64 bits")),
+        (
+            ("downsample", "scan.bin", *KITTI, "--voxel", "1", "--adaptive", "1," + "9" * 30),
+            ("2^63",),
+        ),
+        *(
+            (
+                ("downsample", "scan.bin", *KITTI, "--voxel", "1", f"--bounds={box}"),
+                ("--bounds", "upper"),
+            )
+            for box in ("nan,0,0,1,1,1", "0,0,2,1,1,1", "inf,0,0,inf,1,1", "0,0,0,1,1,nan")
+        ),
         (("demo", "--device", "tpu"), ("tpu",)),
     ],
 )
@@ -97,20 +112,20 @@ def test_cuda_without_a_gpu_is_an_error_never_a_fallback(torchvox_cli, scan, tmp
 
 
 @pytest.mark.parametrize(
-    ("module", "arguments", "extra"),
+    ("module", "arguments", "packages"),
     [
-        ("laspy", ("info", "a.laz"), "las"),
-        ("lazrs", ("info", "a.laz"), "las"),
-        ("pypcd4", ("info", "a.pcd"), "pcd"),
-        ("matplotlib", ("demo",), "viz"),
-        ("k3d", ("view", "scan.bin", *KITTI), "view"),
-        ("yaml", ("voxelize", "scan.bin", *KITTI, "--grid", "sweep_02"), "cli"),
-        ("typer", ("info", "scan.bin"), "cli"),
-        ("rich", ("info", "scan.bin"), "cli"),
+        ("laspy", ("info", "a.laz"), "laspy lazrs"),
+        ("lazrs", ("info", "a.laz"), "lazrs"),
+        ("pypcd4", ("info", "a.pcd"), "pypcd4"),
+        ("matplotlib", ("demo",), "matplotlib"),
+        ("k3d", ("view", "scan.bin", *KITTI), "k3d"),
+        ("yaml", ("voxelize", "scan.bin", *KITTI, "--grid", "sweep_02"), "PyYAML"),
+        ("typer", ("info", "scan.bin"), "typer rich PyYAML"),
+        ("rich", ("info", "scan.bin"), "rich PyYAML"),
     ],
 )
 def test_a_missing_extra_names_its_command(
-    torchvox_cli, scan, tmp_path, monkeypatch, module, arguments, extra
+    torchvox_cli, scan, tmp_path, monkeypatch, module, arguments, packages
 ):
     import importlib
 
@@ -118,10 +133,10 @@ def test_a_missing_extra_names_its_command(
         (tmp_path / name).write_bytes(b"LASF")
     real = importlib.import_module
 
-    def without(name, *rest):
+    def without(name, *rest, **options):
         if name.split(".")[0] == module:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return real(name, *rest)
+        return real(name, *rest, **options)
 
     monkeypatch.setattr(importlib, "import_module", without)
-    torchvox_cli(*arguments).assert_one_sentence(1, f'pip install "torchvox[{extra}]"')
+    torchvox_cli(*arguments).assert_one_sentence(1, f": run pip install {packages}")

@@ -134,12 +134,15 @@ def test_kitti_poses_take_an_extrinsic_and_a_frame(torchvox_cli, drive, tmp_path
         ((*POSED, "--capacity", "odd"), ("capacity", "odd")),
         ((*POSED, "--threshold", "1"), ("--threshold",)),
         ((*POSED, "--range", "0,0,0,1,1"), ("--range", "6")),
-        ((*POSED, "--range=0,0,0,-1,1,1"), ("point_cloud_range",)),
+        ((*POSED, "--range=0,0,0,-1,1,1"), ("--range", "upper")),
+        ((*POSED, "--range=0,0,0,1,nan,1"), ("--range", "upper")),
+        ((*POSED, "--range=0,0,0,1,inf,1"), ("point_cloud_range",)),
         ((*POSED, "--max-range", "nan"), ("max_range",)),
         ((*POSED, "--trajectory", "poses.txt"), ("--poses", "--trajectory")),
         ((*POSED, "--batch-seconds", "1"), ("--batch-seconds", "--trajectory")),
         ((*POSED, "--memory", "1MB", "--capacity", "9"), ("--memory", "--capacity")),
-        ((*POSED, "--memory", "lots"), ("capacity", "lots")),
+        ((*POSED, "--memory", "lots"), ("--memory", "lots")),
+        ((*POSED, "--memory", "1"), ("--memory must hold a region of", "got 1")),
         (("map", "scans", *XYZ, "--trajectory", "poses.txt"), ("TUM",)),
         (("map", "scans", "a.graph", *XYZ, "--poses", "poses.txt"), ("all maps", "all scans")),
         (("map", "a.graph", "--poses", "poses.txt"), ("--poses", "graphs")),
@@ -167,7 +170,7 @@ def test_wrong_use_is_refused_before_the_first_scan(
 def test_a_capacity_is_a_limit(torchvox_cli, drive, tmp_path):
     result = torchvox_cli(*POSED, "--capacity", "40", "-o", "a.npz")
     assert result.code == 1 and "3 of 3 files failed" in result.err
-    assert "got capacity=40" in result.err and not (tmp_path / "a.npz").exists()
+    assert "got capacity=40\n" in result.err and not (tmp_path / "a.npz").exists()
     assert torchvox_cli(*POSED, "--capacity", "1MiB", "-o", "a.npz").code == 0
 
 
@@ -353,6 +356,10 @@ def test_a_planted_voxel_is_where_the_yaml_says(torchvox_cli, tmp_path):
     assert torchvox_cli("map", "a.npz", "-o", "b.png", "--slice=-1,1").code == 0
     cut = gray(tmp_path / "b.png")
     assert (cut == 0).sum() == 1 and cut[0, -1] == 0 and len(cut) < 46
+    assert torchvox_cli("map", "a.npz", "-o", "a\n'b.png", "--ros-yaml").code == 0
+    assert yaml.safe_load((tmp_path / "a\n'b.yaml").read_text())["image"] == "a\n'b.png"
+    result = torchvox_cli("map", "a.npz", "-o", "\udcff.png", "--ros-yaml")
+    result.assert_one_sentence(2, "--ros-yaml", "UTF-8")
     result = torchvox_cli("map", "a.npz", "-o", "c.png", "--slice", "7,8")
     result.assert_one_sentence(1, "no observed voxel")
 
@@ -374,7 +381,7 @@ def test_a_page_lies_beside_the_map(torchvox_cli, drive, tmp_path):
 def test_a_disk_that_fills_leaves_nothing(torchvox_cli, drive, tmp_path, output):
     with disk_of(100):
         result = torchvox_cli(*POSED, "-o", output)
-    result.assert_one_sentence(1)
+    result.assert_one_sentence(1, f"torchvox: {output}: ")
     assert list((tmp_path / "out").iterdir()) == []
 
 

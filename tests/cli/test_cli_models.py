@@ -143,7 +143,7 @@ def test_an_output_that_cannot_be_a_program_is_wrong_use(torchvox_cli, written, 
         return torchvox_cli("export", "model.pt", *arguments)
 
     run("--format", "aoti", "-o", "a.pt").assert_one_sentence(2, "aoti is written to a .pt2 file")
-    run("-o", "model.pt").assert_one_sentence(2, "model.pt, the model itself")
+    run("-o", "model.pt").assert_one_sentence(2, "model.pt would replace the file")
     run("-o", tmp_path).assert_one_sentence(2, "a folder")
     assert sorted(p.name for p in tmp_path.iterdir()) == written
 

@@ -32,7 +32,7 @@ def test_a_disk_that_fills_leaves_nothing(
     pytest.importorskip("matplotlib.font_manager", reason="the extra viz is not installed")
     with disk_of(500):
         result = torchvox_cli(command, *ARGUMENTS, *options, "-o", output)
-    result.assert_one_sentence(1)
+    result.assert_one_sentence(1, f"torchvox: {output}")
     assert list((tmp_path / "out").iterdir()) == []
 
 

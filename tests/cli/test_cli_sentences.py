@@ -88,6 +88,38 @@ def test_foreign_letters_in_a_name_draw_without_a_warning(torchvox_cli, tmp_path
         assert torchvox_cli("bev", "點雲.npy", "-o", "a.png").code == 0
 
 
+BAD = "\x1b[31m\x9b2J\u202e\x07"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *[
+            ("info",),
+            ("info", "."),
+            ("convert", "-o", f"{BAD}.ply"),
+            ("downsample", "--voxel", "1"),
+        ],
+        *[("voxelize", "-o", "a.npz"), ("sample", "-o", "a.npz"), ("bev", "-o", "a.npz")],
+    ],
+)
+@pytest.mark.parametrize("kind", ["names", "wrong", "layout"])
+def test_control_sequences_of_files_do_not_reach_the_terminal(
+    torchvox_cli, tmp_path, arguments, kind
+):
+    columns = [*"xyz", f"a\n{BAD}"] if kind == "names" else ["x", BAD]
+    np.savez(
+        tmp_path / f"{BAD}.npz",
+        **{"points": np.ones((3, 4)), "columns": columns, BAD: np.ones(7), "colors": np.ones(3)},
+    )
+    layout = ("--layout", f"x,y,z,{BAD}") if kind == "layout" else ()
+    result = torchvox_cli(arguments[0], f"{BAD}.npz", *arguments[1:], *layout)
+    assert result.out + result.err
+    assert [c for c in result.out + result.err if not (c.isprintable() or c == "\n")] == []
+    if kind == "names":
+        assert "are no columns" in result.err or "info" in arguments
+
+
 def test_checkpoints_are_refused_without_the_notices_of_torch(tmp_path):
     import pickle
 

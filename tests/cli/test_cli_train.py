@@ -40,6 +40,7 @@ def test_an_interrupted_run_says_how_it_goes_on(torchvox_cli, interrupted_at, tm
     interrupted_at(0)
     first = torchvox_cli("train", CONFIG, *SMALL, "-o", "a")
     first.assert_one_sentence(130, "before its first epoch was whole", "another --output")
+    assert torchvox_cli("train", "a/config.yaml", "-o", "a").code == 130  # it may begin again
     interrupted_at(1)
     second = torchvox_cli("train", CONFIG, *SMALL, "-o", "my run")
     second.assert_one_sentence(130, "interrupted after epoch 1 of 2", "go on by: torchvox train")

@@ -134,20 +134,3 @@ def test_gathers_and_sentences(device):
     ):
         with pytest.raises(ValueError, match=sentence):
             call()
-
-
-def test_as_the_installed_peer():
-    peer = loops.installed("pytorch3d.ops")
-    p1, p2, lengths = cube(40, batch=2), cube(60, seed=1, batch=2), torch.tensor([60, 3])
-    for ours, theirs in (
-        (pytorch3d_ops.knn_points, peer.knn_points),
-        (pytorch3d_ops.ball_query, peer.ball_query),
-    ):
-        a, b = (f(p1, p2, lengths2=lengths, K=5, return_nn=True) for f in (ours, theirs))
-        assert torch.equal(a.idx, b.idx) and torch.allclose(a.dists, b.dists, rtol=1e-6)
-        assert torch.equal(a.knn, b.knn)
-    a, b = (
-        f(p2, lengths, 9)
-        for f in (pytorch3d_ops.sample_farthest_points, peer.sample_farthest_points)
-    )
-    assert torch.equal(a[1], b[1])

@@ -79,23 +79,3 @@ def test_empty_and_refused():
         spconv_utils.PointToVoxel([1.0, 1.0], [0.0, 0.0, 1.0, 1.0], 4, V, P)
     with pytest.raises(NotCoveredError, match="block_filtering=True"):
         spconv_utils.VoxelGeneratorV2(SIZE, BOUNDS, P, block_filtering=True)
-
-
-def test_as_the_installed_peer(points):
-    loops.installed("cumm")  # without it spconv would be our own
-    peer, arrays = loops.installed("spconv.pytorch.utils"), loops.installed("spconv.utils")
-    generators = [m.PointToVoxel(SIZE, BOUNDS, 4, V, P) for m in (spconv_utils, peer)]
-    both = [generator.generate_voxel_with_id(points) for generator in generators]
-    assert all(torch.equal(a, b) for a, b in zip(*both, strict=True))
-    assert generators[0].grid_size == generators[1].grid_size
-    features = cube(len(both[0][0]), 2)[0]
-    back = [
-        m.gather_features_by_pc_voxel_id(features, both[0][3], -7) for m in (spconv_utils, peer)
-    ]
-    assert torch.equal(*back)
-    given = loops.installed("cumm.tensorview").from_numpy(points.numpy())
-    made = [
-        m.Point2VoxelCPU3d(SIZE, BOUNDS, 4, V, P).point_to_voxel(given)
-        for m in (spconv_utils, arrays)
-    ]
-    assert all(np.array_equal(a.numpy(), b.numpy()) for a, b in zip(*made, strict=True))

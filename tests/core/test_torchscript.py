@@ -108,7 +108,7 @@ def test_a_saved_script_of_every_op_runs_where_only_the_library_is_loaded(tmp_pa
     script, inputs, outputs = (str(tmp_path / name) for name in ("every.pt", "in.pt", "out.pt"))
     torch.jit.save(scripted(), script)
     torch.save({str(op): tensors_of(op.call(64, 5)) for op in OPS}, inputs)
-    fresh_process(LOAD_ALONE, str(_library.LIBRARY), script, inputs, outputs)
+    fresh_process(LOAD_ALONE, str(_library.binding(torch.__version__)), script, inputs, outputs)
     results = torch.load(outputs)
     for op in OPS:
         out = results[str(op)]

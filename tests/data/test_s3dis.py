@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from torchvox._errors import CloudFileError
+from torchvox.data import s3dis
 from torchvox.data.furniture import CLASSES
 from torchvox.data.s3dis import S3DIS, pack_rooms
 
@@ -107,6 +108,40 @@ def test_rooms_are_packed_once(tmp_path):
     (tmp_path / "Area_2_office_1.npy").write_bytes(b"new")
     with pytest.raises(CloudFileError, match=r"is no \.npy file"):
         S3DIS(tmp_path, size=1)
+
+
+@pytest.mark.parametrize("kind", ["link to a mount point", "link to nothing"])
+def test_an_index_goes_into_a_folder_that_stays(tmp_path, kind):
+    (tmp_path / "data").mkdir()
+    write_npy(tmp_path / "data")
+    cache, there = tmp_path / "cache", tmp_path / "there"
+    if kind == "link to a mount point":  # which cannot be removed or renamed
+        (there / "lost+found").mkdir(parents=True)
+    cache.symlink_to(there)
+    number = there.stat().st_ino if there.exists() else None
+    for _ in range(2):
+        assert len(S3DIS(tmp_path / "data", size=3, cache=cache)) == 3
+        assert number in (None, there.stat().st_ino) and cache.is_symlink()
+        (there / "label.bin").write_bytes(b"damaged")
+
+
+def test_the_later_of_two_writers_takes_the_index_of_the_first(tmp_path, monkeypatch):
+    write_npy(tmp_path)
+    read, index = s3dis._read_room, tmp_path / "torchvox_index" / "index.json"
+
+    def read_beside_another(path):
+        monkeypatch.setattr(s3dis, "_read_room", read)
+        if not index.exists():
+            S3DIS(tmp_path, size=1)
+            numbers.append(index.stat().st_ino)
+        return read(path)
+
+    numbers = []
+    monkeypatch.setattr(s3dis, "_read_room", read_beside_another)
+    late = S3DIS(tmp_path, size=1)
+    assert numbers == [index.stat().st_ino]
+    assert np.array_equal(late[0]["points"], S3DIS(tmp_path, size=1)[0]["points"])
+    assert not list(index.parent.glob(".draft*"))
 
 
 def test_an_index_replaces_nothing_but_an_index(tmp_path):

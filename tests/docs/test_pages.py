@@ -123,3 +123,10 @@ def test_docstrings_become_lists(monkeypatch):
         "Adds.\n\n- `a`: first.\n- `b`: second\n    and more.\n\nReturns both:\n\n"
         "- x: one\n    long\n- y"
     )
+
+
+def test_nothing_names_an_index_or_an_address_that_does_not_exist():
+    sources = [*ROOT.glob("*.*"), *(ROOT / "docs").glob("*.md"), *(ROOT / "torchvox").rglob("*.py")]
+    wrong = re.compile(r"pip install[^\n]*[ \"']torchvox(?!-)|github\.com/torchvox|patchelf\"")
+    named = [p.name for p in sources if p.is_file() and wrong.search(p.read_text(errors="ignore"))]
+    assert named == []

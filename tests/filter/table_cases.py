@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from helpers import assert_same_points as same
 
 from torchvox.filter import downsample
 from torchvox.filter.policy import rules_of
@@ -15,23 +16,6 @@ from torchvox.reference.filter import filter_table
 INTS = [f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)]
 FLOATS = ["f2", "f4", "f8"]
 KINDS = ["?", *INTS, *FLOATS]
-BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
-
-
-def same(made: PointTable, wanted: PointTable) -> None:
-    """Equal columns in one order, types, shapes and bits; NaN is NaN."""
-    assert list(made.columns.items()) == list(wanted.columns.items())
-    assert made.xyz.dtype == wanted.xyz.dtype
-    pairs = {name: (made.attributes[name], wanted.attributes[name]) for name in made.attributes}
-    for name, (a, b) in {"xyz": (made.xyz, wanted.xyz), **pairs}.items():
-        assert a.shape == b.shape, name
-        if a.dtype.kind == "f":
-            a, b = (
-                np.where(np.isnan(v), v.dtype.type(np.nan), v).view(BITS[v.itemsize])
-                for v in (a, b)
-            )
-        wrong = np.argwhere(a != b)
-        assert not len(wrong), f"{name}{wrong[0]}: {a[tuple(wrong[0])]}, not {b[tuple(wrong[0])]}"
 
 
 def check(table: PointTable, size=1.0, **options) -> PointTable:

@@ -2,23 +2,27 @@
 """States give one set of bits however the points come, are merged, spilled or saved."""
 
 import json
+import math
 import multiprocessing
 import os
 import shutil
 import signal
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import table_cases as cases
 import torch
+from helpers import disk_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchvox._errors import CloudFileError, WrongUseError
 from torchvox.filter import OutsideFrameError, VoxelAccumulator, downsample
-from torchvox.filter.accumulator import ABOUT, WORK
-from torchvox.io import PointTable, create_points, open_points
+from torchvox.filter.accumulator import WORK, _bytes, _cut
+from torchvox.filter.saved import ABOUT, write_state
+from torchvox.io import PointTable
 from torchvox.io.table import join
 
 SIZE = (1.0, 1.0, 1.0)
@@ -27,7 +31,10 @@ BOX = TABLE.box
 OPTIONS = {
     "centroid": {"policy": {"return_number": "last", "distance": "max"}},
     "random": {"keep": "random", "seed": 7, "policy": {"label": "majority"}},
-    "none": {"keep": "center", "no_data": {"label": np.array([2**40]), "intensity": np.array([7])}},
+    "none": {
+        "keep": "center",
+        "no_data": {"label": [2**40], "intensity": [7], "distance": [np.nan]},
+    },
     "adaptive": {"levels": 3, "max_points": 25, "min_points": 2},
     "nearest": {"keep": "nearest_center", "layout": "zyx", "policy": {"distance": "sum"}},
 }
@@ -111,31 +118,18 @@ def test_spilling_does_not_change_the_result(device, wanted, name, tmp_path):
 @settings(max_examples=4)
 def test_parts_of_the_result_fit_the_limit(seed, rows, name):
     rng = np.random.default_rng(seed)
-    table = cases.cloud(300, seed=seed % 99)
-    with accumulator(**OPTIONS[name], memory_limit=rows * 10 * WORK) as cells:
+    table, limit = cases.cloud(300, seed=seed % 99), rows * 10
+    with accumulator(**OPTIONS[name], memory_limit=limit * WORK) as cells:
         for at in np.array_split(rng.permutation(300), 3):
             cells.update(table.rows(at), at)
-        spans = cells._spans(cells._parts())
+        parts = cells._parts()
+        spans = cells._spans(parts)
         assert spans[0][0] == 0 and all(a[1] == b[0] for a, b in pairwise(spans))
         assert all(low % 8**cells.levels == 0 for low, _ in spans)
+        sizes = [sum(_bytes(_cut(part, *span)) for part in parts) for span in spans]
+        assert cells.levels or max(sizes) <= limit
+        assert len(sizes) <= 4 * sum(sizes) / limit + 1
         cases.same(result(cells), downsample(table, SIZE, **OPTIONS[name]))
-
-
-def test_a_range_of_keys_holds_no_more_than_the_limit():
-    with accumulator(memory_limit=SMALL) as cells:
-        for at in np.array_split(np.arange(len(TABLE)), 6):
-            cells.update(TABLE.rows(at), at)
-        parts = cells._parts()
-        sizes = [
-            sum(
-                column[(table["key"] >= low) & (table["key"] < high)].nbytes
-                for part in parts
-                for table in part
-                for column in table.values()
-            )
-            for low, high in cells._spans(parts)
-        ]
-        assert max(sizes) <= SMALL / WORK and len(sizes) <= 4 * sum(sizes) * WORK / SMALL + 1
 
 
 def test_levels_of_zero_or_one_point_are_the_plain_filter():
@@ -153,18 +147,6 @@ def test_adaptive_cells_are_an_octree(seed, levels, most):
     rng = np.random.default_rng(seed)
     xyz = rng.normal(0, rng.choice([1.0, 20.0]), (int(rng.integers(0, 150)), 3))
     cases.check(PointTable(xyz), 0.5, levels=levels, max_points=most)
-
-
-def test_tiles_merged_are_the_whole():
-    whole, tiles = accumulator(), [accumulator() for _ in range(4)]
-    whole.update(TABLE)
-    tile = (TABLE.world()[:, 0] > 0) * 2 + (TABLE.world()[:, 1] > 0)
-    for i, cells in enumerate(tiles):
-        (at,) = np.nonzero(tile == i)
-        cells.update(TABLE.rows(at), at)
-        if i:
-            tiles[0].merge(cells)
-    cases.same(result(tiles[0]), result(whole))
 
 
 @pytest.mark.parametrize("kind", ["int32", "float32", "float64"])
@@ -205,9 +187,7 @@ def test_keys_of_63_bits(device):
 def test_a_point_outside_of_the_box_is_refused_and_leaves_the_state_as_it_was():
     cells = accumulator()
     cells.update(TABLE)
-    far = PointTable(
-        TABLE.xyz[:1] + 10**7, TABLE.rows(slice(0, 1)).attributes, TABLE.scale, TABLE.offset
-    )
+    far = replace(TABLE.rows(slice(0, 1)), xyz=TABLE.xyz[:1] + 10**7)
     with pytest.raises(OutsideFrameError, match=r"1 points .* give a box that holds all"):
         cells.update(far)
     assert cells.points == len(TABLE)
@@ -257,44 +237,81 @@ def test_states_of_other_jobs_are_refused(tmp_path, option, says):
     assert cells.points == 0 and len(result(cells)) == 0
 
 
-def test_not_a_number_as_no_data_is_one_job(tmp_path):
-    options = {"no_data": {"distance": np.array([np.nan])}}
-    cells, other = accumulator(**options), accumulator(**options)
-    other.update(TABLE)
-    other.save(tmp_path / "state")
-    cells.merge(other)
-    accumulator(**options).merge(tmp_path / "state")
-    cases.same(result(cells), downsample(TABLE, 1.0))
+def about(**changes):
+    return lambda s: (s / ABOUT).write_text(
+        json.dumps(json.loads((s / ABOUT).read_text()) | changes)
+    )
 
 
-def damage(state, how):
-    about = state / ABOUT
-    if how == "text":
-        about.write_text("{")
-    elif how == "list":
-        about.write_text("[]")
-    elif how == "none":
-        about.unlink()
-    elif how == "points":
-        about.write_text(json.dumps(json.loads(about.read_text()) | {"points": None}))
-    elif how == "column":
-        (state / "sums.0").unlink()
-    elif how == "bytes":
-        os.truncate(state / "sums.0", (state / "sums.0").stat().st_size - 3)
-    elif how == "rows":
-        os.truncate(state / "key.0", 16)
+def column(name, change):
+    return lambda s: change(np.fromfile(s / name, np.int64)).tofile(s / name)
 
 
-@pytest.mark.parametrize("how", ["text", "list", "none", "points", "column", "bytes", "rows"])
+DAMAGE = {
+    "text": lambda state: (state / ABOUT).write_text("{"),
+    "list": lambda state: (state / ABOUT).write_text("[]"),
+    "depth": lambda state: (state / ABOUT).write_text("[" * 10**6),
+    "gone": lambda state: (state / ABOUT).unlink(),
+    "column": lambda state: (state / "sums.0").unlink(),
+    "bytes": lambda state: os.truncate(state / "sums.0", (state / "sums.0").stat().st_size - 3),
+    "earlier": about(digest=None),
+    "points": about(points=-5),
+    "infinity": about(points=math.inf),
+    "job": about(job=7),
+    "rows": column("key.0", lambda values: values[:2]),
+    "votes": column("count.1", lambda values: values + 1),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_state_is_one_sentence(tmp_path, how):
     cells = accumulator()
     cells.update(TABLE)
     cells.save(tmp_path / "state")
-    damage(tmp_path / "state", how)
+    DAMAGE[how](tmp_path / "state")
     empty = accumulator()
     with pytest.raises(CloudFileError, match="state is not a saved state of a filter"):
         empty.merge(tmp_path / "state")
-    assert empty.points == 0
+    assert empty.points == 0 and len(result(empty)) == 0
+
+
+@pytest.mark.parametrize("column", ["key", "sums"])
+@pytest.mark.parametrize("change", [lambda c: c.flip(0), lambda c: -c, lambda c: c + (1 << 60)])
+def test_a_state_that_is_written_wrong_is_refused(tmp_path, column, change):
+    cells = accumulator()
+    cells.update(TABLE.rows(slice(0, 9)))
+    (state,) = cells._states
+    state[0][column] = change(state[0][column])
+    if column == "sums":
+        state[0][column] -= 1
+    about = {"job": cells.fingerprint(), "points": 9, "not_finite": 0}
+    write_state([state], tmp_path / "state", about)
+    with pytest.raises(CloudFileError, match=r"disorder|below 1|voxels of"):
+        accumulator().merge(tmp_path / "state")
+
+
+def test_points_that_are_not_finite_are_merged_with_their_states(tmp_path):
+    table = cases.cloud(300, "float64")
+    parts = [VoxelAccumulator(table.schema, SIZE, box=table.box) for _ in range(3)]
+    for cells, at in zip(parts, np.array_split(np.arange(300), 3), strict=True):
+        cells.update(table.rows(at), at)
+    parts[2].save(tmp_path / "state")
+    parts[0].merge(parts[1])
+    parts[0].merge(tmp_path / "state")
+    bad = int((~np.isfinite(table.xyz).all(axis=1)).sum())
+    assert parts[1].not_finite and (parts[0].points, parts[0].not_finite) == (300, bad)
+
+
+def test_tables_in_other_steps_are_refused_by_name():
+    def table(scale):
+        columns, steps = {"a": np.arange(3)}, {"a": (np.array([scale]), np.zeros(1))}
+        return PointTable(np.zeros((3, 3)), columns, steps=steps, path=f"{scale}.las")
+
+    cells = VoxelAccumulator(table(0.5).schema, SIZE, box=BOX)
+    with pytest.raises(WrongUseError, match=r"0.25.las and 0.5.las store a in other steps"):
+        cells.update(table(0.25))
+    with pytest.raises(WrongUseError, match="has the steps"):
+        cells.merge(VoxelAccumulator(table(0.25).schema, SIZE, box=BOX))
 
 
 def test_a_state_is_not_written_over_another(tmp_path):
@@ -339,33 +356,24 @@ def test_killed_while_it_saves_there_is_no_state_or_a_whole_one(tmp_path):
     assert {(-signal.SIGKILL, False), (0, True)} <= seen
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch):
-    import torchvox.filter.accumulator as module
-
-    cells = accumulator(memory_limit=1, spill_dir=tmp_path)
-    write = module._write
-
-    def full(states, folder):
-        write(states, folder)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(module, "_write", full)
-    with cells, pytest.raises(CloudFileError, match=r"No space left"):
-        cells.update(TABLE)
-    with pytest.raises(CloudFileError, match="state: No space left"):
-        accumulator().save(tmp_path / "state")
+@pytest.mark.parametrize("how", ["update", "merge"])
+def test_a_full_disk_is_one_sentence_and_changes_nothing(tmp_path, how, wanted):
+    parts = [TABLE.rows(at) for at in np.array_split(np.arange(len(TABLE)), 4)]
+    others = [accumulator(**OPTIONS["centroid"]) for _ in parts]
+    with accumulator(memory_limit=SMALL, spill_dir=tmp_path, **OPTIONS["centroid"]) as cells:
+        for i, (part, other) in enumerate(zip(parts, others, strict=True)):
+            other.update(part, first := 175 * i)
+            step = {"update": (part, first), "merge": (other,)}[how]
+            before = cells.points, [*cells._states], [*cells._runs], {*tmp_path.rglob("*")}
+            with disk_of(100), pytest.raises(CloudFileError, match="File too large"):
+                getattr(cells, how)(*step)
+            assert before == (cells.points, cells._states, cells._runs, {*tmp_path.rglob("*")})
+            getattr(cells, how)(*step)
+        assert cells.points == len(TABLE)
+        cases.same(result(cells), wanted["centroid"])
+        with disk_of(100), pytest.raises(CloudFileError, match="File too large"):
+            cells.save(tmp_path / "state")
     assert not list(tmp_path.iterdir())
-
-
-def test_the_result_goes_to_a_file_in_parts(tmp_path):
-    with accumulator(memory_limit=SMALL) as cells:
-        for at in np.array_split(np.arange(len(TABLE)), 4):
-            cells.update(TABLE.rows(at), at)
-        with create_points(tmp_path / "a.npz", cells.result_schema) as writer:
-            voxels = cells.finish_to(writer)
-    (made,) = open_points(tmp_path / "a.npz").chunks()
-    assert voxels == len(made)
-    np.testing.assert_array_equal(made.xyz, downsample(TABLE, 1.0).xyz)
 
 
 def test_the_state_of_a_voxel_has_the_bytes_that_are_told():

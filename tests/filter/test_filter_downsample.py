@@ -144,3 +144,22 @@ def test_trimming_keeps_the_rows_in_use_and_refuses_points_outside(device):
     with pytest.raises(ValueError, match=r"in 2\^20 cells .* take voxel_size >= 2.9 on axis x"):
         wide = points * torch.tensor([1e6, 1, 1], device=device)
         torchvox.voxel_downsample(wide, METERS, batch_offsets=offsets, trim=True)
+
+
+@pytest.mark.parametrize("reach", [1706.0, 3e6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_points_outside_are_refused_or_warned_of_with_a_size_that_fits(reach, dtype):
+    points = torch.linspace(-reach, reach, 500, dtype=dtype)[:, None].repeat(1, 3)
+    with pytest.raises(ValueError, match="on axis x") as refused:
+        torchvox.voxel_downsample(points, [0.001] * 3, trim=True)
+    with pytest.warns(UserWarning, match=r"voxel_size >= .* \d+ points are dropped"):
+        torchvox.voxel_downsample(points, [0.001] * 3)
+    size = float(str(refused.value).split(">= ")[1].split()[0])
+    lower = [math.floor(-reach / size)] * 3
+    found = torchvox.voxel_downsample(points, [size] * 3, lower=lower, trim=True)
+    assert found.counts[0, 1] == 500
+
+
+def test_the_refusal_of_gradients_names_what_has_them():
+    with pytest.raises(NotImplementedError, match="voxel_map and voxel_scatter have one"):
+        torchvox.voxel_downsample(torch.zeros(2, 3, requires_grad=True), METERS)

@@ -8,13 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import table_cases as cases
-from helpers import DATA
+from helpers import read_points as read
+from helpers import write_points as write
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._errors import CloudFileError, TorchvoxError, WrongUseError
 from torchvox.filter import FilterJob, FilterOptions, downsample
 from torchvox.filter.accumulator import WORK
-from torchvox.io import PointTable, create_points, open_points
-from torchvox.io.table import join
+from torchvox.filter.ray import Accumulate, merge_states, range_rows
+from torchvox.io import PointTable
+from torchvox.io.table import TableReader
 
 SIZE = (1.0, 1.0, 1.0)
 LASPY = pytest.mark.skipif("not __import__('importlib').util.find_spec('laspy')")
@@ -27,17 +29,6 @@ def las_table(n=400, seed=1) -> PointTable:
     names = ("intensity", "gps_time", "classification", "return_number", "distance", "label")
     kept = {name: table.attributes[name] for name in names}
     return replace(table, attributes=kept | {"withheld": (rng.random(n) < 0.2).astype(np.uint8)})
-
-
-def write(path, table):
-    with create_points(path, table) as writer:
-        writer.append(table)
-    return path
-
-
-def read(path) -> PointTable:
-    reader = open_points(path)
-    return join([reader.schema, *reader.chunks()])
 
 
 def run(sources, target, trace=None, progress=lambda _: None, **options):
@@ -192,25 +183,90 @@ def test_points_that_are_not_finite_are_counted(tmp_path):
     assert run([source], tmp_path / "b.npz")["dropped"] == {"not finite": 200}
 
 
-def test_ranges_of_points_add_up_to_the_files(tmp_path):
-    table = las_table(300)
-    paths = [
-        write(tmp_path / f"{i}.npz", table.rows(at))
-        for i, at in enumerate((slice(0, 130), slice(130, None)))
-    ]
-    options = FilterOptions(SIZE, policy={"label": "first"}, chunk=50)
-    job = FilterJob(paths, options)
-    cells = job.accumulator()
-    for first, count in ((200, None), (0, 7), (7, 150), (157, 43), (300, None)):
-        job.accumulate(cells, 0, first, count)
-    assert cells.points == 300
-    ((made, *_),) = cells.finish()
-    cases.same(made, downsample(table, 1.0, policy={"label": "first"}))
-    shifted = job.accumulator()
-    FilterJob(paths[1:], options).accumulate(shifted, 130)
-    FilterJob(paths[:1], options).accumulate(shifted)
-    ((made, *_),) = shifted.finish()
-    cases.same(made, downsample(table, 1.0, policy={"label": "first"}))
+def staged(paths, target, options, change=lambda rows: rows):
+    """As FilterJob, by the stages for Ray Data."""
+    stage = Accumulate(target.parent / "states", options, paths)
+    rows = change(list(map(stage, range_rows(paths, 70, options))))
+    return merge_states(rows[::-1], paths, target, options)
+
+
+@pytest.mark.parametrize("options", [{}, {"keep": "random"}, {"bounds": (-2.0,) * 3 + (9.0,) * 3}])
+def test_stages_give_the_file_of_one_process(tmp_path, options):
+    """Whatever states are there, of files that had fewer points, and with votes by all files."""
+    options = FilterOptions(SIZE, policy={"label": "first"}, chunk=50, **options)
+    tables = [cases.cloud(n, seed=n) for n in (100, 150, 130)]
+    for table, half in zip(tables, (0.0, 0.0, 0.5), strict=True):
+        table.attributes["ids"] = np.arange(len(table)) // 9 + half
+    paths = [tmp_path / "a" / "1.npz", tmp_path / "a-b" / "1.npz"]  # in the order of paths
+    write(paths[1], tables[1])
+    for first, rule in ((tables[0], "majority"), (tables[2], "mean")):
+        job = FilterJob([write(paths[0], first), paths[1]], options)
+        assert job.rules["ids"] == (rule if options.keep == "centroid" else "representative")
+        assert staged(paths, tmp_path / "c.npz", options) == job.run(tmp_path / "b.npz")["voxels"]
+        assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "c.npz").read_bytes()
+
+
+@LASPY
+@pytest.mark.parametrize(
+    "box", [[[0, 0, 0], [0.5] * 3], [[5e3] * 3, [6e3] * 3], [[-1e9] * 3, [1e9] * 3]]
+)
+def test_stages_read_what_has_a_wrong_header_box(tmp_path, box):
+    paths = [write(tmp_path / f"{i}.las", las_table(100, i)) for i in range(2)]
+    for path in paths:
+        box_in(path, np.array(box))
+    FilterJob(paths, FilterOptions(SIZE)).run(tmp_path / "b.npz")
+    staged(paths, tmp_path / "c.npz", FilterOptions(SIZE))
+    assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "c.npz").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: rows[1:], "lack points 0 to 70 of all 250"),
+        (lambda rows: rows[:-1], "lack points 240 to 250"),
+        (lambda rows: rows[:2] + rows[3:], "lack points 100 to 170"),
+        (lambda rows: rows + rows[:1], "twice, .* points 0 to 70"),
+        (lambda rows: [{**rows[0], "count": 71}, *rows[1:]], "twice, .* points 70 to 71"),
+        (lambda rows: [*rows[:-1], {**rows[-1], "count": 11}], "past the end, points 250 to 251"),
+        (lambda rows: [{**rows[0], "path": "x"}, *rows[1:]], "0 to 70 of x are not"),
+        (lambda rows: [{**rows[0], "first": 1}, *rows[1:]], "1 to 71 of .*0.npz are not"),
+        (lambda rows: [rows[0], {**rows[1], "count": 100}, *rows[3:]], "70 to 170 of .*0.npz"),
+        (lambda rows: [{**rows[0], "state": rows[1]["state"]}, *rows[1:]], "holds 30 points"),
+        (lambda rows: [{**rows[0], "error": "no luck"}, *rows[1:]], "no luck"),
+        (lambda rows: [{**rows[0], "box": "null"}, *rows[1:]], "other boxes"),
+    ],
+)
+def test_rows_that_do_not_add_up_to_the_files_are_refused(tmp_path, change, says):
+    paths = [write(tmp_path / f"{i}.npz", las_table(n, i)) for i, n in enumerate((100, 150))]
+    with pytest.raises(TorchvoxError, match=says):
+        staged(paths, tmp_path / "c.npz", FilterOptions(SIZE), change)
+    assert not (tmp_path / "c.npz").exists()
+
+
+def test_files_in_other_steps_are_refused_and_averages_are_named(tmp_path, monkeypatch):
+    readers = {}
+    for name, scale in (("a", 0.5), ("b", 0.25)):
+        columns = {
+            "s": np.arange(9),
+            "f": np.full(9, 1e-9),
+            "g": np.ones(9, "f4"),
+            "i": np.arange(9),
+        }
+        steps = {"s": (np.array([scale]), np.zeros(1))}
+        path = write(tmp_path / f"{name}.npz", PointTable(np.zeros((9, 3)), columns))
+        readers[path] = TableReader(PointTable(np.zeros((9, 3)), columns, steps=steps, path=path))
+    monkeypatch.setattr("torchvox.filter.job.open_points", lambda path, *_, **__: readers[path])
+    with pytest.raises(WrongUseError, match=r"b.npz and .*a.npz store s in other steps"):
+        FilterJob(readers, FilterOptions(SIZE))
+    readers[path].no_data = {"f": np.array([7.5])}
+    with pytest.raises(WrongUseError, match=r"same values for none: .*f.*7\.5.* and {}"):
+        FilterJob(readers, FilterOptions(SIZE))
+    readers[path].no_data = {}
+    facts = run(readers, tmp_path / "c.npz", policy={"s": "drop"})
+    assert (facts["averaged_columns"], facts["small_columns"]) == (["f", "g"], ["f"])
+    facts = run(list(readers)[:1], tmp_path / "c.npz", policy={"s": "mean", "f": "max"})
+    assert (facts["averaged_columns"], facts["small_columns"]) == (["s", "g"], [])
+    assert read(tmp_path / "c.npz").attributes["s"].tolist() == [2.0]
 
 
 def test_the_plan_says_what_the_job_does(tmp_path):
@@ -239,6 +295,7 @@ OTHER = replace(las_table(9), attributes={"a": np.arange(9)})
         ([OTHER], {"policy": {"b": "min"}}, "there is no column b"),
         ([OTHER], {"voxel_size": (1.0, 0.0, 1.0)}, "above 0"),
         ([OTHER], {"voxel_size": (1e-9,) * 3}, "needs .* bits on .*: take a voxel size >="),
+        ([OTHER], {"bounds": (0, 0, 0, 1, float("nan"), 1)}, "bounds must be .*got 0,0,0,1,nan,1"),
         ([], {}, "no file"),
     ],
 )  # fmt: skip
@@ -247,21 +304,6 @@ def test_what_does_not_fit_is_refused_before_a_file_is_written(tmp_path, tables,
     with pytest.raises(WrongUseError, match=says):
         run(paths, tmp_path / "out.npz", **options)
     assert sorted(tmp_path.iterdir()) == sorted(paths)
-
-
-@LASPY
-def test_files_with_other_values_for_none_are_refused(tmp_path):
-    paths = [write(tmp_path / f"{i}.las", las_table(9)) for i in range(2)]
-    job = FilterJob(paths, FilterOptions(SIZE))
-    reader = type(job.readers[1])
-
-    class Other(reader):
-        no_data = property(lambda self: {"distance": [float(self.path.stem)]}, lambda self, _: None)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torchvox.filter.job.open_points", lambda path, *_, **__: Other(path))
-        with pytest.raises(WrongUseError, match=r"same values for none: .*1\.0.* and .*0\.0"):
-            FilterJob(paths, FilterOptions(SIZE))
 
 
 def test_no_input_is_replaced(tmp_path):
@@ -307,22 +349,3 @@ def test_whoever_stops_no_thread_file_or_folder_is_left(tmp_path, error, after, 
     assert caught.value is error  # which holds the frames of the job
     assert set(threading.enumerate()) <= before
     assert list(tmp_path.iterdir()) == [source]
-
-
-def test_a_reader_stops_when_nobody_takes_its_chunks(tmp_path, quiet):
-    source = write(tmp_path / "a.npz", las_table())
-    job = FilterJob([source], FilterOptions(SIZE, chunk=10))
-    chunks = job._chunks(())
-    next(chunks)
-    chunks.close()
-
-
-@LASPY
-def test_a_real_tile_in_chunks_is_the_tile_in_memory(tmp_path):
-    source = DATA / "las" / "autzen_trim.laz"
-    if not source.is_file():
-        pytest.skip("no real tile")
-    wanted = downsample(read(source), 20.0)
-    facts = run([source], tmp_path / "b.las", voxel_size=(20.0,) * 3, chunk=40_000)
-    same_points(read(tmp_path / "b.las"), wanted)
-    assert facts["exact_cells"] and facts["voxels"] < facts["points"]

@@ -43,6 +43,15 @@ def faces(size, origin, scale, offset, rng) -> np.ndarray:
     return np.clip(steps, -(2**31), 2**31 - 1).astype(np.int32)
 
 
+@pytest.mark.parametrize("scale", [0.01, -0.01])
+def test_the_size_that_an_error_names_is_enough(scale):
+    table = las([[0, 0, 0], [2_000_000_000, 5, -7]], scale)
+    with pytest.raises(WrongUseError, match="take a voxel size >=") as error:
+        cells_of(table, (0.001,) * 3)
+    enough = float(str(error.value).split()[-1])
+    assert 0 < enough < 20 and cells_of(table, (enough,) * 3)[0].bits <= MOST_BITS
+
+
 @pytest.mark.parametrize(
     ("scale", "offset", "size", "mul"),
     [
@@ -128,6 +137,14 @@ def test_the_frame_is_the_smallest_that_begins_at_a_multiple_of_1024():
         table = PointTable(np.array([[low] * 3, [high] * 3], np.float64) + 0.5)
         lattice = Lattice.of(table, (1.0,) * 3, ZERO, table.box)
         assert (lattice.lower, lattice.bits) == ((lower,) * 3, bits)
+
+
+def test_a_box_beyond_32_bits_is_that_of_all_coordinates():
+    """A header may claim it."""
+    table = las([[-(2**31)] * 3, [2**31 - 1] * 3])
+    lattice = Lattice.of(table, (1e5,) * 3, ZERO, np.array([[-1e300] * 3, [1e300] * 3]))
+    assert lattice == Lattice.of(table, (1e5,) * 3, ZERO, table.box)
+    assert (lattice.keys(table.xyz, CPU) >= 0).all()
 
 
 def test_the_voxel_size_that_an_error_names_works():

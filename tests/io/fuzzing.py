@@ -67,6 +67,16 @@ def write_las(path, point_format, number=60, chunk=0):
             writer.write_points(half)
 
 
+def write_point_wise(path):
+    """A LAZ file as LASzip 1.2 wrote them: one chunk without a table."""
+    write_las(path, 3, 60, 50_000)
+    data = bytearray(path.read_bytes())
+    start, record = struct.unpack_from("<I", data, 96)[0], data.index(b"laszip encoded") + 52
+    table = struct.unpack_from("<q", data, start)[0]
+    struct.pack_into("<2H2BHIi", data, record, 1, 0, 1, 2, 0, 0, -1)
+    path.write_bytes(data[:start] + data[start + 8 : table])
+
+
 def write_pcd(path, encoding):
     import pypcd4
 
@@ -190,6 +200,7 @@ WRITERS = {
     "laz-one": (".laz", lambda path: write_las(path, 7, 60, 50_000)),
     "laz-variable": (".laz", lambda path: write_las(path, 6, 60, -1)),
     "laz-variable-1": (".laz", lambda path: write_las(path, 1, 60, -1)),
+    "laz-points": (".laz", write_point_wise),
     "pcd-ascii": (".pcd", lambda path: write_pcd(path, "ascii")),
     "pcd-binary": (".pcd", lambda path: write_pcd(path, "binary")),
     "pcd-compressed": (".pcd", lambda path: write_pcd(path, "binary_compressed")),

@@ -141,6 +141,14 @@ def test_a_tree_is_read_as_it_stands(suffix, leaves, tmp_path):
     assert [found.sensor, found.rule, found.preset] == [SENSOR, "scan", "octomap"]
 
 
+def test_log_odds_are_rounded_from_zero_and_clipped(tmp_path):
+    pairs = {0.5: 1, -0.5: -1, 1.5: 2, 2.5: 3, -2.5: -3, 40960.0: 32767, -40960.0: -32767}
+    node = node_of({(*[0] * 15, i): units for i, units in enumerate(pairs)})
+    write_tree(tmp_path / "a.ot", node)
+    expected = {cell: pairs[units] for cell, units in voxels_of(node).items()}
+    assert voxels_in(read_octomap(tmp_path / "a.ot")) == expected
+
+
 @pytest.mark.parametrize("threshold", [0.0, 6.5 / 1024])
 @pytest.mark.parametrize("suffix", [".ot", ".bt"])
 def test_trees_are_written_pruned_and_read_back(suffix, threshold, tmp_path):

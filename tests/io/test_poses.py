@@ -59,21 +59,77 @@ def test_the_number_of_columns_says_the_format(form, tmp_path):
         assert np.allclose(square(pose), first @ square(expected) @ square(ARM), atol=1e-9)
 
 
-def test_an_extrinsic_is_the_line_tr_of_a_calibration(tmp_path):
+EUROC = "p_RS_R_x [m], p_RS_R_y [m], p_RS_R_z [m], q_RS_w [], q_RS_x [], q_RS_y [], q_RS_z []"
+MORE = "".join(f", {kind}_{axis}" for kind in ("v", "b_w", "b_a") for axis in "xyz")
+START, EARLY = 1403636579763555584, 7000000001
+
+
+def written(order, comma=",", nanoseconds=True, more=0, start=START):
+    """Lines of POSES with times, and the rotations' parts in this order."""
+    lines = []
+    for i, place in enumerate(POSES[:, :, 3]):
+        q = dict(zip("xyzw", [*(math.sin(0.2 * i) * AXIS), math.cos(0.2 * i)], strict=True))
+        time = start + 50000000 * i
+        time = time if nanoseconds else time / 10**9
+        values = [time, *map(float, place), *(float(q[name]) for name in order), *[0.5] * more]
+        lines.append(comma.join(map(str, values)))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"#timestamp, {EUROC}{MORE}\n" + written("wxyz", more=9),
+        written("wxyz"),
+        written("wxyz", ", ", more=9),
+        written("wxyz", more=9, nanoseconds=False),
+        written("xyzw", ", ", False).replace("\n", ",\n"),
+        f"# timestamp [ns], {EUROC}\r\n" + written("wxyz", start=EARLY),
+        "# in meters: [t x y z qw qx qy qz]\n" + written("wxyz", " ", False),
+        "timestamp tx ty tz qx qy qz qw\n" + written("xyzw", " ", False),
+        "timeNs,x,y,z,qw,qx,qy,qz\n" + written("wxyz", start=EARLY),
+        "# poses of row x y z in the world frame\n" + written("xyzw", " ", False),
+        "a,b,c,tx,e,f,g,ty,i,j,k,tz\n" + "\n".join(LINES).replace(" ", ","),
+        "\n".join(f"{line} 0 0 0 1" for line in LINES),
+    ],
+)
+def test_content_says_how_poses_are_written(text, tmp_path):
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8-sig")
+    found = read_poses(tmp_path / "a.csv", count=9)
+    assert np.abs(found.matrices - POSES).max() < 1e-15
+    if found.times is not None:
+        start = EARLY if str(EARLY) in text else START
+        assert found.times.tolist() == [(start + 50000000 * i) / 10**9 for i in range(9)]
+
+
+def test_an_extrinsic_is_a_line_of_a_calibration(tmp_path):
     numbers = " ".join(map(str, ARM.ravel()))
-    path = tmp_path / "calib.txt"
-    for name in ("Tr", "Tr_velo_to_cam"):
-        path.write_text(f"P0: {LINES[0]}\nTr_imu: {LINES[1]}\n{name}: {numbers}\n\n")
+    turned, place = (" ".join(map(str, part.ravel())) for part in np.split(ARM, [3], axis=1))
+    raw = f"calib_time: 15-Mar-2012 11:37:16\nR: {turned}\nT: {place}\ndelta_f: 0 0\n"
+    path = tmp_path / "simulated.txt"
+    for text in (
+        f"P0: {LINES[0]}\nTr_imu: {LINES[1]}\nTr: {numbers}\n\n",
+        f"Tr_velo_to_cam: {numbers}\n",
+        f"R_rect 1 0 0 0 1 0 0 0 1\nTr_velo_cam {numbers}\nTr_imu_velo {LINES[1]}\n",
+        raw,
+    ):
+        path.write_text(text)
         assert (read_extrinsic(path) == ARM).all()
-    path.write_text("P0: 1 2\n")
-    with pytest.raises(CloudFileError, match="not a readable calibration: it has no line Tr"):
-        read_extrinsic(path)
+    for name, text in (("calib_imu_to_velo.txt", raw), ("a", "P0: 1 2\n"), ("b", "R: 1\nT: 1\n")):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(CloudFileError, match=r"not a readable calibration: .*(Tr|IMU|shape)"):
+            read_extrinsic(tmp_path / name)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "it holds no poses|got 1 numbers a line"),
+        ("", "it holds no poses"),
+        ("time,x,y,z,q0,q1,q2,q3\n" + written("wxyz"), "must name .*qw, .* got 8"),
+        ("time (microseconds),x,y,z,qw,qx,qy,qz\n" + written("wxyz"), "must name .*time_ns"),
+        ("# time, place, rotation (w, x, y, z)\n" + written("wxyz", " ", False), "w first"),
+        (written("xyzw", " ").replace("1403636", "1403"), "are no seconds"),
+        ("7 " + LINES[0] + " 0 0 0 1\n", "got 17 numbers a line"),
         ("1 2 3\n", r"12 \(KITTI\) or 8 \(TUM\), got 3 numbers a line"),
         (f"{LINES[0]}\n{LINES[1]} 7\n", "columns"),
         (f"{LINES[0]}\n{LINES[1]} seven\n", "columns|convert"),

@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 from torchvox._errors import CloudFileError, WrongUseError
-from torchvox.io import PointCloud, cloud_stem, find_clouds, parse_layout, read_cloud, write_cloud
+from torchvox.io import (
+    PointCloud,
+    cloud_stem,
+    find_clouds,
+    open_points,
+    parse_layout,
+    read_cloud,
+    write_cloud,
+)
 
 COLUMNS = ("x", "y", "z", "intensity")
 
@@ -42,54 +50,22 @@ def write(path, format_name, points):
         (".pcd", "pcd-binary_compressed", None),
     ],
 )
-class TestEveryFormat:
-    def test_gives_the_points_and_their_columns(
-        self, tmp_path, points, suffix, format_name, layout
-    ):
-        path = tmp_path / f"cloud{suffix}"
-        write(path, format_name, points)
-        cloud = read_cloud(path, layout)
-        assert cloud.columns == COLUMNS
-        assert cloud.points.dtype == np.float32
-        if format_name == "pcd-ascii":  # ten decimals
-            np.testing.assert_allclose(cloud.points, points, rtol=1e-6)
-        else:
-            np.testing.assert_array_equal(cloud.points, points)
-        assert not cloud.origin.any()
-        assert cloud.path == path
-
-    def test_refuses_a_truncated_file_in_one_sentence(
-        self, tmp_path, points, suffix, format_name, layout
-    ):
-        path = tmp_path / f"cloud{suffix}"
-        write(path, format_name, points)
-        whole = path.read_bytes()
-        for keep in (1, len(whole) // 3, len(whole) - 101):
-            path.write_bytes(whole[:keep])
-            with pytest.raises(CloudFileError) as error:
-                read_cloud(path, layout)
-            assert str(path) in str(error.value)
-            assert "\n" not in str(error.value)
-
-    def test_refuses_an_empty_file(self, tmp_path, points, suffix, format_name, layout):
-        path = tmp_path / f"cloud{suffix}"
-        path.touch()
-        with pytest.raises(CloudFileError, match="is empty"):
+def test_every_format_gives_its_points_and_refuses_a_part_of_its_file(
+    tmp_path, points, suffix, format_name, layout
+):
+    path = tmp_path / f"cloud{suffix}"
+    write(path, format_name, points)
+    cloud = read_cloud(path, layout)
+    assert (cloud.columns, cloud.points.dtype, cloud.path) == (COLUMNS, np.float32, path)
+    digits = 1e-6 if format_name == "pcd-ascii" else 0  # ten decimals
+    np.testing.assert_allclose(cloud.points, points, rtol=digits)
+    assert not cloud.origin.any()
+    whole = path.read_bytes()
+    for keep in (0, 1, len(whole) // 3, len(whole) - 101):
+        path.write_bytes(whole[:keep])
+        with pytest.raises(CloudFileError, match=r"cloud\." if keep else "is empty") as error:
             read_cloud(path, layout)
-
-
-def test_a_bin_file_needs_a_layout_and_the_message_names_them(tmp_path, points):
-    path = tmp_path / "scan.bin"
-    points.tofile(path)
-    with pytest.raises(WrongUseError, match=r"--layout.*kitti.*nuscenes"):
-        read_cloud(path)
-
-
-def test_a_bin_file_that_is_no_whole_number_of_points_says_what_to_do(tmp_path):
-    path = tmp_path / "scan.bin"
-    np.zeros(9, np.float32).tofile(path)
-    with pytest.raises(CloudFileError, match=r"36 bytes.*16 bytes.*check --layout"):
-        read_cloud(path, "kitti")
+        assert str(path) in str(error.value) and "\n" not in str(error.value)
 
 
 def test_the_layout_is_obeyed_even_when_another_one_would_fit(tmp_path):
@@ -113,42 +89,74 @@ def test_a_senseless_layout_is_wrong_use(layout):
         parse_layout(layout)
 
 
-def test_formats_that_name_their_columns_refuse_a_layout(tmp_path):
-    (tmp_path / "a.pcd").write_text("x")
-    with pytest.raises(WrongUseError, match="leave --layout out"):
-        read_cloud(tmp_path / "a.pcd", "kitti")
+def npy(array):
+    return lambda path: np.save(path, array, allow_pickle=True)
 
 
-def test_an_unknown_suffix_names_the_known_ones(tmp_path):
-    with pytest.raises(WrongUseError, match=r"\.bin, \.npy, \.npz, \.pcd, \.las, \.laz"):
-        read_cloud(tmp_path / "scan.obj")
+def npz(**arrays):
+    return lambda path: np.savez(path, **arrays)
+
+
+def zeros(count):
+    return lambda path: np.zeros(count, np.float32).tofile(path)
 
 
 @pytest.mark.parametrize(
-    ("array", "reason"),
+    ("name", "write", "layout", "error", "words"),
     [
-        (np.zeros((4, 2)), r"\[4, 2\]"),
-        (np.zeros(12), r"\[12\]"),
-        (np.array([["a", "b", "c"]]), "<U1"),
-        (np.zeros((2, 3), complex), "complex"),
+        ("a.bin", zeros(4), None, WrongUseError, "--layout.*kitti.*nuscenes"),
+        ("a.bin", zeros(9), "kitti", CloudFileError, "36 bytes.*16 bytes.*check --layout"),
+        ("a.pcd", zeros(1), "kitti", WrongUseError, "leave --layout out"),
+        ("a.obj", zeros(1), None, WrongUseError, r"\.bin, \.npy, \.npz, \.pcd, \.las, \.laz"),
+        ("a.npy", lambda _: None, None, CloudFileError, "No such file"),
+        ("a.npy", npy(np.zeros((4, 2))), None, CloudFileError, r"\[4, 2\]"),
+        ("a.npy", npy(np.zeros(12)), None, CloudFileError, r"\[12\]"),
+        ("a.npy", npy(np.array([["a", "b", "c"]])), None, CloudFileError, "<U1"),
+        ("a.npy", npy(np.zeros((2, 3), complex)), None, CloudFileError, "complex"),
+        ("a.npy", npy(np.array([{"x": 1}], object)), None, CloudFileError, "not a readable"),
+        ("a.npz", npz(cloud=np.zeros((3, 3))), None, CloudFileError, "named 'points'.*cloud"),
+        *(
+            ("a.npz", npz(points=np.ones((2, 3)), origin=origin), None, CloudFileError, "3 numbers")
+            for origin in ([1, 2], [1, 2, np.nan], ["a", "b", "c"])
+        ),
     ],
 )
-def test_an_array_that_is_no_cloud_is_refused_with_its_shape(tmp_path, array, reason):
-    np.save(tmp_path / "a.npy", array)
-    with pytest.raises(CloudFileError, match=reason):
-        read_cloud(tmp_path / "a.npy")
+def test_what_is_no_cloud_is_refused_in_one_sentence(tmp_path, name, write, layout, error, words):
+    write(tmp_path / name)
+    with pytest.raises(error, match=words):
+        read_cloud(tmp_path / name, layout)
 
 
-def test_pickled_objects_are_never_loaded(tmp_path):
-    np.save(tmp_path / "a.npy", np.array([{"x": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(CloudFileError, match="not a readable"):
-        read_cloud(tmp_path / "a.npy")
+COLORS = np.arange(12, dtype=np.uint8).reshape(4, 3)
 
 
-def test_an_npz_without_points_says_what_it_holds(tmp_path):
-    np.savez(tmp_path / "a.npz", cloud=np.zeros((3, 3)))
-    with pytest.raises(CloudFileError, match=r"no array named 'points'.*cloud"):
-        read_cloud(tmp_path / "a.npz")
+@pytest.mark.parametrize(
+    ("arrays", "columns", "words"),
+    [
+        ({"colors": COLORS}, ["red", "green", "blue"], ""),
+        ({"RGB": COLORS / 255}, ["red", "green", "blue"], "from 0 to 1 are read as colors"),
+        ({"Normals": np.eye(4)[:, :3]}, ["nx", "ny", "nz"], ""),
+        ({"label": np.arange(4), "d": np.ones((4, 2))}, ["label", "d__0000", "d__0001"], ""),
+        ({"t": np.ones(5), "w": np.array(["a"] * 4), "k": np.ones(4)}, ["k"], "t, w are no"),
+        ({"image": np.ones((4, 2, 2)), "z": np.ones(4)}, [], "image, z are no columns"),
+    ],
+)
+@pytest.mark.parametrize("main", ["points", "xyz"])
+def test_arrays_beside_the_points_are_columns_or_named(tmp_path, main, arrays, columns, words):
+    np.savez(tmp_path / "a.npz", **{main: np.ones((4, 3), np.float32)}, **arrays)
+    cloud, reader = read_cloud(tmp_path / "a.npz"), open_points(tmp_path / "a.npz")
+    assert list(cloud.columns[3:]) == columns and words in "".join(reader.problems)
+    assert bool(words) == bool(reader.problems)
+    if columns[:1] == ["red"]:
+        np.testing.assert_array_equal(cloud.points[:, 3:], COLORS)
+
+
+def test_an_array_that_is_a_column_of_the_points_too_is_left_out(tmp_path):
+    arrays = {"points": np.zeros((2, 4), np.float32), "t": np.ones(2), "scale": np.ones(2)}
+    np.savez(tmp_path / "a.npz", columns=list("xyzt"), **arrays)
+    reader = open_points(tmp_path / "a.npz")
+    assert reader.problems[0] == "its arrays t are columns of points too"
+    assert "scale" in reader.problems[1] and not read_cloud(tmp_path / "a.npz").points.any()
 
 
 def test_a_cloud_without_points_is_legal(tmp_path):
@@ -172,33 +180,17 @@ def test_both_origins_of_an_npz_add_up(tmp_path):
     np.testing.assert_array_equal(cloud.points + cloud.origin, far + own)
 
 
-@pytest.mark.parametrize("origin", [[1, 2], [1, 2, np.nan], ["a", "b", "c"]])
-def test_an_origin_that_is_none_is_refused(tmp_path, origin):
-    np.savez(tmp_path / "a.npz", points=np.ones((2, 3)), origin=origin)
-    with pytest.raises(CloudFileError, match="origin must be 3 numbers"):
-        read_cloud(tmp_path / "a.npz")
-
-
 @pytest.mark.filterwarnings("error")
 def test_a_signaling_nan_is_a_nan_and_no_warning(tmp_path):
     np.full(6, 0x7F800001, np.uint32).tofile(tmp_path / "a.bin")
     assert np.isnan(read_cloud(tmp_path / "a.bin", "y,x,z").points).all()
 
 
-def test_packed_pcd_colors_become_three_columns(tmp_path):
-    pypcd4 = pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
-    rgb = np.array([0x00102030, 0x00FFFE01], np.uint32).view(np.float32)
-    points = np.column_stack([np.ones((2, 3), np.float32), rgb])
-    pypcd4.PointCloud.from_xyzrgb_points(points).save(tmp_path / "a.pcd")
-    cloud = read_cloud(tmp_path / "a.pcd")
-    assert cloud.columns[3:] == ("red", "green", "blue")
-    np.testing.assert_array_equal(cloud.points[:, 3:], [[16, 32, 48], [255, 254, 1]])
-
-
 def test_a_folder_stands_for_its_clouds_sorted_by_name(tmp_path):
-    for name in ("b.bin", "a.npy", "notes.txt", "c.laz"):
+    clouds = ["a.npy", "b.bin", "c.copc.laz", "d.pts"]
+    for name in (*clouds[::-1], "notes.txt", "table.csv"):
         (tmp_path / name).touch()
-    assert [p.name for p in find_clouds([tmp_path])] == ["a.npy", "b.bin", "c.laz"]
+    assert [p.name for p in find_clouds([tmp_path])] == clouds
 
 
 def test_missing_paths_and_folders_without_clouds_are_wrong_use(tmp_path):
@@ -206,11 +198,6 @@ def test_missing_paths_and_folders_without_clouds_are_wrong_use(tmp_path):
         find_clouds([tmp_path / "nowhere"])
     with pytest.raises(WrongUseError, match="holds no point clouds"):
         find_clouds([tmp_path])
-
-
-def test_reading_a_missing_file_is_a_file_error(tmp_path):
-    with pytest.raises(CloudFileError, match="No such file"):
-        read_cloud(tmp_path / "nowhere.npy")
 
 
 def test_the_nuscenes_double_suffix_is_one():

@@ -14,6 +14,7 @@ from torch import nn
 import torchvox
 from torchvox.mapping import PRESETS, NdtModel, OccupancyMap
 from torchvox.mapping import map as mapping
+from torchvox.mapping.regions import outside
 
 CENTER = torch.zeros(1, 3)
 BOX = (-0.9, -0.9, -9.0, 0.9, 0.9, 9.0)
@@ -48,6 +49,26 @@ def test_growth_gives_what_a_large_start_gives(small, layers, device):
     assert_same_bits(tuple(grown.query(seen)), tuple(large.query(seen)))
 
 
+def test_the_factor_of_decay_is_the_nearest():
+    made = OccupancyMap(0.2)
+    for _ in range(9):
+        made.integrate(CENTER + 1.0, CENTER)
+    highest = int(made.extract().logodds * 1024)
+    shares = [0.6, 0.4]  # of 1/65536: 3595 * 19 is above 65536, 3595 * 18 below
+    for share, left in zip(shares, (1, 0), strict=True):
+        other = copy.deepcopy(made)
+        other.decay(math.log2(65536 / (65536 // highest + share)), half_life=1.0)
+        assert int(other.extract().count) == left
+
+
+@pytest.mark.parametrize("axis", range(3))
+def test_a_region_that_ends_or_begins_where_a_box_does_is_outside(axis):
+    steps = torch.arange(-2, 3)
+    keys = sum((steps * (i == axis) + (1 << 20)) << (21 * i) for i in range(3))
+    found = outside(keys, (0.25, [0.0] * 3), [0.0] * 3 + [4.0] * 3)
+    assert found.tolist() == [True, True, False, False, True]
+
+
 def test_a_growth_that_fails_changes_nothing(monkeypatch):
     made = mapped(0, capacity=100)
     before = [tensor.clone() for tensor in (*made.state, made.clock)]
@@ -66,7 +87,7 @@ def test_a_growth_that_fails_changes_nothing(monkeypatch):
 
 def test_what_does_not_fit_raises_or_is_refused_until_there_is_room():
     small = mapped(capacity=50, on_overflow="raise")
-    with pytest.raises(RuntimeError, match="needs at least 61 regions, got capacity=50 and max_t"):
+    with pytest.raises(RuntimeError, match=r"needs at least 61 regions, got capacity=50$"):
         small.integrate(sphere(), CENTER)
     assert small.extract("observed").count == 0 and int(small.clock) == 0
     assert small.integrate(sphere(8), CENTER)[0, 0] == 8
@@ -135,7 +156,7 @@ def test_merging_adds_and_takes_maps_of_one_grid():
     regions = two.evict(older_than=100)
     assert int(two.status[1]) == 0 and two.merge(one)[0, 0] == len(one.read().keys)
     assert two.equal(one) and len(regions.keys) > 60
-    two.insert(regions, "keep")
+    two.insert(regions, merge="keep")
     assert_same_bits((two.query(sphere()).logodds,), (one.query(sphere()).logodds,))
     keys = torchvox.ray_regions(sphere(seed=9), CENTER, 0.2, [0.0] * 3, 3000).keys
     assert OccupancyMap(0.2).allocate(keys[keys >= 0])[0, 3] == (keys >= 0).sum()

@@ -91,6 +91,9 @@ def test_rows_say_what_is_wrong_and_files_are_made_once(drive, tmp_path):
     first = [stage(row) for row in rows]
     made = [path.stat().st_mtime_ns for path in sorted((tmp_path / "p").iterdir())]
     assert first == [stage(row) for row in rows]
+    for some in (first[1:], first[:1], [*first, first[0]]):
+        with pytest.raises(TorchvoxError, match="each of 2 parts must have one row"):
+            merge_parts(some)
     assert made == [path.stat().st_mtime_ns for path in sorted((tmp_path / "p").iterdir())]
     paths[2].write_bytes(b"12345")
     found = stage(rows[0])

@@ -289,7 +289,8 @@ def test_damaged_missing_and_foreign_files_are_refused(tmp_path):
     with pytest.raises(WrongUseError, match=r"with voxel_size 0.2, not 0.3"):
         OccupancyMap(0.3, store=RegionStore(tmp_path))
     facts = json.loads(index.read_text())
-    for text in ("", "[]", '{"parts": []}', json.dumps({**facts, "parts": ["../x"]})):
+    changed = [json.dumps({**facts, "parts": parts}) for parts in ({}, None, 7, ["../x"], [1.5])]
+    for text in ("", "[]", '{"parts": []}', "null", *changed):
         index.write_text(text)
         with pytest.raises(CloudFileError, match=r"index.json is not a readable index of a map"):
             stored(50, tmp_path)

@@ -46,12 +46,6 @@ class Harmful:
         return os.system, ("true",)
 
 
-def test_a_file_that_would_run_code_is_refused(tmp_path):
-    torch.save({"state_dict": {}, "hook": Harmful()}, tmp_path / "bad.pth")
-    with pytest.raises(CheckpointError, match="cannot be read as tensors and plain types"):
-        checkpoints.read(tmp_path / "bad.pth")
-
-
 class Foreign:
     """Of a class that no reader knows."""
 
@@ -142,25 +136,17 @@ def test_numbers_of_numpy_are_plain(tmp_path):
     ("write", "words"),
     [
         (lambda path: None, "does not exist"),
-        (lambda path: path.write_bytes(b"not a checkpoint"), "cannot be read"),
         (lambda path: torch.save({"state_dict": {}}, path), "no checkpoint of torchvox.models"),
+        *(
+            (lambda path, data=data: path.write_bytes(data), r"file\.pt cannot be read")
+            for data in (b"not a checkpoint", b"\x80\x02.", b"", b"PK\3\4", pickle.dumps(print))
+        ),
     ],
 )
 def test_other_files_are_refused_in_a_sentence(write, words, tmp_path):
     write(tmp_path / "file.pt")
     with pytest.raises(CheckpointError, match=words):
         checkpoints.load(tmp_path / "file.pt")
-
-
-def test_a_later_version_and_another_model_are_refused(tmp_path):
-    checkpoints.save(SMALL["classifier"](), tmp_path / "model.pt")
-    content = torch.load(tmp_path / "model.pt", weights_only=True)
-    torch.save({**content, "version": 99}, tmp_path / "later.pt")
-    with pytest.raises(CheckpointError, match="a later one"):
-        checkpoints.load(tmp_path / "later.pt")
-    torch.save({**content, "model": "PointNet3"}, tmp_path / "other.pt")
-    with pytest.raises(CheckpointError, match="no model 'PointNet3'"):
-        checkpoints.load(tmp_path / "other.pt")
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "older layout"])
@@ -181,19 +167,14 @@ def test_any_damage_to_a_file_is_an_error_of_checkpoints(zipped, tmp_path):
             assert "damaged.pt" in str(error)
 
 
-@pytest.mark.parametrize("damaged", [b"\x80\x02.", b"", b"PK\x03\x04", pickle.dumps(print)])
-def test_what_the_reader_of_torch_stumbles_over_is_one_too(damaged, tmp_path):
-    (tmp_path / "damaged.pt").write_bytes(damaged)
-    with pytest.raises(CheckpointError, match=r"damaged\.pt cannot be read"):
-        checkpoints.read(tmp_path / "damaged.pt")
-
-
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
+        ({"version": 99}, "a later one"),
+        ({"model": "PointNet3"}, "no model 'PointNet3'"),
         ({"config": {"num_classes": -1}}, "is damaged"),
         *(({entry: None}, "model.pt") for entry in ("version", "model", "config", "state_dict")),
-        ({"config": {"num_classes": 10**13}}, "is damaged"),
+        ({"config": {"num_classes": 10**18}}, "is damaged"),
         ({"fused": "int32"}, "is damaged"),
         ({"merged": True}, "is damaged: merge_heads: a detector is needed"),
         ({"state_dict": {1: torch.zeros(1)}}, "model.pt"),

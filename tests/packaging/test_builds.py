@@ -24,6 +24,25 @@ from shipping import (
 
 import torchvox
 
+CODE = '#include <stdexcept>\nvoid f() { throw std::runtime_error("f"); }\n'
+
+
+@pytest.mark.parametrize("flags", [(), ("-static-libstdc++",)])
+def test_a_library_with_a_cpp_runtime_of_its_own_is_refused(flags, tmp_path, monkeypatch, capsys):
+    (tmp_path / "a.cpp").write_text(CODE)
+    library = tmp_path / "libtorchvox.so"
+    call(tool("g++"), "-shared", "-fPIC", *flags, tmp_path / "a.cpp", "-o", library)
+    script = ROOT / "configs" / "cmake" / "check_runtime.cmake"
+    check = [tool("cmake"), f"-DLIBRARY={library}", "-P", str(script)]
+    done = subprocess.run(check, capture_output=True, text=True)
+    assert (done.returncode != 0) == bool(flags)
+    assert ("static-libstdc++" in done.stderr) == bool(flags)
+    cli = pytest.importorskip("torchvox.cli", reason="the extra cli is not installed")
+    monkeypatch.setattr("torchvox.cli.doctor.BINDINGS", tmp_path)
+    assert cli.main(["doctor"]) == bool(flags)
+    assert ("libtorchvox.so must share libstdc++.so" in capsys.readouterr().out) == bool(flags)
+
+
 CPU_ONLY_PROGRAM = """
 import json, torch, torchvox
 from torchvox import _C

@@ -2,6 +2,7 @@
 """The commands train, eval and predict, on nets that learn in seconds."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -81,6 +82,8 @@ def test_predict_labels_every_finite_point_of_a_room(command, model, tmp_path):
     assert (np.delete(written["labels"], 7) >= 0).all() and written["names"][0] == "ceiling"
     room[3, 4] = np.nan  # a color
     np.savez("holes.npz", points=room, columns=["x", "y", "z", "red", "green", "blue"])
+    code, _, err = command("predict", "room.npz", "--trust-code", "-m", model, "-o", "room.npz")
+    assert code == 2 and "would replace the file that it is made from" in err
     code, _, err = command("predict", "holes.npz", "--trust-code", "-m", model, "-o", "holes_.npz")
     assert code == 0, err
     room[3, 4] = 0.0
@@ -131,7 +134,11 @@ def test_a_room_without_colors_stops_no_other(command, model, tmp_path):
 
 def test_wrong_use_is_one_sentence_and_exit_code_2(command, model, tmp_path):
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(content()))
+    (tmp_path / "new").mkdir()
+    shutil.copy(model, tmp_path / "new")
+    weights = "new/best.ckpt"
     for arguments, words in (
+        (("train", "run.yaml", f"train.init={weights}", "-o", "new"), "would replace the file"),
         (("train",), "which configuration? There are center_world_small"),
         (("train", "run.yaml", "train.epoch=2"), "did you mean epochs?"),
         (("train", "run.yaml", "-o", "out"), "give --resume"),

@@ -10,6 +10,7 @@ import yaml
 from test_detecting import content
 
 from torchvox.cli import main
+from torchvox.data.folder import Scan
 from torchvox.data.lidar import World
 from torchvox.models import checkpoints
 from torchvox.models.export import export_model
@@ -108,6 +109,11 @@ def test_the_measure_of_the_data_is_printed_gated_and_written(scored, monkeypatc
     assert found["scans"] == 4 and found["NDS"] == 0.25 and found["car/none"] is None
     assert (tmp_path / "out").read_text().startswith("4 ")
     assert scored("best.ckpt", "--at-least", "NDS=0.3")[0] == 1
+    label = tmp_path / "7.txt"
+    label.write_text("truth")
+    monkeypatch.setattr(Measured, "scans", [Scan("7", label, label)], raising=False)
+    code, _, _, err = scored("best.ckpt", "--write", tmp_path)
+    assert code == 2 and "would replace" in err and label.read_text() == "truth"
     assert "NDX: did you mean NDS?" in scored("best.ckpt", "--at-least", "NDX=0.3")[3]
 
 

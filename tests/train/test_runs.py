@@ -2,6 +2,8 @@
 """Training runs: reproducible, resumable, and their checkpoints hold plain things."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -145,6 +147,31 @@ def test_a_run_is_never_written_over(tmp_path):
         run(tmp_path / "run", resume=True, epochs=2)
     with pytest.raises(WrongUseError, match=r"no last\.ckpt to resume from"):
         run(tmp_path / "none", resume=True)
+
+
+def test_a_configuration_that_a_person_wrote_is_kept(tmp_path):
+    (tmp_path / "config.yaml").write_text("base: pointnet2_cls_shapes_small # mine\n")
+    with pytest.raises(WrongUseError, match=r"config\.yaml"):
+        run(tmp_path, epochs=1)
+    assert "mine" in (tmp_path / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(("devices", "first"), [(1, True), (2, False)])
+def test_the_processes_of_one_training_share_its_folder(monkeypatch, devices, first):
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert runs._is_first(make_config(content(devices=devices))) == first
+
+
+def test_one_training_at_a_time_has_a_folder(tmp_path):
+    code = "import sys, time, pathlib; from torchvox._locks import lock\n"
+    code += "with lock(pathlib.Path(sys.argv[1]), wait=False): print(flush=True), time.sleep(99)"
+    other = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
+    assert other.stdout.readline() == b"\n"
+    with pytest.raises(WrongUseError, match="a training which runs now"):
+        run(tmp_path, epochs=1)
+    other.kill()  # which frees the folder
+    other.communicate()
+    run(tmp_path, epochs=1)
 
 
 @pytest.mark.parametrize("trust_code", [False, True])

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import typer
@@ -35,7 +36,8 @@ from torchvox.cli import (
     view,
     voxelize,
 )
-from torchvox.cli.work import leave, sentence
+from torchvox.cli.options import Command
+from torchvox.cli.work import leave, note, sentence
 
 # typer carries click inside or beside itself, depending on its version: take the class from it.
 CommandLineError: type[Any] = typer.BadParameter.__mro__[2]
@@ -89,7 +91,7 @@ def _unread() -> int:
 
 
 def _fail(error: object, code: int) -> int:
-    print(f"torchvox: {sentence(error)}", file=sys.stderr)
+    note(f"torchvox: {sentence(error)}")
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -107,19 +109,20 @@ app = typer.Typer(
     add_completion=False,
 )
 _command: Callable[..., None]
+_add = partial(app.command, cls=Command)
 for _command in (demo.demo, info.info, convert.convert, view.view, downsample.downsample):
-    app.command()(_command)
-app.command("map")(mapping.map_)
+    _add()(_command)
+_add("map")(mapping.map_)
 app.add_typer(datasets.data)
 for _command in (voxelize.voxelize, sample.sample, bev.bev, train.train):
-    app.command()(_command)
-app.command("eval")(evaluate.evaluate)
+    _add()(_command)
+_add("eval")(evaluate.evaluate)
 for _command in (predict.predict, detect.detect):
-    app.command()(_command)
-app.command("import")(importing.import_checkpoint)
+    _add()(_command)
+_add("import")(importing.import_checkpoint)
 app.add_typer(compat.compat)
 for _command in (exporting.export, bench.bench, doctor.doctor):
-    app.command()(_command)
+    _add()(_command)
 
 
 @app.callback(invoke_without_command=True)

@@ -16,7 +16,7 @@ from rich.table import Table
 import torchvox
 from torchvox._errors import TorchvoxError
 from torchvox.cli.bench_table import SCHEMA, machine_line, tables
-from torchvox.cli.options import Device, DeviceChoice
+from torchvox.cli.options import Device, DeviceChoice, check_outputs
 from torchvox.cli.work import console, note, use_device
 
 ROOT = Path(torchvox.__file__).resolve().parents[1]
@@ -56,6 +56,7 @@ def run(output: Path, only: str, growth: bool, alone: bool, device: DeviceChoice
             "the benchmark lies in the source tree, not in the installed package: run make bench "
             "there, or give a results file to show"
         )
+    check_outputs([], {"--output": output})
     where = use_device(device)
     command = [sys.executable, "-m", "benchmarks", "--device", where.type, "--only", only]
     command += ["--out", str(output.absolute())]

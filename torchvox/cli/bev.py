@@ -112,7 +112,7 @@ def _channels(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         kind, _, number = name.partition(":")
-        sliced = kind in ("occupancy", "slices") and number.isdigit() and int(number) > 0
+        sliced = kind in ("occupancy", "slices") and number.isdecimal() and int(number) > 0
         if name not in LABELS and not sliced:
             known = ", ".join([*LABELS, "occupancy:K", "slices:K"])
             raise WrongUseError(f"channel {name!r} is unknown: choose from {known}")
@@ -121,8 +121,8 @@ def _channels(text: str) -> list[str]:
 
 def _cells(text: str) -> tuple[int, int]:
     nx, ny = options.numbers(text, "--size", 2)
-    if nx < 1 or ny < 1 or nx != int(nx) or ny != int(ny):
-        raise WrongUseError(f"--size must be two whole numbers from 1 up, got {text!r}")
+    if not all(1 <= n <= 2**24 and n == int(n) for n in (nx, ny)):
+        raise WrongUseError(f"--size must be two whole numbers from 1 to 2^24, got {text!r}")
     return int(nx), int(ny)
 
 

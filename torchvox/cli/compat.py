@@ -3,50 +3,28 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
+import runpy
+import signal
 import sys
-import sysconfig
 from pathlib import Path
-from typing import Annotated
+from types import ModuleType
+from typing import Annotated, NoReturn
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from torchvox.cli.work import console
+from torchvox._errors import WrongUseError
+from torchvox.cli.work import console, leave
 
 compat = typer.Typer(
     name="compat", help="Code written for other libraries' ops, on torchvox.", no_args_is_help=True
 )
 NAME = "A peer (mmcv, pcdet, ..), or NAME@MODULE where a codebase has it under another name."
-BOOT = Path(__file__).parent.parent / "compat" / "_boot.py"
-STARTS = (
-    "# torchvox compat: {names}\n"
-    "import os; p = {boot!r}; os.path.exists(p) and "  # in one line, as .pth files run them
-    "exec(compile(open(p).read(), p, 'exec'), {{'NAMES': {names!r}}})\n"
-)
-
-
-def _boot_names(names: list[str]) -> str:
-    """What _boot.py reads. Raises WrongUseError for unknown names."""
-    from torchvox.compat import table
-
-    found = []
-    for name in names:
-        name, _, at = name.strip().partition("@")
-        found += [f"{name}:{at}:{next(iter(table.select(name, at or None))).partition('.')[0]}"]
-    return " ".join(found)
-
-
-def _start_file() -> Path:
-    return Path(sysconfig.get_paths()["purelib"]) / "torchvox_compat.pth"
-
-
-def _enabled() -> list[str]:
-    file = _start_file()
-    words = file.read_text().splitlines()[0].split()[3:] if file.exists() else []
-    return ["@".join(filter(None, word.split(":")[:2])) for word in words]
+INTERRUPTED = 130  # exit code
 
 
 @compat.command("scan")
@@ -81,50 +59,48 @@ def scan_(
 @compat.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run(
     command: Annotated[
-        list[str], typer.Argument(metavar="SCRIPT ARGS...", help="As python takes them; -m too.")
+        list[str],
+        typer.Argument(metavar="SCRIPT ARGS...", help="Or -m MODULE ARGS..."),
     ],
     peers: Annotated[str, typer.Option(help=f"Commas between. {NAME}")],
 ) -> None:
-    """Run a Python program, and the processes that it starts, with torchvox in place of peers."""
-    paths = [str(BOOT.parent / "_site"), os.environ.get("PYTHONPATH", "")]
-    os.environ["TORCHVOX_COMPAT"] = _boot_names(peers.split(","))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, *command])
+    """Run a Python program in this process, with torchvox in place of peers.
+
+    Processes that it forks have them too, new interpreters do not: see docs/switching.md.
+    """
+    from torchvox.compat import install
+
+    for peer in peers.split(","):
+        name, _, at = peer.strip().partition("@")
+        install(name, at=at or None)
+    run_program(command)
 
 
-@compat.command()
-def enable(names: Annotated[list[str], typer.Argument(metavar="NAME...", help=NAME)]) -> None:
-    """Put torchvox in place of peers in every process of this environment."""
-    boot = _boot_names([*_enabled(), *(name for name in names if name not in _enabled())])
-    _start_file().write_text(STARTS.format(names=boot, boot=str(BOOT)))
-    print(f"enabled: {', '.join(_enabled())} ({_start_file()})")
-
-
-@compat.command()
-def disable() -> None:
-    """Take back `enable`. Leaves no file."""
-    _start_file().unlink(missing_ok=True)
-    print("disabled")
-
-
-@compat.command()
-def status() -> None:
-    """Show the modules of every peer, and where their names come from in this environment."""
-    from torchvox.compat import table
-    from torchvox.compat._finder import FINDER
-
-    enabled = {name: "enabled" for name in _enabled()}
-    rows = Table("peer", "", "modules", "names", "others", show_edge=False)
-    for peer, facts in table.PEERS.items():
-        modules = table.rows_of(peer)
-        known = [table.literals(row.shim) for row in modules.values()]
-        there = FINDER.elsewhere(facts.root.partition(".")[0]) if facts.root else None
-        names = {name for one in known for name in one.covered}
-        if modules:
-            what = enabled.pop(peer, "")
-            other = "its own" if there else "not covered"
-            rows.add_row(peer, what, str(len(modules)), f"{len(names)} of torchvox", other)
-    for name in enabled:
-        rows.add_row(name, "enabled", "", "", "")
-    console().print(rows)
+def run_program(command: list[str]) -> NoReturn:
+    """Runs what `python COMMAND` runs as `__main__`, and leaves with its exit code."""
+    first, as_module = command[0], command[0] == "-m"
+    if as_module and len(command) == 1:
+        raise WrongUseError("compat run -m needs the name of a module")
+    if not (as_module or os.path.isfile(first)):
+        raise WrongUseError(f"compat run takes SCRIPT or -m MODULE: {first} is no file")
+    if signal.getsignal(signal.SIGTERM) is leave:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.argv = command[as_module:]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.getcwd() if as_module else os.path.dirname(os.path.realpath(first))
+    main = sys.modules["__main__"] = ModuleType("__main__")  # stays, for threads and exit handlers
+    vars(main).update(__builtins__=builtins)
+    code: object = 0
+    try:
+        if as_module:
+            runpy._run_module_as_main(command[1])  # type: ignore[attr-defined]
+        else:
+            main.__file__ = os.path.abspath(first)
+            source = Path(first).read_bytes()
+            exec(compile(source, main.__file__, "exec", dont_inherit=True), vars(main))
+    except SystemExit as error:
+        code = error.code
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    raise SystemExit(code)  # here, without a context: the app looks for one

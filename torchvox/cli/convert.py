@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +15,9 @@ import typer
 
 from torchvox._errors import WrongUseError, short
 from torchvox.cli import options
-from torchvox.cli.work import for_each, note
-from torchvox.io import PointReader, PointTable, create_points, find_clouds, open_points
+from torchvox.cli.notes import note, open_noted
+from torchvox.cli.work import for_each
+from torchvox.io import PointReader, PointTable, create_points, find_clouds
 from torchvox.io.las import WAVES
 from torchvox.io.las_records import LasSource
 from torchvox.io.table import COLORS, colors_8, flat, named
@@ -46,7 +49,10 @@ def convert(
     ] = Depth.auto,
     policy: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=drop", help="Leave a column out; repeatable."),
+        typer.Option(
+            metavar="NAME=drop|scale",
+            help="Leave a column out, or take its 0..1 to 0..65535; repeatable.",
+        ),
     ] = None,
     output: options.Output = options.OUTPUT_FOLDER,
     file_format: Annotated[
@@ -54,7 +60,7 @@ def convert(
     ] = "",
 ) -> None:
     """Convert point clouds between formats, with all columns but those dropped by name."""
-    drop = _dropped(policy or [])
+    rules = _rules(policy or [])
     steps = None if scale is None else np.array(options.numbers(scale, "--scale", 1, 3))
     files = find_clouds(paths)
     targets = options.output_paths(files, output, "", POINT_SUFFIXES, file_format)
@@ -62,64 +68,98 @@ def convert(
         raise WrongUseError("--scale is for .las and .laz outputs")
     for target in targets:
         point_writer(target)
-    read = options.cloud_reader(files, layout, open_points)
+    read = options.cloud_reader(files, layout, open_noted)
     for_each(
-        files, targets, lambda source, target: _one(read(source), target, steps, drop, rgb_depth)
+        files, targets, lambda source, target: _one(read(source), target, steps, rules, rgb_depth)
     )
 
 
-def _dropped(policies: list[str]) -> list[str]:
-    names = []
+def _rules(policies: list[str]) -> dict[str, str]:
+    """Name -> rule of the columns that are not taken as they are."""
+    rules = {}
     for item in policies:
         name, _, rule = item.rpartition("=")
-        if not name or rule != "drop":
-            raise WrongUseError(f"--policy takes NAME=drop here, got {item!r}")
-        names.append(name)
-    return list(dict.fromkeys(names))
+        if not name or rule not in ("drop", "scale"):
+            raise WrongUseError(f"--policy takes NAME=drop or NAME=scale here, got {item!r}")
+        rules[name] = rule
+    return rules
 
 
 def _one(
-    reader: PointReader, target: Path, scale: np.ndarray | None, drop: list[str], depth: Depth
+    reader: PointReader, target: Path, scale: np.ndarray | None, rules: dict[str, str], depth: Depth
 ) -> str:
     name, suffix = reader.path.name, target.suffix.lower()
-    for problem in reader.problems:
-        note(f"{name}: {problem}")
-    if unknown := sorted(set(drop) - reader.columns.keys()):
+    if unknown := sorted(rules.keys() - reader.columns.keys()):
         held = ", ".join(reader.columns) or "none"
         raise WrongUseError(f"{name} has no column {short(unknown[0])}: it has {short(held)}")
+    drop, scaled = ([n for n, rule in rules.items() if rule == r] for r in ("drop", "scale"))
+
+    def taken(table: PointTable) -> PointTable:
+        """The points as they are written, but for the depth of colors."""
+        table = table if suffix in LAS else table.by_value()
+        return _scaled(table, scaled) if scaled else table
+
     kept = [column for column in reader.columns if column not in drop]
-    like = reader.schema.rows(slice(0, 0), kept)
+    like = taken(reader.schema.rows(slice(0, 0), kept))
     like.path = reader.path
-    bits = _color_bits(reader, suffix, depth) if set(COLORS) <= set(kept) else 0
+    bits = _color_bits(reader, like, suffix, depth) if set(COLORS) <= set(kept) else 0
     if bits:
         like = colors_8(like, bits)
         how = "kept as they are" if bits == 8 else "divided by 256"
         chosen = " in the whole cloud" if depth is Depth.auto else ""
         note(f"{name}: colors of {bits} bits{chosen}, {how} for {suffix}")
     if lost := _unheld(like, target):
-        how = " ".join(f"--policy {column}=drop" for column in lost)
-        raise WrongUseError(f"{target}: {suffix} does not hold {', '.join(lost)}: drop by {how}")
+        how = " ".join(f"--policy {_quoted(f'{column}=drop')}" for column in lost)
+        held = ", ".join(map(short, lost))
+        raise WrongUseError(f"{target}: {suffix} does not hold {held}: drop by {how}")
     _say_what_changes(reader, like, suffix, scale)
     offset = None
     if suffix in LAS and like.scale is None and reader.box is not None:
         offset = np.floor(reader.box[0])
     with create_points(target, like, scale=scale, offset=offset) as writer:
         for chunk in reader.chunks(columns=kept):
+            chunk = taken(chunk)
             writer.append(colors_8(chunk, bits) if bits else chunk)
-    columns = f" with {', '.join(kept)}" if kept else ""
+    for problem in writer.problems:
+        note(f"{target.name}: {problem}")
+    columns = f" with {short(', '.join(kept))}" if kept else ""
     return (
         f"{name}: {reader.count:,} points{columns}; dropped: {', '.join(drop) or 'none'}; "
         f"wrote {target}"
     )
 
 
-def _color_bits(reader: PointReader, suffix: str, depth: Depth) -> int:
+def _quoted(word: str) -> str:
+    """A word as a shell takes it."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + word.encode("unicode_escape").decode().replace("'", "\\'") + "'"
+
+
+def _scaled(table: PointTable, names: list[str]) -> PointTable:
+    """The points with columns from 0 to 1 as whole numbers from 0 to 65535."""
+    attributes, steps = dict(table.attributes), dict(table.steps)
+    for name in names:
+        values = table.values(name).astype(np.float64)
+        if not ((values >= 0) & (values <= 1)).all():
+            raise WrongUseError(
+                f"--policy {short(name)}=scale is for values from 0 to 1, got {values.min()} to "
+                f"{values.max()}"
+            )
+        attributes[name] = np.rint(values * 65535).astype(np.uint16)
+        steps.pop(name, None)
+    return replace(table, attributes=attributes, steps=steps)
+
+
+def _color_bits(reader: PointReader, like: PointTable, suffix: str, depth: Depth) -> int:
     """8 or 16: the bits of colors that must become 8; 0 where they need not."""
-    types = {reader.columns[color] for color in COLORS}
+    types = {like.columns[color] for color in COLORS}
     whole = all(type_.kind in "iu" for type_ in types)
     if suffix not in COLORS_8 or types == {np.dtype(np.uint8)} or not whole:
         return 0
-    return (reader.color_depth or 0) if depth is Depth.auto else int(depth.value)
+    if depth is not Depth.auto:
+        return int(depth.value)
+    return (reader.color_depth or 16) if types == {reader.columns[c] for c in COLORS} else 16
 
 
 def _unheld(like: PointTable, target: Path) -> list[str]:
@@ -143,6 +183,14 @@ def _say_what_changes(
     reader: PointReader, like: PointTable, suffix: str, scale: np.ndarray | None
 ) -> None:
     changes = []
+    steps = [name for name in like.attributes if name in reader.schema.steps.keys() - like.steps]
+    if steps:
+        nones = [name for name in steps if name in reader.no_data]
+        kept = f"; what stands for no value in {short(', '.join(nones))} too" * bool(nones)
+        changes.append(f"{short(', '.join(steps))} become stored * scale + offset{kept}")
+    angles = "scan_angle" in like.attributes and "scan_angle" not in like.steps
+    if suffix in LAS and angles and not isinstance(like.source, LasSource):
+        changes.append("scan_angle is taken as degrees and rounded to steps of 0.006")
     if reader.crs and suffix not in (*LAS, ".npz"):
         changes.append("the coordinate reference system is not kept")
     if suffix in LAS and like.scale is None and scale is None:

@@ -22,7 +22,7 @@ data = typer.Typer(name="data", help="Data sets for training.", no_args_is_help=
 LARGEST, TURNS = 60.0, 12.6  # m of an edge, rad of a yaw: beyond, surely in other units
 
 
-@data.command()
+@data.command(cls=options.Command)
 def check(
     folder: Annotated[Path, typer.Argument(help="With points/ and boxes/, or of KITTI's form.")],
     classes: Annotated[
@@ -82,7 +82,7 @@ def _rows(scans: ScanFolder, index: int, known: list[str] | None) -> list[tuple[
     return list(zip(found.names, rows, strict=True))
 
 
-@data.command("export-kitti")
+@data.command("export-kitti", cls=options.Command)
 def export_kitti(
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
     train: Annotated[int, typer.Option(min=0, help="Frames for training.")] = 80,

@@ -24,6 +24,8 @@ from torchvox.data.drive import generate_drive
 from torchvox.data.scene import generate_scan
 from torchvox.io import Grid, PointCloud
 
+PICTURES = ["overview", "bev_height", "bev_intensity", "voxel_density", "samples"]
+PICTURES += ["downsample", "map"]
 DEMO_GRID = "sweep_02"  # of the generated scan; the grid of a file is derived from its points
 DRIVE: dict[str, Any] = {"scans": 8, "azimuths": 900, "step": 1.9}  # past the junction
 DRIVE_RANGE = (-40.0, -40.0, -1.0, 60.0, 40.0, 6.0)
@@ -64,6 +66,7 @@ def demo(
 ) -> None:
     """Scan -> voxelize -> furthest point sample -> bird's-eye view, with pictures."""
     require("matplotlib", "to draw pictures")
+    options.check_outputs([scan], {"--output": [output / f"{name}.png" for name in PICTURES]})
     if scan is None and point_cloud_range is None:
         grid = grid or DEMO_GRID
     choose = options.grid_chooser(grid, voxel_size, point_cloud_range)

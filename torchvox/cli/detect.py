@@ -58,6 +58,8 @@ def detect(
     if plot is not None:
         drawn_to = options.output_paths(files, plot, "boxes", (".png",), None)
         pictures = dict(zip(targets, drawn_to, strict=True))
+    outputs = {"--output": targets, "--plot": pictures.values()}
+    options.check_outputs([*files, model], outputs)
     read = options.cloud_reader(files, layout)
     where = use_device(device)
     runner = load_runner(model, where)

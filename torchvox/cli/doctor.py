@@ -13,6 +13,7 @@ from rich.table import Table
 
 import torchvox
 from torchvox._extras import EXTRAS
+from torchvox._library import BINDINGS, own_runtime
 from torchvox.cli.work import build_facts, console
 
 GOOD, BAD, ABSENT = "[green]ok[/green]", "[red]broken[/red]", "[yellow]absent[/yellow]"
@@ -31,8 +32,15 @@ def doctor() -> None:
     extras, absent = _extras()
     out.print(_table("extras", extras))
     if absent:
-        advice.append(f'for what is absent: pip install "torchvox[{",".join(absent)}]"')
+        advice.append(f"for what is absent: pip install {' '.join(absent)}")
     checks, healthy = _try_ops()
+    apart = [path for path in sorted(BINDINGS.rglob("lib*.so")) if own_runtime(path)]
+    if apart:
+        healthy = False
+        advice.append(
+            f"{', '.join(path.name for path in apart)} must share libstdc++.so with torch, or the "
+            "first error ends the process: build again without -static-libstdc++"
+        )
     out.print(_table("ops", checks))
     for line in advice:
         out.print(f"[yellow]->[/yellow] {line.replace('[', chr(92) + '[')}", soft_wrap=True)
@@ -95,15 +103,15 @@ def _gpus(advice: list[str]) -> list[tuple[str, str]]:
 
 
 def _extras() -> tuple[list[tuple[str, str]], list[str]]:
-    """Rows for the table, and the extras of which something is absent."""
+    """Rows for the table, and the packages that are absent."""
     rows, absent = [], []
     for module, (package, extra) in EXTRAS.items():
         if util.find_spec(module) is None:
             rows.append((package, f"{ABSENT} (extra {extra})"))
-            absent.append(extra)
+            absent.append(package)
         else:
             rows.append((package, f"{metadata.version(package)} (extra {extra})"))
-    return rows, sorted(set(absent))
+    return rows, absent
 
 
 def _try_ops() -> tuple[list[tuple[str, str]], bool]:

@@ -7,32 +7,46 @@ import concurrent.futures
 import contextlib
 import json
 import multiprocessing
+import multiprocessing.connection
+import os
 import re
 import signal
+import threading
+import time
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import torch
 import typer
-from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from torchvox._bytes import number_of_bytes
 from torchvox._errors import WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import numbers
-from torchvox.cli.work import for_each, leave, milliseconds, note, use_device, warn_of_none
+from torchvox.cli.work import (
+    TERMINATED,
+    console,
+    for_each,
+    leave,
+    milliseconds,
+    note,
+    use_device,
+    warn_of_none,
+)
 from torchvox.filter import ORIGINS, FilterJob, FilterOptions
 from torchvox.io import find_clouds, open_points
+from torchvox.io.table import union_box
 from torchvox.io.writers import POINT_SUFFIXES, point_writer, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 REPORT_SCHEMA = 1
+GRACE = 3.0  # seconds
 
 
 class Keep(str, Enum):
@@ -138,20 +152,19 @@ def downsample(
         max_points=most,
         min_points=min_points,
         layout_of_file=layout,
-        bounds=None if bounds is None else numbers(bounds, "--bounds", 6),
+        bounds=None if bounds is None else options.box(bounds, "--bounds"),
         drop_withheld=drop_withheld,
         salvage=salvage,
         memory_limit=limit,
     )
-    files = find_clouds(paths)
-    options.check_file(report, "--report")
-    options.check_file(trace, "--trace")
+    inputs = files = find_clouds(paths)
     if merge:
-        files, targets = files[:1], [_merged(output)]
-        sources = {files[0]: find_clouds(paths)}
+        files = inputs[:1]
+        targets, sources = [_merged(files[0], output)], {files[0]: inputs}
     else:
         targets = options.output_paths(files, output, "downsampled", POINT_SUFFIXES, file_format)
         sources = {path: [path] for path in files}
+    options.check_outputs(inputs, {"--output": targets, "--report": report, "--trace": trace})
     if trace is not None and len(files) > 1:
         raise WrongUseError(f"--trace is one file, but there are {len(files)} inputs")
     for target in targets:
@@ -182,13 +195,11 @@ def downsample(
             facts.append({"inputs": [str(path) for path in sources[source]], "error": str(error)})
             raise
         facts.append(done)
-        for problem in done["problems"]:
+        for problem in (*done["problems"], *done.get("notes", ())):
             note(f"{source.name}: {problem}")
         if given.bounds and done["points"] and not done["voxels"]:
             boxes = [open_points(path, layout, salvage=salvage).box for path in sources[source]]
-            held = [box for box in boxes if box is not None]
-            box = np.stack([np.min(held, axis=0)[0], np.max(held, axis=0)[1]]) if held else None
-            warn_of_none(source.name, box, given.bounds)
+            warn_of_none(source.name, union_box(boxes), given.bounds)
         if salvage and done["problems"]:
             broken.append(source)
         return _line(done, where)
@@ -228,6 +239,10 @@ def _line(done: dict[str, Any], where: torch.device) -> str:
     dropped = "; ".join(f"{n:,} {why}" for why, n in done["dropped"].items()) or "none"
     if columns := done["dropped_columns"]:
         dropped += f"; columns {', '.join(columns)}"
+    if columns := done["averaged_columns"]:
+        dropped += f"; averaged: {', '.join(columns)}"
+    if columns := done["small_columns"]:
+        dropped += f"; rounded to 2^-32, as all values are below 2^-20: {', '.join(columns)}"
     threads = f", {torch.get_num_threads()} threads" if where.type == "cpu" else ""
     inexact = "" if done["exact_cells"] else "; cells of rounded coordinates"
     read, filtered, write = (
@@ -254,13 +269,13 @@ def _bar(files: int) -> Iterator[Callable[[str, int], Callable[[int], None]]]:
         TaskProgressColumn(),
         TimeRemainingColumn(),
     )
-    screen = Console(stderr=True)
+    screen = console(stderr=True)
     with Progress(
         *columns, console=screen, transient=True, disable=files > 1 or not screen.is_terminal
     ) as bar:
 
         def started(name: str, points: int) -> Callable[[int], None]:
-            task = bar.add_task(name, total=points)
+            task = bar.add_task(escape(name), total=points)
             return lambda done: bar.advance(task, done)
 
         yield started
@@ -277,6 +292,7 @@ def _spawned(
     devices = [given.device]
     if where.type == "cuda":
         devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    jobs = max(1, min(jobs, len(todo)))
     threads = max(1, torch.get_num_threads() // jobs)
     context = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(jobs, context, _worker, (threads,))
@@ -298,12 +314,29 @@ def _spawned(
 
 def _worker(threads: int) -> None:
     torch.set_num_threads(threads)
-    signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, leave)  # last: the pool reports what is raised in here
+
+
+def _end_with_parent() -> None:
+    """Ends this process when its parent is gone, killed too, so that temporary files vanish."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)  # a call into C++ takes no signal before its end
+        os._exit(TERMINATED)
 
 
 def _job(source: Path, target: Path, given: FilterOptions) -> dict[str, Any]:
-    return FilterJob([source], given).run(target)
+    try:
+        return FilterJob([source], given).run(target)
+    except SystemExit:
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():
+            os._exit(TERMINATED)  # else the pool goes on to the next file
+        raise
 
 
 # ---- options ------------------------------------------------------------------------------------
@@ -325,7 +358,7 @@ def _rule(text: str) -> tuple[str, str]:
     return name, rule
 
 
-def _merged(output: Path) -> Path:
+def _merged(first: Path, output: Path) -> Path:
     if output.suffix == "" or output.is_dir():
         raise WrongUseError(f"--merge makes one file: --output must name it, got {output}")
-    return options.output_paths([output], output, "points", POINT_SUFFIXES, "")[0]
+    return options.output_paths([first], output, "points", POINT_SUFFIXES, "")[0]

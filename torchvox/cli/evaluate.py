@@ -19,7 +19,7 @@ from rich.table import Table
 from torchvox._configs import unknown_key
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._extras import require
-from torchvox.cli.options import Device, DeviceChoice, TrustCode, check_file
+from torchvox.cli.options import Device, DeviceChoice, TrustCode, check_outputs
 from torchvox.cli.train import Overrides
 from torchvox.cli.work import console, use_device
 from torchvox.io.writers import write_text
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torchvox.viz import Panel
 
 CLOUDS, WRONG = 48, 16  # clouds in the picture, and how many of them may be wrong
+PICTURES = ("predictions", "confusion", "precision_recall", "recall_by_range")
 BATCH = 8  # scans that a detector sees at a time
 METRICS = {  # of torchvox.train.metrics.scores, with their names in print
     "accuracy": "accuracy",
@@ -76,6 +77,12 @@ def evaluate(
 ) -> None:
     """Evaluate a trained model on held-back data: accuracy and IoU, over all and per class; of
     detectors average precision."""
+    if split not in ("train", "val"):
+        raise WrongUseError(f"--split must be train or val, got {split!r}")
+    gates = [_gate(text) for text in at_least or []]
+    drawn = [] if pictures is None else [pictures / f"{name}.png" for name in PICTURES]
+    inputs = [checkpoint, Path(data_of or checkpoint)]
+    check_outputs(inputs, {"--json": results, "--pictures": drawn})
     from torchvox.models.detection.running import load_form
     from torchvox.train import evaluate as evaluate_all
     from torchvox.train import load_checkpoint, load_config
@@ -83,10 +90,6 @@ def evaluate(
     from torchvox.train.config import change_config
     from torchvox.train.metrics import class_scores, scores
 
-    if split not in ("train", "val"):
-        raise WrongUseError(f"--split must be train or val, got {split!r}")
-    gates = [_gate(text) for text in at_least or []]
-    check_file(results, "--json")
     if pictures is not None:
         require("matplotlib", "to draw pictures")
     where = use_device(device)
@@ -142,6 +145,10 @@ def _evaluate_boxes(
         _check_names(gates, ["map", "map_strict", *map("/".join, levels)])
     if write is not None and not hasattr(data, "write"):
         raise WrongUseError(f"--write: {config.data.kind} has no form of results of its own")
+    if write is not None:
+        scans = getattr(data, "scans", ())
+        written = [write / f"{scan.name}.txt" for scan in scans] or [write / "results_nusc.json"]
+        check_outputs([scan.boxes for scan in scans], {"--write": written, "--json": results})
     start = time.perf_counter()
     told = evaluate_detector(model, data, classes, *how)
     measured = data.measure(told.found) if hasattr(data, "measure") else {}

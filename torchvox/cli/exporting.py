@@ -11,7 +11,7 @@ import torch
 import typer
 
 from torchvox._errors import TorchvoxError, WrongUseError
-from torchvox.cli.options import Device, DeviceChoice, check_model
+from torchvox.cli.options import Device, DeviceChoice, check_model, check_outputs
 from torchvox.cli.work import console, use_device
 from torchvox.io import atomic_path
 
@@ -72,9 +72,7 @@ def export(
         )
     check_model(model)
     target = output or model.with_name(model.stem + programs.FORMATS[kind])
-    if target.is_dir() or (target.exists() and model.exists() and target.samefile(model)):
-        what = "a folder" if target.is_dir() else "the model itself"
-        raise WrongUseError(f"--output must be a file for the program, got {target}, {what}")
+    check_outputs([model], {"--output": target})
     where = use_device(device)
     network = checkpoints.load(named_file(model))
     if is_fused(network):

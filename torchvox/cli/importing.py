@@ -13,7 +13,7 @@ from rich.table import Table
 
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._yaml import read_yaml
-from torchvox.cli.options import check_file, check_model
+from torchvox.cli.options import check_model, check_outputs
 from torchvox.cli.work import console
 from torchvox.io.writers import write_text
 
@@ -86,8 +86,8 @@ def import_checkpoint(
     names = [one.name for one in LAYOUTS]
     if layout not in (None, *names):
         raise WrongUseError(f"--layout must be one of {', '.join(names)}, got {layout!r}")
-    check_file(output, "--output")
-    check_file(report_file, "--report")
+    outputs = {"--output": output, "--report": report_file}
+    check_outputs([checkpoint, config, original], outputs)
     check_model(checkpoint)
     imported = convert(checkpoint, layout, _settings(config, values or []), _declared(original))
     report = parity(imported) if verify else smoke(imported)

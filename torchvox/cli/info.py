@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +68,7 @@ def _describe(reader: PointReader, header: bool, voxel_sizes: bool) -> None:
     for name, column in found.columns.items():
         numbers = (column.low, column.median(), column.high)
         shown = ("-" if v is None else f"{v:,.3f}" for v in numbers)
-        table.add_row(escape(name), *shown, f"{column.missing:,}")
+        table.add_row(escape(short(name)), *shown, f"{column.missing:,}")
     out.print(table)
     out.print(
         f"finite    {found.finite:,} of {reader.count:,} points: {found.lost:,} are not finite"
@@ -92,7 +93,7 @@ def _describe(reader: PointReader, header: bool, voxel_sizes: bool) -> None:
 def _facts(reader: PointReader) -> list[tuple[str, str]]:
     """What is known without reading points."""
     schema, box = reader.schema, reader.header_box
-    columns = ", ".join(f"{name} {_type(type_)}" for name, type_ in reader.columns.items())
+    columns = ", ".join(f"{short(name)} {_type(t)}" for name, t in reader.columns.items())
     facts = [
         ("format", _format(reader)),
         ("points", f"{reader.count:,}"),
@@ -107,6 +108,9 @@ def _facts(reader: PointReader) -> list[tuple[str, str]]:
     if schema.scale is not None and schema.offset is not None:
         scale, offset = (" ".join(f"{v:g}" for v in a) for a in (schema.scale, schema.offset))
         facts.append(("scale", f"{scale}, offset {offset}"))
+    for name, pair in schema.steps.items():
+        scale, offset = (" ".join(f"{v:g}" for v in a) for a in pair)
+        facts.append(("steps", f"{short(name)} {scale}, offset {offset}"))
     if reader.crs:
         facts.append(("crs", _crs_name(reader.crs)))
     return facts + [("problem", problem) for problem in reader.problems]
@@ -174,13 +178,20 @@ def _statistics(reader: PointReader) -> Statistics:
 
 def _points(reader: PointReader) -> torch.Tensor:
     chunks: list[PointTable] = [reader.schema, *reader.chunks(columns=())]
-    return torch.from_numpy(np.concatenate([chunk.world() for chunk in chunks]))
+    points = torch.from_numpy(np.concatenate([chunk.world() for chunk in chunks]))
+    return points[points.isfinite().all(1)]
+
+
+def _tenth(points: torch.Tensor) -> float | None:
+    """The voxel size that keeps a tenth of the points; None where they are all in one place."""
+    extent = float((points.amax(0) - points.amin(0)).max()) if len(points) else 0.0
+    return suggest_voxel_size(points) if 0 < extent < math.inf else None
 
 
 def _size_table(reader: PointReader) -> Any:
     points = _points(reader)
-    points = points[points.isfinite().all(1)]
-    size = suggest_voxel_size(points)
+    if (size := _tenth(points)) is None:
+        return "voxel sizes are not suggested: the points do not differ by a finite extent"
     extent = float((points.amax(0) - points.amin(0)).max())
     finest = max(size / 4, extent / 2**19)  # which 21 bits hold at every level
     unit = escape(reader.schema.unit)
@@ -198,8 +209,9 @@ def _line(reader: PointReader, header: bool, voxel_sizes: bool) -> str:
     box = reader.header_box if header else reader.box
     spans = zip("xyz", *box, strict=True) if box is not None else ()
     bounds = "  ".join(f"{axis} {low:.1f}..{high:.1f}" for axis, low, high in spans)
-    columns = ",".join(("x", "y", "z", *reader.columns))
+    columns = ",".join(("x", "y", "z", *map(short, reader.columns)))
     line = f"{reader.path.name}  {reader.count:,} points  {columns}  {bounds}"
     if voxel_sizes and not header:
-        line += f"  a tenth at {suggest_voxel_size(_points(reader)):g} {reader.schema.unit}"
+        size = _tenth(_points(reader))
+        line += f"  a tenth at {size:g} {reader.schema.unit}" if size else "  no extent"
     return line

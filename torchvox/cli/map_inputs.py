@@ -55,7 +55,10 @@ def checked(options_: dict[str, Any], rays: dict[str, Any]) -> OccupancyMap:
         nothing = torch.zeros((0, 3), device=made.status.device)
         made.integrate(nothing, nothing.new_zeros((1, 3)), **rays)
     except ValueError as error:
-        raise WrongUseError(str(error)) from error
+        words = str(error)
+        if "store" in options_:  # whose capacity --memory says
+            words = words.replace("OccupancyMap: capacity", "--memory")
+        raise WrongUseError(words) from error
     return made
 
 
@@ -139,7 +142,7 @@ def _timed(reader: PointReader, seconds: float | None) -> Iterator[tuple[np.ndar
     """Points [n, 3] and times [n] of each batch: a chunk of the file, or the points of so many
     seconds, counted from 0, wherever in the file they are."""
     tables = reader.chunks(columns=("gps_time",))
-    chunks = ((t.world(), t.attributes["gps_time"].astype(np.float64)) for t in tables)
+    chunks = ((t.world(), t.values("gps_time").astype(np.float64)) for t in tables)
     if seconds is None:
         yield from chunks
         return

@@ -9,7 +9,6 @@ import numpy as np
 
 from torchvox._errors import WrongUseError
 from torchvox._extras import require
-from torchvox.cli import options
 from torchvox.io.writers import write_whole
 from torchvox.mapping import MapVoxels, OccupancyMap
 from torchvox.mapping.files import VOXELS, write_points
@@ -27,6 +26,8 @@ def output_files(output: Path, page: bool, ros_yaml: bool) -> list[Path]:
         raise WrongUseError(f"{output}: maps are written as {', '.join(SUFFIXES)}")
     if ros_yaml and suffix != ".png":
         raise WrongUseError(f"--ros-yaml needs a .png as --output, got {output}")
+    if ros_yaml and not output.name.encode(errors="replace").decode() == output.name:
+        raise WrongUseError(f"--ros-yaml needs a name in UTF-8, got {output!r}")
     if suffix in (".las", ".laz"):
         require("laspy", "to write LAS files")
     targets = [output]
@@ -34,8 +35,6 @@ def output_files(output: Path, page: bool, ros_yaml: bool) -> list[Path]:
         targets.append(output.with_suffix(".html"))
     if ros_yaml:
         targets.append(output.with_suffix(".yaml"))
-    for target in targets:
-        options.check_file(target, "--output")
     return targets
 
 

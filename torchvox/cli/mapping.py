@@ -27,9 +27,10 @@ from torchvox.cli.map_inputs import (
     posed_batches,
 )
 from torchvox.cli.map_outputs import MAPS, SUFFIXES, output_files, write_outputs
+from torchvox.cli.notes import open_noted
 from torchvox.cli.options import numbers
 from torchvox.cli.work import attempt_each, choose_device, console, milliseconds, note, spans
-from torchvox.io import find_clouds, open_points
+from torchvox.io import find_clouds
 from torchvox.mapping import PRESETS, OccupancyMap, RegionStore
 from torchvox.mapping.files import is_map
 
@@ -148,7 +149,9 @@ def map_(
     device: options.Device = options.DeviceChoice.auto,
 ) -> None:
     """Map the space around a sensor from scans and poses; merge maps, draw and convert them."""
+    files = find_clouds(paths)
     targets = output_files(output, page, ros_yaml)
+    options.check_outputs([*files, poses, trajectory, extrinsic], {"--output": targets})
     height = None if cut is None else numbers(cut, "--slice", 2)
     if height is not None and not height[0] < height[1]:
         raise WrongUseError(f"--slice must go up, got {cut}")
@@ -156,7 +159,6 @@ def map_(
         raise WrongUseError(f"--threshold must be between 0 and 1, got {threshold:g}")
     if (cut or select) and set(MAPS) >= {path.suffix.lower() for path in targets}:
         raise WrongUseError(f"{output}: a map is written whole: leave --slice and --select out")
-    files = find_clouds(paths)
     maps, graphs = all(map(is_map, files)), all(map(is_graph, files))
     if not (maps or graphs) and any(is_graph(path) or is_map(path) for path in files):
         raise WrongUseError("inputs must be all maps, all .graph files, or all scans")
@@ -193,7 +195,7 @@ def map_(
         if graphs:
             sources = [partial(graph_batches, path) for path in files]
         else:
-            read = options.cloud_reader(files, layout, open_points)
+            read = options.cloud_reader(files, layout, open_noted)
             moving = max_gap, batch_seconds
             sources = posed_batches(files, read, poses, trajectory, extrinsic, relative, *moving)
         common |= {"voxel_size": 0.1 if voxel_size is None else voxel_size}
@@ -203,7 +205,7 @@ def map_(
         limits = {"min_range": min_range, "max_range": max_range}
         rays: dict[str, Any] = {name: v for name, v in limits.items() if v is not None}
         if bounds is not None:
-            rays["point_cloud_range"] = list(numbers(bounds, "--range", 6))
+            rays["point_cloud_range"] = list(options.box(bounds, "--range"))
         made = checked(common, rays)
         failed = attempt_each(files, lambda i: integrate(made, sources[i](), rays, tally))
     if failed == len(files):

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from torchvox._errors import WrongUseError
+from torchvox._errors import WrongUseError, check_box
 from torchvox._extras import require
-from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, grid_names, load_grid, read_cloud
+from torchvox.cli.notes import read_noted
+from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, grid_names, load_grid
 from torchvox.io.cloud import origin_of_range
 from torchvox.io.layouts import layout_choices, parse_layout
 
@@ -81,6 +84,19 @@ Output = Annotated[
 ]
 
 
+class Command(TyperCommand):
+    """A command that refuses `-` as a file, and whole numbers beyond 64 bits, in any option."""
+
+    def invoke(self, context: Any) -> Any:
+        for parameter in self.params:
+            option, value = parameter.opts[0], context.params.get(parameter.name or "")
+            if isinstance(value, Path) and str(value) == "-":
+                raise WrongUseError(f"{option} - is not stdin or stdout: give the name of a file")
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise WrongUseError(f"{option} must fit into 64 bits, got {value}")
+        return super().invoke(context)
+
+
 def numbers(text: str, option: str, *counts: int) -> tuple[float, ...]:
     """Parse "0.2" or "0.2,0.2,4"; counts are the lengths allowed. Raises WrongUseError."""
     try:
@@ -93,8 +109,16 @@ def numbers(text: str, option: str, *counts: int) -> tuple[float, ...]:
     return values
 
 
+def box(text: str, option: str) -> tuple[float, ...]:
+    """The six numbers of "x0,y0,z0,x1,y1,z1", none of them NaN, none falling. Raises
+    WrongUseError."""
+    values = numbers(text, option, 6)
+    check_box(values, option)
+    return values
+
+
 def cloud_reader(
-    files: list[Path], layout: str | None, read: Callable[..., Any] = read_cloud
+    files: list[Path], layout: str | None, read: Callable[..., Any] = read_noted
 ) -> Callable[[Path], Any]:
     """`read` for these inputs. Of many, those that name their columns go without --layout.
 
@@ -133,10 +157,10 @@ class GridChoice:
     voxel_size: tuple[float, ...] | None = None
 
     def read(self, path: Path, layout: str | None = None) -> PointCloud:
-        """`read_cloud`; clouds in a fixed grid share their origin, whatever their own place."""
+        """`read_noted`; clouds in a fixed grid share their origin, whatever their own place."""
         if self.fixed is None:
-            return read_cloud(path, layout)
-        return read_cloud(path, layout, origin=origin_of_range(self.fixed.point_cloud_range))
+            return read_noted(path, layout)
+        return read_noted(path, layout, origin=origin_of_range(self.fixed.point_cloud_range))
 
     def __call__(self, cloud: PointCloud) -> Grid:
         """The grid in the coordinates of `cloud.points`."""
@@ -181,11 +205,36 @@ def check_model(path: Path) -> None:
         raise WrongUseError(f"the model {path} {what}")
 
 
-def check_file(path: Path | None, option: str) -> None:
-    """Raises WrongUseError for an output that is there and is no file to replace."""
-    if path is not None and path.exists() and not path.is_file():
-        what = "a folder" if path.is_dir() else "no regular file"
-        raise WrongUseError(f"{option} must be a file, got {path}, {what}")
+def check_outputs(
+    inputs: Iterable[Path | None], outputs: Mapping[str, Path | Iterable[Path] | None]
+) -> None:
+    """Raises WrongUseError for an output that is an input or another output, by whatever name, and
+    for one that is there and is no file to replace. outputs: options -> their files."""
+    taken: dict[object, str] = {}
+    for source in filter(None, inputs):
+        taken |= dict.fromkeys(_identities(source), f"the file that it is made from, {source}")
+    places: dict[Path, str] = {}
+    for option, paths in outputs.items():
+        for path in [paths] if isinstance(paths, Path) else paths or ():
+            if path.exists() and not path.is_file():
+                what = "a folder" if path.is_dir() else "no regular file"
+                raise WrongUseError(f"{option} must be a file, got {path}, {what}")
+            name, keys = f"{option} {path}", _identities(path)
+            if other := next((taken[key] for key in keys if key in taken), None):
+                raise WrongUseError(f"{name} would replace {other}: give another name")
+            taken |= dict.fromkeys(keys, name)
+            places[Path(os.path.realpath(path))] = name
+    for place, name in places.items():
+        if folder := next((places[parent] for parent in place.parents if parent in places), None):
+            raise WrongUseError(f"{name} would lie in {folder}: give another name")
+
+
+def _identities(path: Path) -> list[object]:
+    """What any two names of one file have in common: its resolved path, and its number."""
+    keys: list[object] = [os.path.realpath(path)]
+    if path.exists():
+        keys.append((path.stat().st_dev, path.stat().st_ino))
+    return keys
 
 
 def output_paths(
@@ -213,17 +262,18 @@ def output_paths(
             raise WrongUseError(f"--format {file_format} and --output {output} contradict")
         if len(inputs) > 1:
             raise WrongUseError(f"{output} is one file, but there are {len(inputs)} inputs")
-        check_file(output, "--output")
-        return [output]
-    if output.exists() and not output.is_dir():
-        raise WrongUseError(f"--output must be a folder or {', '.join(formats)}, got {output}")
-    middle = f".{kind}" if kind else ""
-    paths = [
-        output
-        / f"{cloud_stem(path)}{middle}{path.suffix.lower() if file_format == '' else default}"
-        for path in inputs
-    ]
+        paths = [output]
+    else:
+        if output.exists() and not output.is_dir():
+            raise WrongUseError(f"--output must be a folder or {', '.join(formats)}, got {output}")
+        middle = f".{kind}" if kind else ""
+        paths = [
+            output
+            / f"{cloud_stem(path)}{middle}{path.suffix.lower() if file_format == '' else default}"
+            for path in inputs
+        ]
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
         raise WrongUseError(f"two inputs would both write {twice}: run them one by one")
+    check_outputs(inputs, {"--output": paths})
     return paths

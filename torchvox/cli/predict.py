@@ -60,6 +60,7 @@ def predict(
     if trained.config.task == "parts":
         number_of_category(trained, category)  # refuses an unknown one
     targets = options.output_paths(files, output, "labels", FORMATS, file_format)
+    options.check_outputs([*files, model], {"--output": targets})
     for_each(files, targets, lambda src, dst: _label(trained, src, dst, read(src), category))
 
 

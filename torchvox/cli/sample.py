@@ -38,7 +38,7 @@ def sample(
     device: options.Device = options.DeviceChoice.auto,
 ) -> None:
     """Choose points that cover a cloud evenly: each next one is furthest from those chosen."""
-    if start != "random" and not start.isdigit():
+    if start != "random" and not start.isdecimal():
         raise WrongUseError(f"--start must be random or an index from 0 up, got {start!r}")
     first = start if start == "random" else int(start)
     files = find_clouds(paths)

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from torchvox._errors import InterruptedWorkError, WrongUseError
+from torchvox.cli.options import check_outputs
 
 Overrides = Annotated[
     list[str] | None,
@@ -42,7 +43,7 @@ def train(
     from torchvox.train import Config, fit, load_config
     from torchvox.train.config import config_names
     from torchvox.train.logs import say
-    from torchvox.train.runs import epochs_of
+    from torchvox.train.runs import FILES, epochs_of
 
     if print_schema:
         return print(json.dumps(Config.model_json_schema(), indent=1))
@@ -52,6 +53,9 @@ def train(
     if print_config:
         return print(resolved.text(), end="")
     folder = output or Path("runs") / Path(config).stem
+    if resolved.train.init is not None and not resume:
+        weights = Path(resolved.train.init)
+        check_outputs([weights], {"--output": [folder / name for name in FILES]})
     try:
         found = fit(resolved, folder, resume=resume)
     except KeyboardInterrupt:

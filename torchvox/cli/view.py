@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -17,10 +17,12 @@ import torchvox
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._extras import require
 from torchvox.cli import options
-from torchvox.cli.work import milliseconds, note
+from torchvox.cli.notes import note, open_noted
+from torchvox.cli.work import console, milliseconds
 from torchvox.filter import suggest_voxel_size
-from torchvox.io import PointReader, open_points
-from torchvox.io.table import COLORS, colors_8
+from torchvox.io import PointReader, PointTable
+from torchvox.io.roles import column_named, is_whole, with_colors
+from torchvox.io.table import COLORS, color_depth, colors_8
 from torchvox.io.writers import write_whole
 from torchvox.viz import save, style
 from torchvox.viz.comparison import comparison_picture
@@ -56,7 +58,7 @@ class Color(Enum):
 
 @dataclass
 class Shown:
-    """Points of a file. columns: [N], name -> values. lost: points that are not finite."""
+    """Points of a file. columns: [N], by what they show. lost: points that are not finite."""
 
     reader: PointReader
     xyz: np.ndarray
@@ -96,7 +98,8 @@ def view(
     suffix = output.suffix.lower()
     if suffix not in MAX_POINTS:
         raise WrongUseError(f"{output}: views are written as .html or .png")
-    options.check_file(output, "--output")
+    files = [cloud] if other is None else [cloud, other]
+    options.check_outputs(files, {"--output": output})
     if voxel_size is not None and not 0 < voxel_size < float("inf"):
         raise WrongUseError(f"--voxel-size must be positive, got {voxel_size:g}")
     if suffix == ".html":
@@ -104,8 +107,7 @@ def view(
     else:
         require("matplotlib", "to draw pictures")
     start = time.perf_counter()
-    files = [cloud] if other is None else [cloud, other]
-    read = options.cloud_reader(files, layout, open_points)
+    read = options.cloud_reader(files, layout, open_noted)
     readers = [read(path) for path in files]
     chosen = color or (Color.rgb if _holds(readers[0], Color.rgb) else Color.height)
     if not any(_holds(reader, chosen) for reader in readers):
@@ -133,14 +135,36 @@ def view(
             facts.append(f"histogram at {size:g} {unit}, where A has as many voxels")
         figure = comparison_picture(panes, title, " · ".join(facts), scale, counts, unit)
         save(figure, output)
-    print(f"{title}: {sum(len(pane.xyz) for pane in panes):,} points; wrote {output}")
+    line = f"{title}: {sum(len(pane.xyz) for pane in panes):,} points; wrote {output}"
+    console().print(line, soft_wrap=True, markup=False)
+
+
+def _columns(reader: PointReader, color: Color) -> list[str]:
+    """The columns that give a color, empty where the file has none."""
+    schema = reader.schema.by_value()
+    if color is Color.rgb:
+        colored, _ = with_colors(schema.attributes)
+        if not set(COLORS) <= colored.keys():
+            return []
+        return [name for name in schema.attributes if name in COLORS or name not in colored]
+    one_value = [name for name, type_ in schema.columns.items() if not type_.shape]
+    name = column_named(one_value, *NAMES.get(color.value, ()))
+    return [] if name is None else [name]
 
 
 def _holds(reader: PointReader, color: Color) -> bool:
-    held = reader.columns
-    if color is Color.rgb:
-        return all(name in held and held[name].kind in "iu" for name in COLORS)
-    return color is Color.height or any(name in held for name in NAMES[color.value])
+    return color is Color.height or bool(_columns(reader, color))
+
+
+def _colored(chunk: PointTable) -> PointTable:
+    """The points with integer colors red, green, blue. Raises WrongUseError for others."""
+    colored = with_colors(chunk.attributes)[0]
+    for name in COLORS:
+        values = colored[name]
+        if not (is_whole(values) and (values >= 0).all() and (values < 65536).all()):
+            raise WrongUseError(f"--color rgb: {name} is no color: it must be whole, 0 to 65535")
+        colored[name] = values.astype(np.uint16)
+    return replace(chunk, attributes=colored)
 
 
 def _shares(counts: list[int], limit: int) -> list[int]:
@@ -151,27 +175,31 @@ def _shares(counts: list[int], limit: int) -> list[int]:
 
 def _load(reader: PointReader, limit: int, color: Color) -> Shown:
     """At most `limit` points, of each chunk its share, spread in Morton order."""
-    for problem in reader.problems:
-        note(f"{reader.path.name}: {problem}")
-    names = {name for group in (NAMES.get(color.value, ()), NAMES["count"]) for name in group}
-    wanted = [n for n, t in reader.columns.items() if n in names and not t.shape]
-    rgb = color is Color.rgb and _holds(reader, color)
-    wanted += COLORS if rgb else ()
-    depth = reader.color_depth if rgb else None
-    if depth == 16:
-        note(f"{reader.path.name}: colors of 16 bits in the whole cloud, divided by 256")
-    parts, seen, lost = [], 0, 0
+    roles = {role: names for role in (color, Color.count) if (names := _columns(reader, role))}
+    wanted = {name for names in roles.values() for name in names}
+    parts, seen, lost, depth = [], 0, 0, 8
     for chunk in reader.chunks(columns=wanted):
+        chunk = chunk.by_value()
+        if color is Color.rgb and roles.get(color):
+            chunk = _colored(chunk)
+            depth = max(depth, color_depth(chunk) or 8)
         good = np.flatnonzero(np.isfinite(chunk.world()).all(axis=1))
         lost += len(chunk) - len(good)
         quota = (seen + len(chunk)) * limit // reader.count - seen * limit // reader.count
         seen += len(chunk)
         chunk = chunk.rows(good)
-        part = chunk.rows(spread(chunk.world(), quota))
-        parts.append(colors_8(part, depth) if depth else part)
+        parts.append(chunk.rows(spread(chunk.world(), quota)))
+    if depth == 16:
+        note(f"{reader.path.name}: colors of 16 bits in the whole cloud, divided by 256")
+    columns = {}
+    if color is Color.rgb and roles.pop(color, []) and parts:
+        parts = [colors_8(part, depth) for part in parts]
+        columns = {name: np.concatenate([p.attributes[name] for p in parts]) for name in COLORS}
     xyz = np.concatenate([part.world() for part in parts] or [np.zeros((0, 3))])
-    columns = {
-        name: np.concatenate([p.attributes[name] for p in parts]) for name in wanted if parts
+    columns |= {
+        role.value: np.concatenate([p.attributes[name] for p in parts])
+        for role, (name,) in roles.items()
+        if parts
     }
     if len(xyz) + lost < reader.count:
         note(f"{reader.path.name}: {len(xyz):,} of {reader.count:,} points shown (--max-points)")
@@ -191,7 +219,7 @@ def _values(shown: Shown, color: Color) -> np.ndarray:
         if not _holds(shown.reader, color) or not len(shown.xyz):
             return np.tile(NONE, (len(shown.xyz), 1))
         return np.stack([shown.columns[name] for name in COLORS], axis=1)
-    found = next((shown.columns[n] for n in NAMES[color.value] if n in shown.columns), None)
+    found = shown.columns.get(color.value)
     if color is Color.label:
         if found is None:
             return np.tile(NONE, (len(shown.xyz), 1))
@@ -211,9 +239,8 @@ def _scale(color: Color, values: list[np.ndarray], unit: str) -> Scale:
 def _counts(shown: list[Shown], voxel_size: float | None) -> tuple[np.ndarray | None, float | None]:
     """Points a voxel [M]: the last cloud's own column, else those of A in voxels of the size given,
     or of that which gives as many voxels as B has points. Returns the size, too."""
-    for name in NAMES["count"]:
-        if name in shown[-1].columns:
-            return shown[-1].columns[name], voxel_size
+    if (counts := shown[-1].columns.get("count")) is not None:
+        return counts, voxel_size
     first, last = shown[0], shown[-1]
     if len(first.xyz) + first.lost < first.reader.count:
         return None, voxel_size  # of a part they would mislead

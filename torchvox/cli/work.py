@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import re
 import statistics
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,9 +16,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 
 import torchvox
-from torchvox._errors import TorchvoxError
+from torchvox._errors import TorchvoxError, printable
+from torchvox.cli.notes import note
 from torchvox.cli.options import DeviceChoice
 from torchvox.io import PointCloud, write_npy, write_npz
 
@@ -35,14 +36,17 @@ TERMINATED = 143  # exit code
 ENOUGH_SECONDS, MOST_RUNS = 0.25, 20  # timing stops at the first of the two
 
 
-def console() -> Console:
-    """Console on the present stdout (tests replace stdout)."""
-    return Console(highlight=False)
+class PrintableConsole(Console):
+    """A console whose control sequences are its own: none of names and texts of files."""
+
+    def render(self, *args: Any, **options: Any) -> Iterator[Segment]:
+        for text, style, control in super().render(*args, **options):
+            yield Segment(text if control else printable(text, "\n\t"), style, control)
 
 
-def note(message: str) -> None:
-    """A remark that is no result: to stderr, so that pipes stay clean."""
-    print(message, file=sys.stderr)
+def console(stderr: bool = False) -> Console:
+    """Console on the present stdout or stderr (tests replace them)."""
+    return PrintableConsole(highlight=False, stderr=stderr)
 
 
 def choose_device(choice: DeviceChoice) -> tuple[torch.device, str]:
@@ -148,7 +152,7 @@ def attempt_each(inputs: list[Path], work: Callable[[int], str | None]) -> int:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    screen = Console(stderr=True)
+    screen = console(stderr=True)
     few = len(inputs) < 2 or not screen.is_terminal
     bar = Progress(*columns, console=screen, transient=True, disable=few)
     with bar:

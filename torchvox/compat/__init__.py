@@ -7,7 +7,6 @@ the code must not be edited, by `install` before it is imported. See docs/switch
     page.py      the tables of docs/switching.md
     _finder.py   `install`: the import system asks here first
     _modules.py  the modules that it is given
-    _boot.py     the same for every process of an environment, before torch is imported
     scan.py      which imports of peers a codebase has
     others       one module, or package, for each peer's module
 """

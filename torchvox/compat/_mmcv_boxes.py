@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import torchvox
 from torchvox.compat._errors import CompatWarning, refuse
 from torchvox.compat._pooling import roiaware_pool, roipoint_pool
-from torchvox.compat._shared import from_bottom, widened
+from torchvox.compat._shared import from_bottom, rotated_iou, widened
 
 
 def points_in_boxes_part(points: Tensor, boxes: Tensor) -> Tensor:
@@ -47,7 +47,9 @@ class RoIPointPool3d(nn.Module):
     def forward(
         self, points: Tensor, point_features: Tensor, boxes3d: Tensor
     ) -> Tuple[Tensor, Tensor]:
-        return roipoint_pool(points, point_features, from_bottom(boxes3d), self.num_sampled_points)
+        return roipoint_pool(
+            points, point_features, from_bottom(widened(boxes3d)), self.num_sampled_points
+        )
 
 
 class RoIAwarePool3d(nn.Module):
@@ -66,7 +68,7 @@ class RoIAwarePool3d(nn.Module):
     def forward(self, rois: Tensor, pts: Tensor, pts_feature: Tensor) -> Tensor:
         size = (self.out_size,) * 3 if isinstance(self.out_size, int) else self.out_size
         how = (size, self.max_pts_per_voxel, ("max", "avg")[self.mode])
-        return roiaware_pool(from_bottom(rois), pts, pts_feature, *how)
+        return roiaware_pool(from_bottom(widened(rois)), pts, pts_feature, *how)
 
 
 def _flat(boxes: Tensor, clockwise: bool = True) -> Tensor:
@@ -77,6 +79,7 @@ def _flat(boxes: Tensor, clockwise: bool = True) -> Tensor:
 
 def _of_corners(boxes: Tensor) -> Tensor:
     """x1 y1 x2 y2 and perhaps an angle as x y w h angle."""
+    boxes = widened(boxes)
     low, high = boxes[:, :2], boxes[:, 2:4]
     angle = boxes[:, 4:5] if boxes.size(1) > 4 else torch.zeros_like(boxes[:, :1])
     return torch.cat([(low + high) / 2, high - low, angle], dim=1)
@@ -93,32 +96,33 @@ def box_iou_rotated(
     assert mode in ("iou", "iof")
     a, b = (_flat(boxes.detach(), clockwise) for boxes in (bboxes1, bboxes2))
     metric: Any = mode
-    return torchvox.rotated_iou(a, b, paired=aligned, metric=metric)
+    return rotated_iou(a, b, paired=aligned, metric=metric)
 
 
 def boxes_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """[M, N] areas that boxes of 7 columns share, seen from above."""
-    return torchvox.rotated_iou(boxes_a.detach(), boxes_b.detach(), metric="overlap")
+    return rotated_iou(boxes_a.detach(), boxes_b.detach(), metric="overlap")
 
 
 def boxes_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """[M, N] of boxes of 7 columns, z of the center."""
-    return torchvox.rotated_iou(boxes_a, boxes_b, mode="3d")
+    return rotated_iou(boxes_a, boxes_b, mode="3d")
 
 
 def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """[M, N] of x1 y1 x2 y2 angle. Deprecated by the peer."""
-    return box_iou_rotated(_of_corners(boxes_a), _of_corners(boxes_b))
+    iou = box_iou_rotated(_of_corners(boxes_a), _of_corners(boxes_b))
+    return iou.to(boxes_a.dtype) if boxes_a.is_floating_point() else iou
 
 
 def diff_iou_rotated_2d(box1: Tensor, box2: Tensor) -> Tensor:
     """[B, N] of pairs x y w h angle, differentiable."""
-    return torchvox.rotated_iou(_flat(box1), _flat(box2), paired=True)
+    return rotated_iou(_flat(box1), _flat(box2), paired=True)
 
 
 def diff_iou_rotated_3d(box3d1: Tensor, box3d2: Tensor) -> Tensor:
     """[B, N] of pairs of 7 columns, z of the center, differentiable."""
-    return torchvox.rotated_iou(box3d1, box3d2, mode="3d", paired=True)
+    return rotated_iou(box3d1, box3d2, mode="3d", paired=True)
 
 
 def _kept(

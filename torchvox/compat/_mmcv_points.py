@@ -23,7 +23,7 @@ def furthest_point_sample(points_xyz: Tensor, num_points: int) -> Tensor:
 def furthest_point_sample_with_dist(points_dist: Tensor, num_points: int) -> Tensor:
     """[B, num_points] int32 of squared distances [B, N, N]."""
     fps = torchvox.furthest_point_sample_with_dist
-    return fps(points_dist, num_points, convention="mmcv")
+    return fps(widened(points_dist), num_points, convention="mmcv")
 
 
 class _DFPS(nn.Module):

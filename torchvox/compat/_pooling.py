@@ -7,6 +7,13 @@ import torch
 from torch import Tensor
 
 import torchvox
+from torchvox.compat._shared import widened
+
+
+def box_query(points: Tensor, boxes: Tensor, k: int, **options: Any) -> Any:
+    """`torchvox.box_query` of points in any precision."""
+    rows = widened(points.detach())
+    return torchvox.box_query(rows, boxes.detach().to(rows.dtype), k, **options)
 
 
 def roipoint_pool(
@@ -15,10 +22,11 @@ def roipoint_pool(
     """points [B, N, 3], features [B, N, C], boxes [B, G, 7] -> pooled [B, G, k, 3 + C] and empty
     [B, G] int32: the first k points of each box, repeated cyclically where there are fewer; zeros
     and 1 where there are none. Differentiable in points and features."""
-    index, count = torchvox.box_query(points.detach(), boxes.detach(), k, margin=margin)
+    index, count = box_query(points, boxes, k, margin=margin)
     slots = torch.arange(k, device=index.device) % count[..., None].clamp(1, max(k, 1))
     index = index.gather(2, slots)  # slot 0 of an empty box is -1, and gives zeros
-    return torchvox.group_points(torch.cat([points, features], -1), index), (count == 0).int()
+    rows = torch.cat([points, features], -1)  # in the wider of their dtypes
+    return torchvox.group_points(rows, index), (count == 0).int()
 
 
 def pool_cells(features: Tensor, index: Tensor, mode: str) -> Tuple[Tensor, Tensor]:
@@ -41,6 +49,6 @@ def roiaware_pool(
     """rois [G, 7], points [N, 3], features [N, C] -> [G, ox, oy, oz, C]: "max" or "avg" of the
     first max_pts - 1 points of each cell of a box, 0 where there are none. Differentiable in
     features."""
-    call = points.detach()[None], rois.detach()[None], max_pts - 1
-    found = torchvox.box_query(*call, grid=list(out_size), margin=margin)
-    return pool_cells(features, found.index, mode)[0].view(len(rois), *out_size, -1)
+    call = points[None], rois[None], max_pts - 1
+    found = box_query(*call, grid=list(out_size), margin=margin)
+    return pool_cells(features, found.index, mode)[0].view(len(rois), *out_size, features.size(1))

@@ -29,8 +29,26 @@ def floats(values: Any) -> Sequence[float]:
     return values.tolist() if hasattr(values, "tolist") else values
 
 
+def check_index(what: str, index: Tensor, low: int, size: int) -> None:
+    """Raises IndexError on the CPU where the peer does, for an index outside of [low, size). On
+    CUDA that would be a synchronization."""
+    if index.device.type == "cpu" and index.numel() > 0 and not torch.compiler.is_compiling():
+        least, most = torch.aminmax(index)
+        wrong = int(least if int(least) < low else most)
+        if not low <= wrong < size:
+            raise IndexError(
+                what + ": index must be " + str(low) + " to " + str(size - 1) + " (size "
+                + str(size) + "), got " + str(wrong)
+            )  # fmt: skip
+
+
 def widened(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in HALVES else tensor
+
+
+def rotated_iou(a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    """`torchvox.rotated_iou` of boxes in any precision, in that of a."""
+    return torchvox.rotated_iou(widened(a), widened(b), **options).to(a.dtype)
 
 
 def from_bottom(boxes: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import torchvox
+from torchvox.compat._shared import check_index
 
 __all__ = [
     "farthest_point_sample", "index_points", "query_ball_point", "sample_and_group",
@@ -27,14 +28,15 @@ def square_distance(src: Tensor, dst: Tensor) -> Tensor:
 
 
 def index_points(points: Tensor, idx: Tensor) -> Tensor:
-    """[B, N, C] by [B, ..]: [B, .., C]."""
-    rows = torchvox.gather_points(points, idx.flatten(1))
-    return rows.unflatten(1, idx.shape[1:])
+    """[B, N, C] by [B, ..]: [B, .., C]; negative indices count from the end, as there."""
+    check_index("index_points", idx, -points.size(1), points.size(1))
+    rows = torch.where(idx < 0, idx + points.size(1), idx)
+    return torchvox.gather_points(points, rows.flatten(1)).unflatten(1, idx.shape[1:])
 
 
 def farthest_point_sample(xyz: Tensor, npoint: int) -> Tensor:
     """[B, npoint] int64; the first at random."""
-    start = torch.randint(xyz.size(1), (xyz.size(0),), device=xyz.device)
+    start = torch.randint(max(xyz.size(1), 1), (xyz.size(0),), device=xyz.device)
     return torchvox.furthest_point_sample(
         xyz, npoint, start_idx=start, convention="pytorch3d"
     ).idx.long()

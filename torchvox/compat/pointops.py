@@ -8,7 +8,7 @@ import torch
 
 import torchvox
 from torchvox.compat._errors import stubs
-from torchvox.compat._shared import offsets_of_ends, rows_of
+from torchvox.compat._shared import check_index, offsets_of_ends, rows_of
 
 __all__ = [
     "aggregation", "batch2offset", "farthest_point_sampling", "grouping", "grouping2",
@@ -30,7 +30,7 @@ __getattr__ = stubs("pointops", NOT_COVERED)
 def farthest_point_sampling(xyz, offset, new_offset):
     """int32 rows, of cloud b new_offset[b] less the one before."""
     fps, ends = torchvox.furthest_point_sample_ragged, offsets_of_ends(new_offset)
-    total = int(new_offset[-1])
+    total = int(new_offset[-1:].sum())
     return fps(xyz, offsets_of_ends(offset), ends, total, convention="pointops").idx
 
 
@@ -58,6 +58,7 @@ def knn_query(nsample, xyz, offset, new_xyz=None, new_offset=None):
 
 def grouping(idx, feat, xyz, new_xyz=None, with_xyz=False):
     """[M, nsample, C], or with_xyz 3 + C: the relative coordinates first. -1: zeros."""
+    check_index("grouping", idx, -1, feat.size(0) + 1)  # one past the last is zeros there, too
     grouped = rows_of(feat, idx)
     if not with_xyz:
         return grouped

@@ -172,7 +172,9 @@ def grid_cluster(
     pos: Tensor, size: Tensor, start: Optional[Tensor] = None, end: Optional[Tensor] = None
 ) -> Tensor:
     """int64 [N]: the cell of each row in a grid from start to end, x fastest."""
-    pos = pos.view(pos.size(0), -1)
+    if pos.size(0) == 0:
+        return torch.empty(0, dtype=torch.long, device=pos.device)
+    pos = _rows(pos).flatten(1)
     low = pos.amin(0) if start is None else start
     high = pos.amax(0) if end is None else end
     cells = torch.true_divide(high - low, size).long() + 1

@@ -61,7 +61,7 @@ def sample_farthest_points(points, lengths, K, start_idxs, max_K=-1):
     """int64 rows [N, max K], -1 past K and past a length. max_K: that of K, where it is known."""
     return torchvox.furthest_point_sample(
         points,
-        int(K.max()) if max_K < 0 else max_K,
+        max(K.tolist(), default=0) if max_K < 0 else max_K,
         lengths=lengths,
         counts=torch.minimum(K, lengths),
         start_idx=start_idxs,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import torchvox
 from torchvox.compat._errors import stubs
+from torchvox.compat._shared import check_index
 
 __all__ = [
     "_KNN",
@@ -72,8 +73,8 @@ def sample_farthest_points(
     if isinstance(K, int):
         most, counts = K, lengths.clamp(max=K)
     else:
-        most = int(max(K, default=0) if isinstance(K, list) else K.max())
-        counts = torch.minimum(torch.as_tensor(K, device=points.device), lengths)
+        most = max(K if isinstance(K, list) else K.tolist(), default=0)
+        counts = torch.minimum(torch.as_tensor(K, device=points.device).long(), lengths)
     idx = torchvox.furthest_point_sample(
         points,
         most,
@@ -130,6 +131,8 @@ def knn_gather(x: Tensor, idx: Tensor, lengths: Optional[Tensor] = None) -> Tens
     """[N, L, K, U] of [N, M, U], 0 in the slots past the length."""
     if x.shape[0] != idx.shape[0]:
         raise ValueError("x and idx must have same batch dimension.")
+    if x.shape[1] > 0:
+        check_index("knn_gather", idx, 0, x.shape[1])
     if lengths is not None or idx.shape[2] > x.shape[1]:
         length = x.shape[1] if lengths is None else lengths[:, None, None]
         idx = idx.masked_fill(torch.arange(idx.shape[2], device=idx.device) >= length, -1)
@@ -142,4 +145,5 @@ def masked_gather(points: Tensor, idx: Tensor) -> Tensor:
         raise ValueError("points and idx must have the same batch dimension")
     if idx.ndim not in (2, 3):
         raise ValueError(f"idx format is not supported {idx.shape!r}")
+    check_index("masked_gather", idx, -1, points.shape[1])
     return (torchvox.gather_points if idx.ndim == 2 else torchvox.group_points)(points, idx)

@@ -10,7 +10,7 @@ import torch
 
 import torchvox
 from torchvox.compat._errors import refuse, stubs
-from torchvox.compat._shared import floats
+from torchvox.compat._shared import check_index, floats
 
 __all__ = [
     "Point2VoxelCPU3d", "Point2VoxelGPU3d", "PointToVoxel", "VoxelGenerator", "VoxelGeneratorV2",
@@ -77,6 +77,7 @@ class PointToVoxel:
 
 def gather_features_by_pc_voxel_id(seg_res_features, pc_voxel_id, invalid_value=0):
     """The row of each point's voxel, invalid_value where there is none."""
+    check_index("gather_features_by_pc_voxel_id", pc_voxel_id, -1, len(seg_res_features))
     none = seg_res_features.new_full((1, *seg_res_features.shape[1:]), invalid_value)
     return torch.cat([seg_res_features, none])[pc_voxel_id.to(none.device)]  # -1: the last
 

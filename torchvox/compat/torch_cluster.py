@@ -67,7 +67,8 @@ def fps(
         offsets = torch.tensor(ptr)
     elif batch is not None:
         assert src.size(0) == batch.numel()
-        clouds = int(batch.max()) + 1 if batch_size is None else batch_size
+        last = int(batch.max()) if batch_size is None and batch.numel() > 0 else -1
+        clouds = last + 1 if batch_size is None else batch_size
         offsets = _ptr(batch, clouds)
     else:
         offsets = torch.tensor([0, src.size(0)])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import torchvox.ops  # noqa: F401 (registers them)
 from torchvox.compat._errors import refuse, stubs
+from torchvox.compat._shared import check_index
 
 __all__ = [
     "gather_coo", "gather_csr", "scatter", "scatter_add", "scatter_log_softmax",
@@ -33,6 +34,11 @@ PARTLY = {
     "segment_max_coo": "out", "segment_mean_coo": "out", "segment_min_coo": "out",
 }  # fmt: skip
 DIFFERS = {
+    "gather_coo": "An index outside is an IndexError on the CPU, and a row of zeros on CUDA.",
+    "scatter": "An index outside of the groups is an IndexError on the CPU; on CUDA its row is "
+    "left out, where the peer stops with a device assertion or writes elsewhere.",
+    "segment_coo": "As scatter.",
+    "segment_csr": "A pointer outside of the rows is an IndexError on the CPU, clamped on CUDA.",
     "scatter_max": "NaN and infinities take part; of equal values the first row wins everywhere. "
     "Integers are compared as float64, exact below 2^53.",
     "scatter_mean": "Halves are added in float32 and rounded once; there is no second derivative.",
@@ -60,6 +66,8 @@ def _line(index: Tensor, src: Tensor, dim: int) -> Tuple[Tensor, int]:
     all groups of all columns, and how many columns there are."""
     while 1 < index.dim() < src.dim():
         index = index.unsqueeze(-1)
+    if index.numel() == 0:  # no rows, or no columns
+        return index.new_zeros(index.size(dim)), 1
     if index.dim() < 2 or index.numel() == index.size(dim):
         return index.flatten(), 1
     shape = list(src.shape)
@@ -107,10 +115,11 @@ def _groups(
     if out is not None:
         if reduce != "sum":
             _refuse(name + ": out with " + reduce)
-        return out.size(dim)
-    if size is not None:
-        return size
-    return int(index.max()) + 1 if index.numel() > 0 else 0
+        size = out.size(dim)
+    elif size is None:
+        size = int(index.max()) + 1 if index.numel() > 0 else 0
+    check_index(name, index, 0, size)
+    return size
 
 
 def _scatter(
@@ -132,7 +141,9 @@ def _scatter(
                 "their own, got " + str(size * lines)
             )
         rows = rows.reshape(-1, 1)
-    found, arg = torch.ops.torchvox.voxel_scatter(rows, line.int(), size * lines, reduce)
+    found, arg = torch.ops.torchvox.voxel_scatter(
+        rows, line.clamp(-1, 2**31 - 1).int(), size * lines, reduce
+    )
     if lines > 1:
         found, arg = found.view(size, lines), torch.div(arg, lines, rounding_mode="floor")
         arg = arg.view(size, lines) if arg.dim() == 2 else arg
@@ -145,8 +156,9 @@ def _gather(src: Tensor, index: Tensor, dim: int, out: MaybeTensor = None) -> Te
     """src by an index along dim; its gradient is deterministic."""
     line, lines = _line(index, src, dim)
     rows = _columns(src, dim)
-    rows = rows.reshape(-1, rows.size(1) // lines)
-    found = torch.ops.torchvox.gather_points(rows[None], line[None]).view(-1, rows.size(1) * lines)
+    columns, count = rows.size(1), line.size(0) // lines
+    rows = rows.reshape(rows.size(0) * lines, columns // lines)
+    found = torch.ops.torchvox.gather_points(rows[None], line[None]).view(count, columns)
     got = _shaped(found.to(src.dtype), src, dim)
     return got if out is None else out.copy_(got)
 
@@ -192,6 +204,7 @@ def scatter(
 def _segments(src: Tensor, indptr: Tensor, out: MaybeTensor, reduce: str) -> Tuple[Tensor, Tensor]:
     dim = indptr.dim() - 1
     line = _offsets("segment_csr", indptr)
+    check_index("segment_csr: indptr", line, 0, src.size(dim) + 1)
     found, arg = torch.ops.torchvox.segment_reduce(_columns(src, dim), line, reduce)
     found, arg = _results(found, arg, src, dim)
     return found if out is None else out.copy_(found), arg
@@ -225,6 +238,8 @@ def segment_csr(
 def gather_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tensor:
     dim = indptr.dim() - 1
     line = _offsets("gather_csr", indptr)
+    if src.size(dim) != line.numel() - 1:
+        raise ValueError("gather_csr: indptr must have one entry more than src has rows")
     size: MaybeInt = None if out is None else out.size(dim)
     return _gather(src, torch.repeat_interleave(line.diff(), output_size=size), dim, out)
 
@@ -281,6 +296,7 @@ def segment_coo(
 
 
 def gather_coo(src: Tensor, index: Tensor, out: MaybeTensor = None) -> Tensor:
+    check_index("gather_coo", index, 0, src.size(index.dim() - 1))
     return _gather(src, index, index.dim() - 1, out)
 
 

@@ -98,8 +98,12 @@ def _resampled(
     labels = np.array([classes.index(kind) for kind in kinds])
     folder, source = cache / f"{split}_{rows}", {"rows": rows, "names": names}
     shape = (len(names), rows, NORMAL_COLUMNS)
-    if read_index(folder, source, lambda _: {"points.bin": 4 * math.prod(shape)}) is None:
-        with new_index(folder) as (new, index), (new / "points.bin").open("wb") as packed:
+
+    def sizes(_: dict) -> dict[str, int]:
+        return {"points.bin": 4 * math.prod(shape)}
+
+    if read_index(folder, source, sizes) is None:
+        with new_index(folder, sizes) as (new, index), (new / "points.bin").open("wb") as packed:
             index["source"] = source
             for name, kind in zip(names, kinds, strict=True):
                 path = root / kind / f"{name}.txt"

@@ -49,7 +49,7 @@ def read_index(root: Path, version: str, cache: str | Path | None = None) -> Ind
     folder, source = root / version, str(FORMAT)
     if cache is None:
         return _index(folder)
-    path = Path(cache) / f"nuscenes_{version}.npz"
+    path = Path(cache).resolve() / f"nuscenes_{version}.npz"
     with explained(path, "index of nuScenes"):  # what is not one is not replaced
         for file in sorted(folder.glob("*.json")):
             source += f" {file.name} {file.stat().st_size} {file.stat().st_mtime_ns}"

@@ -116,7 +116,7 @@ def pack_rooms(root: Path, folder: Path) -> dict:
     if (index := read_index(folder, source, _sizes)) is not None:
         return index
     rooms: list[dict[str, Any]] = []
-    with new_index(folder) as (new, index), contextlib.ExitStack() as opened:
+    with new_index(folder, _sizes) as (new, index), contextlib.ExitStack() as opened:
         index |= {"source": source, "rooms": rooms}
         files = [opened.enter_context((new / f"{name}.bin").open("wb")) for name in PACKED]
         for path, area in sources:

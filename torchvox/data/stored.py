@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,9 +15,12 @@ from typing import Any
 import numpy as np
 
 from torchvox._errors import CloudFileError
+from torchvox._locks import LOCK, lock
+from torchvox.io.writers import full_disk_of
 
-INDEX = "index.json"
+INDEX, DRAFT = "index.json", ".draft."
 FILES = (INDEX, "points.bin", "xyz.bin", "rgb.bin", "label.bin")  # of any index
+Sizes = Callable[[dict[str, Any]], dict[str, int]]
 
 
 def read_table(path: Path, columns: int, delimiter: str | None = None) -> np.ndarray:
@@ -72,9 +76,7 @@ class Mapped:
         return self._array[index]
 
 
-def read_index(
-    folder: Path, source: dict[str, Any], sizes: Callable[[dict[str, Any]], dict[str, int]]
-) -> dict[str, Any] | None:
+def read_index(folder: Path, source: dict[str, Any], sizes: Sizes) -> dict[str, Any] | None:
     """The index in a folder when it was made from `source` and is whole, else None.
 
     sizes: of an index, the bytes of each file beside it; it may fail for one that is damaged.
@@ -88,33 +90,44 @@ def read_index(
 
 
 def _is_index(folder: Path) -> bool:
-    """Whether a folder holds nothing but what an index does, so that it may be replaced."""
-    return folder.is_dir() and all(path.name in FILES for path in folder.iterdir())
+    """Whether a folder holds nothing but what an index does, so that it may be replaced: drafts
+    too, and what the root of a file system has."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {"no folder"}
+    return all(name in (*FILES, LOCK, "lost+found") or name.startswith(DRAFT) for name in names)
 
 
 @contextlib.contextmanager
-def new_index(target: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """A folder for files and an index to fill, which appear as `target` whole or not at all."""
-    if target.exists() and not _is_index(target):
+def new_index(target: Path, sizes: Sizes) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A folder for files and an index to fill, which appear in `target` whole or not at all: not
+    where another process has written the index of the same source meanwhile. sizes: as of
+    `read_index`."""
+    target = Path(os.path.realpath(target))
+    is_new = not target.exists()
+    if not is_new and not _is_index(target):
         raise CloudFileError(
             f"{target} holds other files than an index: set data.cache to a folder of its own"
         )
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        holder = tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)
-        folder = Path(holder) / "index"  # whose mode is that of any new folder
-        folder.mkdir()
+        target.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=DRAFT, dir=target))
     except OSError as error:
         raise CloudFileError(
-            f"{target.parent}: the index cannot be written here ({error.strerror}): "
+            f"{target}: the index cannot be written here ({error.strerror}): "
             "set data.cache to a folder for it"
         ) from None
     try:
         index: dict[str, Any] = {}
-        yield folder, index
-        (folder / INDEX).write_text(json.dumps(index, indent=1))
-        if target.exists():
-            shutil.rmtree(target)
-        folder.rename(target)
+        with full_disk_of(target):
+            yield folder, index
+            (folder / INDEX).write_text(json.dumps(index, indent=1))
+        with lock(target, wait=True):
+            if read_index(target, index["source"], sizes) is None:
+                for name in FILES:
+                    (target / name).unlink(missing_ok=True)
+                for path in sorted(folder.iterdir(), key=lambda path: path.name == INDEX):
+                    path.replace(target / path.name)
     finally:
-        shutil.rmtree(holder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it is not empty
+            if is_new:
+                target.rmdir()

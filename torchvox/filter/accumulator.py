@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shutil
 import tempfile
 from dataclasses import replace
 from itertools import pairwise
@@ -21,22 +22,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torchvox._errors import CloudFileError, WrongUseError, short
+from torchvox._errors import WrongUseError, file_errors, short
 from torchvox.filter.lattice import Lattice
-from torchvox.filter.policy import rules_of
+from torchvox.filter.policy import check_steps, rules_of
+from torchvox.filter.saved import map_columns, read_about, write_columns, write_state
 from torchvox.filter.states import Groups, Reduction
 from torchvox.io.writers import atomic_path
 from torchvox.ops.annotations import KeyLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
     from torchvox.filter.states import State
-    from torchvox.io import PointTable, PointWriter
+    from torchvox.io import PointTable
 
-ABOUT = "state.json"
 WORK = 6  # bytes in use while states are merged, for each byte of them
 FEW = 1 << 28  # bytes of states that need no merging yet
 MOST_LEVELS = 10
@@ -50,6 +51,8 @@ class VoxelAccumulator:
     box: lowest and highest world coordinates [2, 3] that parts may have; None: that of the first
         part.
     keep: what a voxel becomes, of policy.KEEP. policy: column -> rule, where it is not the default.
+        A column of floats that may hold classes by its name comes from a point: only `downsample`
+        and FilterJob have all its values to decide between majority and mean.
     no_data: column -> values [k] that stand for "none".
     layout: order of the voxels, "morton" or "zyx". seed: of keep="random".
     levels, max_points: adaptive cells: one of size 2^L voxels, L <= levels, stays whole while it
@@ -82,10 +85,11 @@ class VoxelAccumulator:
     ) -> None:
         if layout not in ("morton", "zyx"):
             raise WrongUseError(f"the order must be morton or zyx, got {short(layout)}")
-        if not 0 <= levels <= MOST_LEVELS or max_points < 1 or min_points < 1:
+        fit = all(1 <= points < 2**63 for points in (max_points, min_points))
+        if not 0 <= levels <= MOST_LEVELS or not fit:
             raise WrongUseError(
-                f"adaptive cells take 0 to {MOST_LEVELS} levels, max_points and min_points 1 or "
-                f"more, got {levels}, {max_points} and {min_points}"
+                f"adaptive cells take 0 to {MOST_LEVELS} levels, max_points and min_points 1 to "
+                f"2^63 - 1, got {levels}, {max_points} and {min_points}"
             )
         if levels and (layout != "morton" or keep.startswith("nearest")):
             raise WrongUseError("adaptive cells need the Morton order, and know no nearest point")
@@ -96,22 +100,18 @@ class VoxelAccumulator:
         self.rules = rules_of(schema.columns, keep, policy)
         if levels and self.rules.get("level", "drop") != "drop":
             raise WrongUseError("adaptive cells add a column level, and there is one: drop it")
-        self._no_data = {
-            name: np.asarray(values)
-            for name, values in (no_data or {}).items()
-            if name in schema.columns
-        }
+        none = {name: np.asarray(values) for name, values in (no_data or {}).items()}
+        self._no_data = {name: none[name] for name in none if name in schema.columns}
         self._seed = seed
         self._lattice = Lattice.of(schema, voxel_size, origin, box, layout)
         self._framed = box is not None
         self._states: list[State] = []
         self._merged_bytes = 0
         self._limit = math.inf if memory_limit is None else memory_limit / WORK
-        self._spill_dir = spill_dir
+        self._spill_dir = Path(spill_dir or tempfile.gettempdir())
         self._home: tempfile.TemporaryDirectory[str] | None = None
         self._runs: list[Path] = []
-        self.points = 0  # given so far
-        self.not_finite = 0
+        self.points = self.not_finite = 0  # given so far
 
     # ---- points in ------------------------------------------------------------------------------
 
@@ -126,36 +126,35 @@ class VoxelAccumulator:
 
         scores: [N] float64, with keep="nearest_centroid" alone: the point with the lowest is kept.
         Raises OutsideFrameError for points outside of the box, WrongUseError for another lattice or
-        other columns than the first part's.
+        other columns than the first part's, CloudFileError when a spill fails: nothing is added.
         """
         if table.columns != self.schema.columns:
             raise WrongUseError(
                 f"points with the columns {short(', '.join(table.columns) or 'none')} do not join "
                 f"those with {short(', '.join(self.schema.columns) or 'none')}"
             )
+        check_steps(table, self.schema)
         if (scores is None) == (self.keep == "nearest_centroid"):
             raise WrongUseError(
                 "scores belong to keep nearest_centroid, which needs all points twice: see "
                 "torchvox.filter.downsample"
             )
-        if not self._framed and (box := table.box) is not None:
-            lattice = self._lattice
-            self._lattice = Lattice.of(
-                self.schema, lattice.voxel_size, lattice.origin, box, lattice.layout
-            )
-            self._framed = True
-        table = self.placed(table)
-        keys = self._lattice.keys(table.xyz, self.device)
-        numbers = np.asarray(self.points if index is None else index, np.int64)
-        if numbers.ndim == 0:
-            numbers = numbers + np.arange(len(table))
-        if len(numbers) != len(table):
-            raise WrongUseError(f"{len(table)} points need as many numbers, got {len(numbers)}")
-        at = torch.from_numpy(numbers).to(keys.device)
-        state = self._reduction.state(table, keys, at, scores)
-        self.points += len(table)
-        self.not_finite += int((keys < 0).sum())
-        self._add(state)
+        with self._unchanged_on_failure():
+            if not self._framed and (box := table.box) is not None:
+                self._lattice = self._lattice.framed(box)
+                self._framed = True
+            table = self.placed(table)
+            keys = self._lattice.keys(table.xyz, self.device)
+            numbers = np.asarray(self.points if index is None else index, np.int64)
+            if numbers.ndim == 0:
+                numbers = numbers + np.arange(len(table))
+            if len(numbers) != len(table):
+                raise WrongUseError(f"{len(table)} points need as many numbers, got {len(numbers)}")
+            at = torch.from_numpy(numbers).to(keys.device)
+            state = self._reduction.state(table, keys, at, scores)
+            self.points += len(table)
+            self.not_finite += int((keys < 0).sum())
+            self._add(state)
 
     def merge(self, other: VoxelAccumulator | str | Path) -> None:
         """Add the voxels of another accumulator, or of a folder that `save` wrote.
@@ -166,35 +165,28 @@ class VoxelAccumulator:
             self._same_job(other.fingerprint(), "the other accumulator")
             parts, counts = other._parts, (other.points, other.not_finite)
         else:
-            path = Path(other)
-            try:
-                about = json.loads((path / ABOUT).read_text())
-                self._same_job(about["job"], path)
-                like = self._reduction.empty()
-                _mapped(path, like)
-                counts = int(about["points"]), int(about["not_finite"])
-            except WrongUseError:
-                raise
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise CloudFileError(
-                    f"{path} is not a saved state of a filter: {short(error)}"
-                ) from None
+            path, like = Path(other), self._reduction.empty()
+            about = read_about(path, like, 3 * self._lattice.bits, self._same_job)
+            counts = about["points"], about["not_finite"]
 
             def parts() -> list[State]:
-                return [_mapped(path, like)]
+                return [map_columns(path, like)]
 
-        for span in self._spans(parts()):
-            for part in parts():
-                self._add(self._on_device(_cut(part, *span)))
-        self.points, self.not_finite = self.points + counts[0], self.not_finite + counts[1]
+        with self._unchanged_on_failure():
+            for span in self._spans(parts()):
+                for part in parts():
+                    self._add(self._on_device(_cut(part, *span)))
+            self.points, self.not_finite = self.points + counts[0], self.not_finite + counts[1]
 
     def fingerprint(self) -> dict[str, Any]:
         """What two accumulators must have in common to be merged."""
-        lattice = {name: value for name, value in self._lattice.__dict__.items()}
         columns = {name: str(type_) for name, type_ in self.schema.columns.items()}
+        steps = {name: np.stack(pair).tolist() for name, pair in self.schema.steps.items()}
         none = {name: values.tolist() for name, values in self._no_data.items()}
         job = {"keep": self.keep, "seed": self._seed, "rules": self.rules, "no_data": none}
-        return json.loads(json.dumps({**lattice, "columns": columns, **job}))
+        return json.loads(
+            json.dumps({**vars(self._lattice), "columns": columns, "steps": steps, **job})
+        )
 
     # ---- states to disk -------------------------------------------------------------------------
 
@@ -203,15 +195,13 @@ class VoxelAccumulator:
         if not self._states:
             return
         merged = self._reduction.merged(self._states)
-        with _explained(self._spill_dir or tempfile.gettempdir()):
+        with self._unchanged_on_failure(), file_errors(self._spill_dir):
             if self._home is None:
-                if self._spill_dir is not None:
-                    Path(self._spill_dir).mkdir(parents=True, exist_ok=True)
+                self._spill_dir.mkdir(parents=True, exist_ok=True)
                 self._home = tempfile.TemporaryDirectory(prefix=".torchvox_", dir=self._spill_dir)
-            run = Path(self._home.name) / str(len(self._runs))
-            _write([merged], run)
-        self._states, self._merged_bytes = [], 0
-        self._runs.append(run)
+            self._runs.append(Path(self._home.name) / str(len(self._runs)))
+            write_columns([merged], self._runs[-1])
+            self._states, self._merged_bytes = [], 0
 
     def save(self, path: str | Path) -> None:
         """Write the state as a folder for `merge`; it appears whole or not at all.
@@ -222,16 +212,13 @@ class VoxelAccumulator:
         if path.exists():
             raise WrongUseError(f"{path} is there already")
         about = {"job": self.fingerprint(), "points": self.points, "not_finite": self.not_finite}
-        with _explained(path), atomic_path(path) as folder:
-            _write(map(self._merged, self._spans(self._parts())), folder)
-            (folder / ABOUT).write_text(json.dumps(about))
+        with file_errors(path), atomic_path(path) as folder:
+            write_state(map(self._merged, self._spans(self._parts())), folder, about)
 
     def close(self) -> None:
         """Remove what was spilled."""
         self._states, self._runs = [], []
-        if self._home is not None:
-            self._home.cleanup()
-            self._home = None
+        self._remove_home()
 
     def __enter__(self) -> VoxelAccumulator:
         return self
@@ -244,7 +231,8 @@ class VoxelAccumulator:
     @property
     def result_schema(self) -> PointTable:
         """A table without points: the columns of the result."""
-        return self._reduction.points(self._reduction.empty(), self._no_level())
+        level = torch.zeros(0, dtype=torch.int64) if self.levels else None
+        return self._reduction.points(self._reduction.empty(), level)
 
     def finish(self) -> Iterator[tuple[PointTable, Tensor, Tensor, Tensor | None]]:
         """(points, keys, number of points, level) of the voxels, in the order of their keys.
@@ -260,16 +248,7 @@ class VoxelAccumulator:
             good = number >= self.min_points
             if not bool(good.all()):
                 table = table.rows(good.cpu().numpy())
-            keys, level = state[0]["key"][good], None if level is None else level[good]
-            yield table, keys, number[good], level
-
-    def finish_to(self, writer: PointWriter) -> int:
-        """Write the result, and return its number of voxels."""
-        voxels = 0
-        for table, *_ in self.finish():
-            writer.append(table)
-            voxels += len(table)
-        return voxels
+            yield table, state[0]["key"][good], number[good], None if level is None else level[good]
 
     def rows_of(self, table: PointTable, keys: Tensor, level: Tensor | None) -> Tensor:
         """The voxel of each point [N] int32, -1 for none. keys, level: of the result."""
@@ -322,6 +301,25 @@ class VoxelAccumulator:
         if self._merged_bytes > self._limit / 2:
             self.spill()
 
+    def _remove_home(self) -> None:
+        if self._home is not None:
+            self._home.cleanup()
+            self._home = None
+
+    @contextlib.contextmanager
+    def _unchanged_on_failure(self) -> Iterator[None]:
+        before = {name: value for name, value in self.__dict__.items() if name != "_home"}
+        before |= {"_states": [*self._states], "_runs": [*self._runs]}
+        try:
+            yield
+        except BaseException:
+            for run in self._runs[len(before["_runs"]) :]:
+                shutil.rmtree(run, ignore_errors=True)
+            self.__dict__.update(before)
+            if not self._runs:
+                self._remove_home()
+            raise
+
     def _same_job(self, other: dict[str, Any], name: object) -> None:
         own = self.fingerprint()
         for key, value in own.items():
@@ -334,12 +332,9 @@ class VoxelAccumulator:
     def _on_device(self, state: State) -> State:
         return [{name: c.to(self.device) for name, c in table.items()} for table in state]
 
-    def _no_level(self) -> Tensor | None:
-        return torch.zeros(0, dtype=torch.int64) if self.levels else None
-
     def _parts(self) -> list[State]:
         like = self._reduction.empty()
-        return [*self._states, *(_mapped(run, like) for run in self._runs)] or [like]
+        return [*self._states, *(map_columns(run, like) for run in self._runs)] or [like]
 
     def _spans(self, parts: list[State]) -> list[tuple[int, int]]:
         """Ranges of keys whose rows fit the limit; adaptive cells lie in one each."""
@@ -389,49 +384,9 @@ def _bytes(state: State) -> int:
 
 def _cut(state: State, low: int, high: int) -> State:
     """The rows with keys from low on, below high."""
-    found = []
+    cut = []
     for table in state:
-        begin, end = _search(table["key"], low - 1), _search(table["key"], high - 1)
-        found.append({name: column[begin:end] for name, column in table.items()})
-    return found
-
-
-def _search(keys: Tensor, key: int) -> int:
-    """How many of the keys are at most `key`."""
-    return int(torch.searchsorted(keys, torch.tensor(key, device=keys.device), right=True))
-
-
-def _write(states: Iterable[State], folder: Path) -> None:
-    """A folder with the bytes of each column, of one state after the other."""
-    folder.mkdir()
-    for state in states:
-        for i, table in enumerate(state):
-            for name, column in table.items():
-                with (folder / f"{name}.{i}").open("ab") as file:
-                    file.write(column.cpu().contiguous().numpy())
-
-
-def _mapped(folder: Path, like: State) -> State:
-    """What `_write` wrote. like: the state without rows.
-
-    Raises OSError or ValueError for a folder that is damaged.
-    """
-    state = []
-    for i, table in enumerate(like):
-        columns = {}
-        for name, column in table.items():
-            path, kind = folder / f"{name}.{i}", column.numpy().dtype
-            values = np.memmap(path, kind, "c") if path.stat().st_size else np.zeros(0, kind)
-            columns[name] = torch.from_numpy(values.reshape(-1, *column.shape[1:]))
-        if len({len(column) for column in columns.values()}) != 1:
-            raise ValueError("its columns have different lengths")
-        state.append(columns)
-    return state
-
-
-@contextlib.contextmanager
-def _explained(path: str | Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CloudFileError(f"{error.filename or path}: {error.strerror or error}") from error
+        last = torch.tensor([low - 1, high - 1], device=table["key"].device)  # high may be 2^63
+        begin, end = torch.searchsorted(table["key"], last, right=True).tolist()
+        cut.append({name: column[begin:end] for name, column in table.items()})
+    return cut

@@ -9,24 +9,25 @@ write      the voxels in the order of their keys
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
-import queue
-import threading
 import time
+from collections import deque
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from torchvox._errors import WrongUseError, short
+from torchvox._errors import WrongUseError, check_box, short
 from torchvox.filter.accumulator import WORK, VoxelAccumulator
 from torchvox.filter.lattice import Lattice, OutsideFrameError
 from torchvox.filter.memory import ORIGINS, centroid_scores, means_only, origin_of
-from torchvox.filter.policy import rules_of
+from torchvox.filter.policy import check_steps, rules_by_values
 from torchvox.io import create_points, open_points, write_npz
-from torchvox.io.table import CHUNK
+from torchvox.io.table import CHUNK, union_box
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from torchvox.io import PointTable
 
 AHEAD = 2  # chunks
+SMALL = 2.0**-20  # sums of values below, in units of 2^-32, lose digits
 POINT_BYTES = 1 << 10  # of a memory limit, for each point of a chunk: chunks lie beside it
 
 
@@ -81,6 +83,8 @@ class FilterJob:
 
     def __init__(self, sources: Iterable[str | Path], options: FilterOptions) -> None:
         self.options = options
+        if options.bounds is not None:
+            check_box(options.bounds, "bounds")
         self.readers = [
             open_points(path, options.layout_of_file, salvage=options.salvage)
             for path in sorted(map(Path, sources))
@@ -113,30 +117,57 @@ class FilterJob:
             )
         if options.drop_withheld and "withheld" not in first.columns:
             raise WrongUseError(f"{first.path} has no column withheld: leave --drop-withheld out")
-        rules = rules_of(first.columns, options.keep, options.policy)
+        limit = options.memory_limit
+        most = options.chunk if limit is None else max(limit // POINT_BYTES, 10_000)
+        self._chunk = min(options.chunk, most)
+        self.rules = rules = rules_by_values(
+            first.columns,
+            options.keep,
+            options.policy,
+            lambda names: (t for r in self.readers for t in r.chunks(self._chunk, columns=names)),
+        )
         self.columns = tuple(name for name, rule in rules.items() if rule != "drop")
         self._rules = {name: rules[name] for name in self.columns}
+        kept = self._schema.rows(slice(0, 0), self.columns)
+        for reader in self.readers[1:]:
+            check_steps(replace(reader.schema, path=reader.path), kept)
         self.points = sum(reader.count for reader in self.readers)
         if options.keep == "nearest_centroid" and options.memory_limit is not None:
             raise WrongUseError(
                 "keep nearest_centroid has all means in memory: give no memory limit"
             )
-        limit = options.memory_limit
-        most = options.chunk if limit is None else max(limit // POINT_BYTES, 10_000)
-        self._chunk = min(options.chunk, most)
+        floats = {name for name, type_ in first.columns.items() if type_.base.kind == "f"}
+        floats |= first.schema.steps.keys()
+        averaged = [name for name in self.columns if rules[name] == "mean" and name in floats]
+        self._largest = dict.fromkeys(averaged, 0.0)
         self._waited, self._left_out = 0.0, {"outside of the bounds": 0, "withheld": 0}
         self.facts: dict[str, Any] = {
             "inputs": [str(reader.path) for reader in self.readers],
             "points": self.points,
             "problems": [f"{r.path.name}: {text}" for r in self.readers for text in r.problems],
             "dropped_columns": [name for name in first.columns if name not in self.columns],
+            "averaged_columns": averaged,
         }
 
     # ---- before points are read -----------------------------------------------------------------
 
-    def accumulator(self, box: np.ndarray | None = None, **options: Any) -> VoxelAccumulator:
-        """An empty one for these files. box: of their points; None: what their headers say."""
-        return self._cells(self.columns, box, options)
+    def accumulator(
+        self, box: np.ndarray | None = None, columns: Sequence[str] | None = None, **options: Any
+    ) -> VoxelAccumulator:
+        """An empty one for these files. box: of their points; None: what their headers say.
+
+        columns: those to keep, None for all that have a rule. options: of VoxelAccumulator.
+        """
+        names = ("keep", "layout", "seed", "levels", "max_points", "min_points", "memory_limit")
+        given = {name: getattr(self.options, name) for name in (*names, "device")}
+        given |= {"origin": self._origin, "policy": self._rules}
+        given |= {"no_data": self.readers[0].no_data, **options}
+        schema = self._schema.rows(slice(0, 0), self.columns if columns is None else columns)
+        if box is None:
+            with contextlib.suppress(OutsideFrameError):
+                return VoxelAccumulator(schema, self.options.voxel_size, box=self.box, **given)
+            box = self._scanned_box
+        return VoxelAccumulator(schema, self.options.voxel_size, box=box, **given)
 
     def plan(self) -> dict[str, Any]:
         """What the job would do, and about how much memory its points take at most."""
@@ -148,32 +179,6 @@ class FilterJob:
         chunk = min(self._chunk, self.points) * (AHEAD + 2) * sum(c.itemsize for c in columns)
         peak = chunk + (states if limit is None else min(limit, states))
         return {"points": self.points, **cells.frame, "chunks": chunks, "peak_bytes": peak}
-
-    def _cells(
-        self, columns: Sequence[str], box: np.ndarray | None, options: dict[str, Any]
-    ) -> VoxelAccumulator:
-        schema, size = self._schema.rows(slice(0, 0), columns), self.options.voxel_size
-
-        def made(box: np.ndarray | None) -> VoxelAccumulator:
-            return VoxelAccumulator(schema, size, **{**self._options(box), **options})
-
-        if box is not None:
-            return made(box)
-        try:
-            return made(self.box)
-        except OutsideFrameError:
-            return made(self._scanned_box)
-
-    def _options(self, box: np.ndarray | None) -> dict[str, Any]:
-        names = ("keep", "layout", "seed", "levels", "max_points", "min_points", "memory_limit")
-        options = {name: getattr(self.options, name) for name in (*names, "device")}
-        none = self.readers[0].no_data
-        return options | {
-            "origin": self._origin,
-            "box": box,
-            "policy": self._rules,
-            "no_data": none,
-        }
 
     @cached_property
     def _origin(self) -> tuple[float, ...]:
@@ -193,16 +198,30 @@ class FilterJob:
     @cached_property
     def box(self) -> np.ndarray | None:
         """Lowest and highest world coordinates of the points, as the headers say [2, 3]."""
-        box = _union(reader.box for reader in self.readers)
+        box = union_box(reader.box for reader in self.readers)
         if box is not None and self.options.bounds is not None:
             bounds = np.reshape(self.options.bounds, (2, 3))
             box = np.clip(box, bounds[0], bounds[1])
         return box
 
+    def frame_box(self) -> np.ndarray | None:
+        """The box that `run` has in the end: that of the headers, unless points lie outside of its
+        cells. Reads all points where a header says a box."""
+        if all(reader.header_box is None for reader in self.readers):
+            return self.box
+        scanned = self._scanned_box
+        with contextlib.suppress(OutsideFrameError):
+            size, origin = self.options.voxel_size, self._origin
+            lattice = Lattice.of(self._schema, size, origin, self.box)
+            if scanned is not None:
+                lattice.keys(lattice.stored(scanned), torch.device("cpu"))
+            return self.box
+        return scanned
+
     @cached_property
     def _scanned_box(self) -> np.ndarray | None:
         self.facts["problems"].append("the box of a header is not that of its points")
-        return _union(table.box for _, table in self._chunks(()))
+        return union_box(table.box for _, table in self._chunks(()))
 
     # ---- the work -------------------------------------------------------------------------------
 
@@ -231,13 +250,19 @@ class FilterJob:
         if cells is None:
             cells = self._reduced(progress, self._scanned_box, target.parent)
         with cells:
-            reduced, found, voxels, kept = time.perf_counter(), [], 0, 0
+            reduced, found, kept = time.perf_counter(), [], 0
             with create_points(target, like=cells.result_schema) as writer:
                 for table, keys, number, level in cells.finish():
                     writer.append(table)
-                    voxels, kept = voxels + len(table), kept + int(number.sum())
+                    kept += int(number.sum())
                     if trace is not None:
                         found.append((keys, level))
+            notes = writer.problems
+            nones = cells.result_schema.steps.keys() & self.readers[0].no_data.keys()
+            if nones and target.suffix.lower() not in (".las", ".laz"):
+                shown = short(", ".join(sorted(nones)))
+                notes.append(f"what stands for no value in {shown} is stored * scale + offset too")
+            self.facts |= {"notes": notes} if notes else {}
             if trace is not None:
                 rows = [self._traced(cells, *found[0], table) for table in self._tables(())]
                 write_npz(trace, point_voxel=np.concatenate(rows or [np.zeros(0, np.int32)]))
@@ -246,10 +271,11 @@ class FilterJob:
         done = time.perf_counter()
         self.facts |= {
             "output": str(target),
-            "voxels": voxels,
+            "voxels": writer.count,
             "voxel_size": list(options.voxel_size),
             "unit": self.readers[0].schema.unit,
             "dropped": {why: number for why, number in dropped.items() if number},
+            "small_columns": [name for name, top in self._largest.items() if 0 < top < SMALL],
             "exact_cells": cells.exact_cells,
             "device": options.device,
             "read_ms": round(1e3 * self._waited, 3),
@@ -276,6 +302,10 @@ class FilterJob:
         with contextlib.closing(self._chunks(names, first, count)) as chunks:
             for index, table in chunks:
                 cells.update(table, index + first_index, scores(table) if scores else None)
+                for name in self._largest.keys() & table.attributes.keys():
+                    values, none = table.values(name), self.readers[0].no_data.get(name, np.nan)
+                    good = np.isfinite(values) & (table.attributes[name] != none)
+                    self._largest[name] = np.abs(values[good]).max(initial=self._largest[name])
                 progress(len(table))
 
     def _reduced(
@@ -285,7 +315,7 @@ class FilterJob:
             cells = stack.enter_context(self.accumulator(box, spill_dir=spill_dir))
             scores = None
             if self.options.keep == "nearest_centroid":
-                means = self._cells((), box, means_only({}))
+                means = self.accumulator(box, (), **means_only({}))
                 self.accumulate(means)
                 scores = centroid_scores(means)
             self._waited = 0.0
@@ -335,50 +365,31 @@ class FilterJob:
         self, names: Sequence[str], first: int = 0, count: int | None = None
     ) -> Iterator[PointTable]:
         """Chunks of all files, decoded ahead by a thread."""
-        ready: queue.Queue[Any] = queue.Queue(AHEAD)
-        stop = threading.Event()
-        wanted = tuple(names)
-        if self.options.drop_withheld and "withheld" not in wanted:
-            wanted += ("withheld",)
-
-        def read() -> None:
-            left, skip = self.points - first if count is None else count, first
-            try:
-                for reader in self.readers:
-                    begin, skip = min(skip, reader.count), max(skip - reader.count, 0)
-                    if begin == reader.count or not left:
-                        continue
-                    for table in reader.chunks(self._chunk, begin, wanted):
-                        table, left = table.rows(slice(0, left)), left - min(left, len(table))
-                        ready.put(table)
-                        if stop.is_set():
-                            return
-                        if not left:
-                            break
-                ready.put(None)
-            except BaseException as error:
-                ready.put(error)
-
-        thread = threading.Thread(target=read, daemon=True)
-        thread.start()
+        withheld = ("withheld",) * (self.options.drop_withheld and "withheld" not in names)
+        tables = self._read((*names, *withheld), first, count)
+        pool = concurrent.futures.ThreadPoolExecutor(1)
         try:
+            ready = deque(pool.submit(next, tables, None) for _ in range(AHEAD))
             while True:
                 start = time.perf_counter()
-                item = ready.get()
+                table = ready.popleft().result()
                 self._waited += time.perf_counter() - start
-                if item is None:
+                if table is None:
                     return
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
+                ready.append(pool.submit(next, tables, None))
+                yield table
         finally:
-            stop.set()
-            with contextlib.suppress(queue.Empty):
-                while True:  # the thread may wait for room
-                    ready.get_nowait()
-            thread.join()
+            pool.shutdown(cancel_futures=True)
 
-
-def _union(boxes: Iterable[np.ndarray | None]) -> np.ndarray | None:
-    found = [box for box in boxes if box is not None]
-    return np.stack([np.min(found, axis=0)[0], np.max(found, axis=0)[1]]) if found else None
+    def _read(self, names: Sequence[str], first: int, count: int | None) -> Iterator[PointTable]:
+        left, skip = self.points - first if count is None else count, first
+        for reader in self.readers:
+            begin, skip = min(skip, reader.count), max(skip - reader.count, 0)
+            if begin == reader.count or not left:
+                continue
+            for table in reader.chunks(self._chunk, begin, names):
+                table = table.rows(slice(0, left))
+                left -= len(table)
+                yield table
+                if not left:
+                    break

@@ -78,7 +78,7 @@ class Lattice:
             None if schema.offset is None else tuple(schema.offset.tolist()),
             layout=layout,
         )
-        return lattice if box is None else lattice._framed(box)
+        return lattice if box is None else lattice.framed(box)
 
     @property
     def exact(self) -> bool:
@@ -178,15 +178,23 @@ class Lattice:
             xyz = xyz * np.array(self.scale) + np.array(self.offset)
         return xyz, list(self.voxel_size), list(self.origin)
 
-    def _framed(self, box: np.ndarray) -> Lattice:
-        """The box is that of points: its corners are stored as points are."""
+    def stored(self, box: np.ndarray) -> np.ndarray:
+        """The corners of a box in world coordinates, as points are stored [2, 3]."""
         corners = np.asarray(box, np.float64)
         if self.scale is not None:
             corners = np.rint((corners - np.array(self.offset)) / np.array(self.scale))
             corners = np.clip(corners, -(2.0**31), 2.0**31 - 1)  # what a header claims
-        points, size, origin = self._divided(corners.astype(np.dtype(self.dtype)))
+        return corners.astype(np.dtype(self.dtype))
+
+    def framed(self, box: np.ndarray) -> Lattice:
+        """The lattice with the smallest frame around a box in world coordinates.
+
+        Raises OutsideFrameError for one of too many cells.
+        """
+        corners = self.stored(box)
+        points, size, origin = self._divided(corners)
         kind = np.float32 if points.dtype == np.float32 else np.float64
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             low, high = np.sort(
                 np.floor((points.astype(kind) - np.array(origin, kind)) / np.array(size, kind)),
                 axis=0,
@@ -199,9 +207,9 @@ class Lattice:
         needed = [(int(top) - cell).bit_length() for top, cell in zip(high, lower, strict=True)]
         axis = int(np.argmax(needed))
         if needed[axis] > MOST_BITS:
-            extent = float(corners[1, axis] - corners[0, axis])
+            extent = float(corners[1, axis]) - float(corners[0, axis])
             if self.scale is not None:
-                extent *= abs(self.scale[axis])
+                extent = abs(extent * self.scale[axis])  # steps may fall
             enough = 1.01 * extent / (2**MOST_BITS - 2 * ALIGNED)  # rounded below
             raise OutsideFrameError(
                 f"voxel size {self.voxel_size[axis]:g} over {extent:,.6g} needs {needed[axis]} "

@@ -9,6 +9,7 @@ import numpy as np
 
 from torchvox._errors import WrongUseError, short
 from torchvox.filter.accumulator import VoxelAccumulator
+from torchvox.filter.policy import rules_by_values
 from torchvox.filter.states import square_distance
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ def downsample(
         origin = origin_of(origin, size, box[0], first)
     elif isinstance(origin, str):
         origin = origin_of(origin, size, np.zeros(3), np.zeros(3))
-    given = {"origin": origin, "box": box, **options}
+    keep, policy = options.get("keep", "centroid"), options.get("policy")
+    rules = rules_by_values(table.columns, keep, policy, lambda _: [table])
+    given = {"origin": origin, "box": box, **options, "policy": rules}
     scores = None
     if options.get("keep") == "nearest_centroid":
         centroids = VoxelAccumulator(table.schema.rows(slice(0, 0), ()), size, **means_only(given))

@@ -9,9 +9,13 @@ import numpy as np
 
 from torchvox._errors import WrongUseError, short
 from torchvox.io.las import WAVES
+from torchvox.io.roles import is_whole, names_classes, plain_name
+from torchvox.io.table import other_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    from torchvox.io import PointTable
 
 KEEP = ("centroid", "center", "first", "nearest_center", "nearest_centroid", "random")
 REAL_POINT = KEEP[2:]  # the point that is kept is one of the cloud
@@ -19,28 +23,24 @@ RULES = (
     *("mean", "sum", "min", "max", "first", "last", "majority", "unit_mean", "representative"),
     *("count", "drop"),
 )
+VALUE_RULES = ("mean", "sum", "min", "max", "unit_mean", "count")  # others keep what is stored
 NORMALS = (("nx", "ny", "nz"), ("normal_x", "normal_y", "normal_z"))
-_BY_NAME = {
-    **dict.fromkeys(("red", "green", "blue", "nir", "intensity", "curvature"), "mean"),
-    **dict.fromkeys((name for three in NORMALS for name in three), "unit_mean"),
-    **dict.fromkeys(("classification", "label", "instance", "segment"), "majority"),
-    **dict.fromkeys(("gps_time", "t", "time", "timestamp"), "min"),
-    **dict.fromkeys(
-        (
-            *(
-                "return_number",
-                "number_of_returns",
-                "synthetic",
-                "key_point",
-                "withheld",
-                "overlap",
-            ),
-            *("scan_direction_flag", "edge_of_flight_line", "scan_angle", "scan_angle_rank"),
-            *("scanner_channel", "channel", "user_data", "point_source_id", "ring"),
+_COLORS = ("red", "green", "blue", "nir", "infrared", "near_infrared")
+_BY_NAME = {  # by plain names
+    plain_name(name): rule
+    for rule, names in {
+        "mean": (*_COLORS, "intensity", "curvature"),
+        "unit_mean": (name for three in NORMALS for name in three),
+        "majority": ("classification", "label", "instance", "segment"),
+        "min": ("gps_time", "t", "time", "timestamp"),
+        "representative": (
+            *("return_number", "number_of_returns", "synthetic", "key_point", "withheld"),
+            *("overlap", "scan_direction", "scan_direction_flag", "edge_of_flight_line"),
+            *("scan_angle", "scan_angle_rank", "scanner_channel", "scan_channel", "channel"),
+            *("user_data", "point_source_id", "ring"),
         ),
-        "representative",
-    ),
-    **dict.fromkeys(WAVES, "drop"),  # one return's wave form is not another's
+    }.items()
+    for name in names
 }
 
 
@@ -51,6 +51,7 @@ def rules_of(
 
     columns: name -> type, as PointTable.columns. keep: one of KEEP; with one that names a real
     point, attributes come from that point. policy: name -> rule, for columns that differ.
+    Floats that may hold classes by their name come from a point: see `rules_by_values`.
     Raises WrongUseError for an unknown name or rule, or one that the column cannot have.
     """
     if keep not in KEEP:
@@ -75,24 +76,68 @@ def rules_of(
         if rule == "unit_mean" and type_.base.kind != "f":
             raise WrongUseError(f"policy: unit_mean takes floats, {name} has {type_}")
         found[name] = rule
+    threes = [three for three in normals(columns) if all(found[n] == "unit_mean" for n in three)]
     for name in (name for name, rule in found.items() if rule == "unit_mean"):
-        three = next((names for names in NORMALS if name in names), None)
-        if three is None or any(found.get(other) != "unit_mean" for other in three):
+        if not any(name in three for three in threes):
             shown = " or ".join(", ".join(names) for names in NORMALS)
             raise WrongUseError(f"policy: unit_mean takes {shown} together, got {name} alone")
     return found
+
+
+def normals(columns: Iterable[str]) -> list[tuple[str, ...]]:
+    """The columns that are x, y and z of normals, by their plain names."""
+    by_name: dict[str, list[str]] = {}
+    for column in columns:
+        by_name.setdefault(plain_name(column), []).append(column)
+    axes = ([by_name.get(plain_name(name), []) for name in names] for names in NORMALS)
+    return [three for columns_of in axes for three in zip(*columns_of, strict=False)]
+
+
+def rules_by_values(
+    columns: Mapping[str, np.dtype],
+    keep: str,
+    policy: Mapping[str, str] | None,
+    chunks: Callable[[list[str]], Iterable[PointTable]],
+) -> dict[str, str]:
+    """`rules_of`, with votes for columns of floats that hold whole numbers alone under a name of
+    classes, and means of others. chunks: gives all points, with some of the columns."""
+    policy = dict(policy or {})
+    rules = rules_of(columns, keep, policy)
+    floats = [n for n in columns if columns[n].base.kind == "f" and n not in policy]
+    undecided = [n for n in floats if names_classes(n) and rules[n] == "representative"]
+    if keep in REAL_POINT or not undecided:
+        return rules
+    whole = undecided
+    for table in chunks(undecided):
+        whole = [name for name in whole if is_whole(table.values(name))]
+        if not whole:
+            break
+    policy |= {name: "mean" for name in undecided if plain_name(name) not in _BY_NAME}
+    policy |= {name: "representative" if columns[name].shape else "majority" for name in whole}
+    return rules_of(columns, keep, policy)
+
+
+def check_steps(table: PointTable, first: PointTable) -> None:
+    """Raises WrongUseError where two tables store a column of the first in steps that differ."""
+    if (name := other_steps(first, table)) is not None:
+        steps = " and ".join(str(np.array(t.steps.get(name, ())).tolist()) for t in (table, first))
+        raise WrongUseError(
+            f"{table.path or 'the table'} and {first.path or 'the first'} store {short(name)} in "
+            f"other steps, of (scale, offset) {steps}: leave it out, as --policy {short(name)}=drop"
+        )
 
 
 def _default(name: str, columns: Mapping[str, np.dtype], keep: str) -> str:
     type_ = columns[name]
     if keep in REAL_POINT:
         return "representative"
-    rule = _BY_NAME.get(name.lower()) or ("mean" if type_.base.kind == "f" else "representative")
+    if name in WAVES:
+        return "drop"  # one return's wave form is not another's
+    averaged = type_.base.kind == "f" and not names_classes(name)
+    rule = _BY_NAME.get(plain_name(name), "mean" if averaged else "representative")
     if rule == "unit_mean":
-        three = next((names for names in NORMALS if name in names), ())
-        fits = len(three) > 0 and all(
-            other in columns and columns[other].base.kind == "f" for other in three
-        )
+        three = next((three for three in normals(columns) if name in three), ())
+        fits = len(three) > 0 and all(columns[other].base.kind == "f" for other in three)
     else:
         fits = rule != "majority" or not type_.shape
     return rule if fits else "representative"

@@ -14,10 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchvox._errors import TorchvoxError
+import numpy as np
+
+from torchvox._errors import TorchvoxError, file_errors, short
 from torchvox.filter.job import FilterJob
 from torchvox.io import cloud_stem, create_points, open_points
 
@@ -29,20 +33,31 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 
+VERSION = 2  # of rules and states; outputs of another are made again
+
+
 def file_rows(paths: Iterable[str | Path]) -> list[Row]:
     """A row a file."""
     return [{"path": str(path)} for path in paths]
 
 
-def range_rows(paths: Iterable[str | Path], points: int) -> list[Row]:
-    """A row for every so many points: path, first, count, and the number of its first point."""
+def range_rows(
+    paths: Iterable[str | Path], points: int, options: FilterOptions | None = None
+) -> list[Row]:
+    """A row for every so many points: path, first, count, and the number of its first point.
+
+    options: of the job, whose layout and salvage decide how many points a file has.
+    """
     rows: list[Row] = []
     number = 0
-    for path in sorted(map(str, paths)):
-        count = open_points(path).count
+    layout, salvage = (options.layout_of_file, options.salvage) if options else (None, False)
+    for path in sorted(map(Path, paths)):
+        count = open_points(path, layout, salvage=salvage).count
         for first in range(0, count, points):
             size = min(points, count - first)
-            rows.append({"path": path, "first": first, "count": size, "number": number + first})
+            rows.append(
+                {"path": str(path), "first": first, "count": size, "number": number + first}
+            )
         number += count
     return rows
 
@@ -74,16 +89,25 @@ class Downsample:
 class Accumulate:
     """A row's range of points -> a saved state in `folder`, for `merge_states`.
 
-    sources: all files of the job; their headers are read here, once.
-    The row gets `state`, or `error`.
+    sources: all files of the job. Their headers are read here, columns of floats that may hold
+    classes, and with `scan` all coordinates of files whose headers say a box, as it may be wrong;
+    without it points outside of such a box are an error of their row.
+    The row gets `state` and `box`, or `error`. A state that is there is not made again.
     """
 
     def __init__(
-        self, folder: str | Path, options: FilterOptions, sources: Iterable[str | Path]
+        self,
+        folder: str | Path,
+        options: FilterOptions,
+        sources: Iterable[str | Path],
+        scan: bool = True,
     ) -> None:
         job = FilterJob(sources, options)
-        self.folder, self.options, self.box = str(folder), options, job.box
+        self.folder, self.options = str(folder), replace(options, policy=job.rules)
+        self.box = job.frame_box() if scan else job.box
         self.first = str(job.readers[0].path)
+        with job.accumulator(self.box) as cells:
+            self._job = cells.fingerprint()
 
     def __call__(self, row: Row) -> Row:
         def work(name: str) -> Row:
@@ -93,9 +117,11 @@ class Accumulate:
                     job = FilterJob([row["path"]], self.options)
                     job.accumulate(cells, row["number"] - row["first"], row["first"], row["count"])
                     cells.save(state)
-            return {"state": str(state)}
+            box = None if self.box is None else self.box.tolist()
+            return {"state": str(state), "box": json.dumps(box)}
 
-        return _tried(row, self.options, work, {"state": ""})
+        failed = {"state": "", "box": ""}
+        return _tried(row, self.options, work, failed, self.first, self._job, int(row["number"]))
 
 
 def merge_states(
@@ -104,25 +130,66 @@ def merge_states(
     """Write one file from the rows of `Accumulate`, and return its number of voxels.
 
     It is the file that FilterJob(sources, options).run(target) writes.
-    Raises TorchvoxError when a row has an error.
+    Raises TorchvoxError when a row has an error, or the rows do not add up to the files.
     """
+    rows = list(rows)
+    for row in rows:
+        if row.get("error"):
+            raise TorchvoxError(row["error"])
     job = FilterJob(sources, options)
-    with job.accumulator(job.box, spill_dir=Path(target).parent) as cells:
+    _check_ranges(rows, job)
+    if len(boxes := {row["box"] for row in rows}) > 1:
+        raise TorchvoxError(f"the rows are of jobs with other boxes: {short(sorted(boxes))}")
+    box = json.loads(boxes.pop()) if boxes else None
+    box = job.box if box is None else np.array(box)
+    with job.accumulator(box, spill_dir=Path(target).parent) as cells:
         for row in rows:
-            if row.get("error"):
-                raise TorchvoxError(row["error"])
+            before = cells.points
             cells.merge(row["state"])
+            held, count = cells.points - before, int(row["count"])
+            if held > count or (held < count and not (options.bounds or options.drop_withheld)):
+                raise TorchvoxError(f"{row['state']} holds {held} points, its row {count}")
         with create_points(target, like=cells.result_schema) as writer:
-            return cells.finish_to(writer)
+            for table, *_ in cells.finish():
+                writer.append(table)
+        return writer.count
 
 
-def _tried(row: Row, options: FilterOptions, work: Callable[[str], Row], failed: Row) -> Row:
+def _check_ranges(rows: list[Row], job: FilterJob) -> None:
+    """Raises TorchvoxError unless each point of the job is in one row, by its file and number."""
+    ranges = sorted((int(row["number"]), int(row["number"]) + int(row["count"])) for row in rows)
+    for (_, end), (start, _) in pairwise([(0, 0), *ranges, (job.points, job.points)]):
+        if start != end:
+            what = "lack" if start > end else "have twice, or past the end,"
+            low, high = sorted((start, end))
+            raise TorchvoxError(
+                f"the rows {what} points {low} to {high} of all {job.points}: accumulate them anew"
+            )
+    places, start = {}, 0
+    for reader in job.readers:
+        places[reader.path, start] = reader.count
+        start += reader.count
+    for row in rows:
+        path, number, first = Path(row["path"]), int(row["number"]), int(row["first"])
+        end = first + int(row["count"])
+        if end > places.get((path, number - first), 0):
+            raise TorchvoxError(
+                f"points {first} to {end} of {path} are not those that its row numbers from "
+                f"{number}: accumulate them anew"
+            )
+
+
+def _tried(
+    row: Row, options: FilterOptions, work: Callable[[str], Row], failed: Row, *more: Any
+) -> Row:
+    """The row with what `work` makes; its name depends on the file, the options and `more`."""
     path = Path(row["path"])
     try:
-        about = path.stat()
-        identity = [str(path.absolute()), about.st_size, about.st_mtime_ns, options.of_result]
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-        return {**row, **work(f"{cloud_stem(path)}.{digest}"), "error": ""}
-    except (TorchvoxError, OSError) as error:
-        reason = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        return {**row, **failed, "error": reason}
+        with file_errors(path):
+            about = path.stat()
+            identity = [str(path.absolute()), about.st_size, about.st_mtime_ns, options.of_result]
+            identity += [VERSION, *more]
+            digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+            return {**row, **work(f"{cloud_stem(path)}.{digest}"), "error": ""}
+    except TorchvoxError as error:
+        return {**row, **failed, "error": str(error)}

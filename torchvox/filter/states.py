@@ -14,7 +14,7 @@ however they are split, merged or spread over devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,8 @@ from torch import Tensor
 import torchvox
 from torchvox._errors import WrongUseError
 from torchvox.data.counter_random import mix
-from torchvox.filter.policy import NORMALS, REAL_POINT
+from torchvox.filter.columns import NONE, Column, addends, fitting, none_of, ordered
+from torchvox.filter.policy import REAL_POINT, VALUE_RULES, normals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,66 +34,6 @@ if TYPE_CHECKING:
     from torchvox.io import PointTable
 
     State = list[dict[str, Tensor]]
-
-NONE = torch.iinfo(torch.int64).max  # the code of no value
-LARGE_INT, LARGE_FLOAT = 2**32, 2.0**31  # sums of values from here on may leave 64 bits
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the points, flat: [N, k]. The coordinates have the name None."""
-
-    name: str | None
-    type: np.dtype
-    rule: str
-    none: np.ndarray | None  # [k] values of the type that stand for "none"
-
-    @property
-    def width(self) -> int:
-        return int(np.prod(self.type.shape))
-
-    @property
-    def floats(self) -> bool:
-        return self.type.base.kind == "f"
-
-    def values(self, table: PointTable) -> np.ndarray:
-        stored = table.xyz if self.name is None else table.attributes[self.name]
-        return stored.reshape(len(table), self.width)
-
-    def missing(self, values: np.ndarray) -> np.ndarray | None:
-        """Where there is no value [N, k]; None: nowhere."""
-        found = None if self.none is None else values == self.none
-        if self.floats:
-            nan = np.isnan(values)
-            found = nan if found is None else found | nan
-        return found
-
-    def fill(self, values: np.ndarray, where: np.ndarray) -> np.ndarray:
-        """The values in their type, what stands for "none" where there is none."""
-        values = values.astype(self.type.base, copy=False)
-        none = self.none if self.none is not None else np.nan if self.floats else None
-        return values if none is None or not where.any() else np.where(where, none, values)
-
-    def codes(self, values: np.ndarray) -> np.ndarray:
-        """int64 in the order of the values, in the opposite one for "max"; NONE for no value."""
-        missing = self.missing(values)
-        codes = self._ordered(values)
-        if missing is None:
-            return codes
-        # NONE may be the code of a value, while that of `none` is free.
-        if self.none is not None and not self.floats:
-            codes = codes - (codes > self._ordered(self.none))
-        return np.where(missing, NONE, codes)
-
-    def decoded(self, codes: np.ndarray) -> np.ndarray:
-        """The inverse of `codes`."""
-        gone = codes == NONE
-        if self.none is not None and not self.floats:
-            codes = codes + (~gone & (codes >= self._ordered(self.none)))
-        return self.fill(_values(~codes if self.rule == "max" else codes, self.type.base), gone)
-
-    def _ordered(self, values: np.ndarray) -> np.ndarray:
-        return ~_ordered(values) if self.rule == "max" else _ordered(values)
 
 
 class Reduction:
@@ -112,10 +53,14 @@ class Reduction:
         no_data: Mapping[str, np.ndarray],
     ) -> None:
         self.schema, self.lattice, self.keep, self.seed = schema, lattice, keep, seed
-        columns = [
-            Column(name, type_, rules[name], _none(type_.base, no_data.get(name)))
-            for name, type_ in schema.columns.items()
-        ]
+        columns = []
+        self._by_value: dict[str, np.ndarray | None] = {}  # none of each as it is stored
+        for name, type_ in schema.columns.items():
+            none, steps = none_of(type_.base, no_data.get(name)), schema.steps.get(name)
+            if steps and rules[name] in VALUE_RULES:
+                self._by_value[name] = none
+                type_, none, steps = np.dtype((np.float64, type_.shape)), None, None
+            columns.append(Column(name, type_, rules[name], none, steps))
         xyz_rule = "mean" if keep == "centroid" else "center"
         kind = np.dtype((schema.xyz.dtype.newbyteorder("="), (3,)))
         xyz = Column(None, kind, "representative" if keep in REAL_POINT else xyz_rule, None)
@@ -145,6 +90,7 @@ class Reduction:
         scores: [N] float64, to keep the point with the lowest one.
         Raises WrongUseError for values that cannot be added up.
         """
+        table = self._with_values(table)
         good = keys >= 0
         rising = bool((index[1:] > index[:-1]).all())
         if not rising or not bool(good.all()):
@@ -159,7 +105,7 @@ class Reduction:
         if self.ints or self.counted:
             sums.append(groups.sum(_tensor(self._int_values(table), device)))
         if self.floats:
-            values = np.concatenate([_addends(c, c.values(table)) for c in self.floats], axis=1)
+            values = np.concatenate([addends(c, c.values(table)) for c in self.floats], axis=1)
             sums.append(groups.sum(_tensor(values, device)))
         voxels = {"key": groups.keys, "sums": torch.cat(sums, dim=1)}
         if self.least:
@@ -181,8 +127,17 @@ class Reduction:
             state.append(_counted(groups.keys, row, codes, torch.ones_like(codes)))
         return state
 
+    def _with_values(self, table: PointTable) -> PointTable:
+        """The table with the values of columns of rules by value, NaN for none."""
+        attributes = dict(table.attributes)
+        for name, none in self._by_value.items():
+            values = attributes[name] = table.values(name)
+            if none is not None:
+                values[table.attributes[name] == none] = np.nan
+        return replace(table, attributes=attributes)
+
     def _int_values(self, table: PointTable) -> np.ndarray:
-        columns = [_addends(c, c.values(table)) for c in self.ints]
+        columns = [addends(c, c.values(table)) for c in self.ints]
         for c in self.counted:
             values = c.values(table)
             missing = c.missing(values)
@@ -212,7 +167,7 @@ class Reduction:
             return mix(mix(torch.full_like(index, self.seed)) + index), index
         if self.keep == "nearest_center":
             scores = square_distance(table.world(), self.lattice.centers(keys))
-        return (None if scores is None else _tensor(_ordered(scores), keys.device)), index
+        return (None if scores is None else _tensor(ordered(scores), keys.device)), index
 
     def empty(self) -> State:
         """The state of no points."""
@@ -262,9 +217,8 @@ class Reduction:
         for i, columns in enumerate(self.picks):
             at = 0
             for c in columns:
-                end = at + c.width * c.type.base.itemsize
-                held = np.ascontiguousarray(host[f"bytes{i}"][:, at:end])
-                made[c.name] = held.view(c.type.base).reshape(len(held), c.width)
+                end = at + c.type.itemsize
+                made[c.name] = np.ascontiguousarray(host[f"bytes{i}"][:, at:end]).view(c.type.base)
                 at = end
         for c, table in zip(self.votes, state[1:], strict=True):
             made[c.name] = self._winners(c, voxels["key"], table)
@@ -273,7 +227,7 @@ class Reduction:
             for name, c in zip(self.schema.columns, self.columns[1:], strict=True)
             if c.rule != "drop"
         }
-        for three in NORMALS:
+        for three in normals(attributes):
             if all(c.rule == "unit_mean" for c in self.columns if c.name in three):
                 _normalize(attributes, three)
         if level is not None:
@@ -281,24 +235,23 @@ class Reduction:
         if self.keep == "center":
             centers = self.lattice.centers(voxels["key"], 0 if level is None else level)
             made[None] = self._on_lattice(centers).astype(self.columns[0].type.base)
-        return replace(self.schema, xyz=made[None], attributes=attributes, path=None)
+        steps = {c.name: c.steps for c in self.columns if c.steps and c.name in attributes}
+        return replace(self.schema, xyz=made[None], attributes=attributes, steps=steps, path=None)
 
     def _sums(self, sums: Tensor) -> Any:
         """(column, values [R, k]) of all that is added up or counted."""
-        number = sums[:, :1]
-        at, counts = 1 + sum(c.width for c in self.ints), {}
+        whole = [c.width for c in (*self.ints, *self.counted)]
+        number, *parts = sums.split([1, *whole, *(3 * c.width for c in self.floats)], dim=1)
+        end = len(self.ints)
+        counts = {c.name: words for c, words in zip(self.counted, parts[end:], strict=False)}
         for c in self.counted:
-            counts[c.name] = sums[:, at : at + c.width]
-            at += c.width
             if c.rule == "count":
-                yield c, _fitting(c, counts[c.name].cpu().numpy())
-        first_float, at = at, 1
-        for c in self.ints:
-            words, n = sums[:, at : at + c.width], counts.get(c.name, number)
-            at += c.width
+                yield c, fitting(c, counts[c.name].cpu().numpy())
+        for c, words in zip(self.ints, parts, strict=False):
+            n = counts.get(c.name, number)
             gone = (n == 0).expand_as(words).cpu().numpy()
             if c.rule == "sum":
-                values = _fitting(c, words.cpu().numpy())
+                values = fitting(c, words.cpu().numpy())
             else:
                 means = [
                     torchvox.voxel_mean_of_sums(
@@ -310,18 +263,17 @@ class Reduction:
                 ]
                 values = torch.cat(means, dim=1).cpu().numpy()
             yield c, c.fill(values, gone)
-        at = first_float
-        for c in self.floats:
-            words = sums[:, at : at + 3 * c.width].contiguous()
-            at += 3 * c.width
+        for c, words in zip(self.floats, parts[len(whole) :], strict=True):
             if c.rule == "sum":
-                whole, part = (words[:, k::3].double() for k in range(2))
-                values = (whole + part * 2.0**-32).cpu().numpy()
+                units, rest = (words[:, k::3].double() for k in range(2))
+                values = (units + rest * 2.0**-32).cpu().numpy()
                 gone = (words[:, 2::3] == 0).cpu().numpy()
-                values = np.where(gone, np.nan, _fitting(c, values))
+                values = np.where(gone, np.nan, fitting(c, values))
             else:
                 kind = torch.from_numpy(np.zeros(0, c.type.base)).dtype
-                means = torchvox.voxel_mean_of_sums(words, number[:, 0].contiguous(), kind)
+                means = torchvox.voxel_mean_of_sums(
+                    words.contiguous(), number[:, 0].contiguous(), kind
+                )
                 values = means.cpu().numpy()
             yield c, c.fill(values, np.isnan(values))
 
@@ -415,78 +367,8 @@ def _counted(keys: Tensor, row: Tensor, codes: Tensor, counts: Tensor) -> dict[s
     }
 
 
-def _addends(column: Column, values: np.ndarray) -> np.ndarray:
-    """Values to add up, nothing where there is none. Raises WrongUseError for too large ones."""
-    missing = column.missing(values)
-    if column.floats:
-        values = values.astype(np.float64)
-        if missing is not None:
-            values[missing] = np.nan
-        with np.errstate(invalid="ignore"):
-            large = (np.abs(values) >= LARGE_FLOAT) & (np.abs(values) < np.inf)
-    else:
-        values = values if missing is None else np.where(missing, values.dtype.type(0), values)
-        if values.dtype.itemsize < 8:
-            return values
-        large = (values >= LARGE_INT) | (values <= -LARGE_INT)
-    if large.any():
-        most = "2^31" if column.floats else "2^32"
-        name, remedy = column.name, f"choose another rule, as --policy {column.name}=min"
-        if name is None:
-            name, remedy = "a coordinate", "keep the center or a point of each voxel"
-        raise WrongUseError(
-            f"{name} is {values[large][0]}, and values of {most} or more cannot be added up: "
-            f"{remedy}"
-        )
-    return values
-
-
-def _none(kind: np.dtype, values: np.ndarray | None) -> np.ndarray | None:
-    """Values in the type of their column; None if that is of integers and does not hold them."""
-    if values is None:
-        return None
-    with np.errstate(all="ignore"):
-        made = values.astype(kind)
-    return made if kind.kind == "f" or np.array_equal(made, values) else None
-
-
-def _ordered(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind == "f":
-        bits = (values.astype(np.float64) + 0.0).view(np.int64)
-        return bits ^ ((bits >> 63) & NONE)
-    if values.dtype == np.uint64:
-        return values.view(np.int64) ^ np.iinfo(np.int64).min
-    return values.astype(np.int64)
-
-
-def _values(codes: np.ndarray, kind: np.dtype) -> np.ndarray:
-    """The inverse of _ordered."""
-    if kind.kind == "f":
-        with np.errstate(over="ignore", invalid="ignore"):
-            return (codes ^ ((codes >> 63) & NONE)).view(np.float64).astype(kind)
-    if kind == np.uint64:
-        return (codes ^ np.iinfo(np.int64).min).view(np.uint64)
-    return codes.astype(kind)
-
-
-def _fitting(column: Column, values: np.ndarray) -> np.ndarray:
-    """Counts or sums in the type of the column. Raises WrongUseError if it does not hold them."""
-    kind = column.type.base
-    with np.errstate(over="ignore"):
-        made = values.astype(kind)
-    lost = np.isinf(made) if kind.kind == "f" else made.astype(values.dtype) != values
-    if lost.any():
-        raise WrongUseError(
-            f"{column.rule} of {column.name} reaches {values[lost][0]}, which {kind} does not "
-            "hold: choose another rule"
-        )
-    return made
-
-
 def _normalize(attributes: dict[str, np.ndarray], names: Sequence[str]) -> None:
     """Three columns over their length, in float64; where that is 0 they stay."""
-    if not attributes.keys() >= set(names):
-        return
     x, y, z = (attributes[name].astype(np.float64) for name in names)
     with np.errstate(over="ignore", invalid="ignore"):
         length = np.sqrt((x * x + y * y) + z * z)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError, short
+from torchvox._errors import CloudFileError, WrongUseError, explained, short
 from torchvox.io.cloud import FLOAT32_REACH, PointCloud, make_cloud
 from torchvox.io.layouts import SKIP, layout_choices
+from torchvox.io.roles import column_named, with_colors
 from torchvox.io.table import (
     PointTable,
     PointWriter,
@@ -22,6 +23,8 @@ from torchvox.io.table import (
 )
 
 SMALL = ("columns", "origin", "unit", "scale", "offset", "crs")  # arrays that are no columns
+NOT_COLUMNS = ("x", "y", "z", "xyz", "points")
+NORMALS = ("normals", "normal")  # [N, 3]
 SMALL_MEMBER = 1 << 24  # bytes that each of them may have
 DEFLATE_EXPANSION = 1032  # two bits stand for 258 bytes at most
 MOST_COLUMNS = 1 << 16
@@ -56,18 +59,12 @@ def open_bin(path: Path, columns: Columns | None) -> TableReader:
 
 def load_npy(path: Path) -> np.ndarray:
     """The array of a .npy file. Raises CloudFileError when it is none."""
-    try:
+    with explained(path, ".npy file"):  # a damaged header is parsed as Python
         with path.open("rb") as file:
             begins = file.read(6)
         if begins != b"\x93NUMPY" and begins[:2] != b"PK":  # NumPy takes it for a pickle then
             raise CloudFileError(f"{path} is no .npy file: it does not begin as one")
         array = np.load(path, allow_pickle=False)
-    except CloudFileError:
-        raise
-    except OSError as error:
-        raise CloudFileError(f"{path}: {error.strerror or error}") from error
-    except Exception as error:  # a damaged header is parsed as Python and can fail in many ways
-        raise CloudFileError(f"{path} is not a readable .npy file: {_first_line(error)}") from error
     if isinstance(array, np.lib.npyio.NpzFile):
         array.close()
         raise CloudFileError(f"{path} is a .npz archive under the name .npy: rename it")
@@ -80,26 +77,39 @@ def open_npy(path: Path, columns: Columns | None) -> TableReader:
 
 
 def open_npz(path: Path, columns: Columns | None) -> TableReader:
-    """One array a column beside xyz; or the form of write_cloud, with all of them in `points`."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            held = list(archive.files)
-            native = "xyz" in held and "points" not in held
-            wanted = held if native else ("points", *SMALL)
-            arrays = {name: _member(archive, name) for name in wanted if name in held}
-    except OSError:
-        raise
-    except Exception as error:  # zip, zlib, or a damaged header inside
-        raise CloudFileError(f"{path} is not a readable .npz file: {_first_line(error)}") from error
+    """One array a column beside xyz; or the form of write_cloud, where `points` holds most columns.
+
+    Arrays that are no columns of the points are left out, and named among the problems.
+    """
+    with explained(path, ".npz file"), np.load(path, allow_pickle=False) as archive:
+        names = list(archive.files)
+        native = "xyz" in names and "points" not in names
+        main = "xyz" if native else "points"
+        arrays = {name: _member(archive, name) for name in (main, *SMALL) if name in names}
+        count = len(arrays[main]) if main in arrays and arrays[main].ndim == 2 else -1
+        beside = {
+            name: _member(archive, name)
+            for name in names
+            if name not in (*SMALL, *NOT_COLUMNS) and _is_column(archive, name, count)
+        }
+    used = {main, "unit", *beside, *(SMALL[3:] if native else ("columns", "origin"))}
+    lost = [name for name in names if name not in used]
+    beside, problems = with_colors(beside)
+    name = column_named(beside, *NORMALS)
+    if name and beside[name].shape[1:] == (3,) and not {"nx", "ny", "nz"} & beside.keys():
+        beside |= dict(zip(("nx", "ny", "nz"), beside.pop(name).T, strict=True))
+    if lost:
+        problems.append(f"its arrays {short(', '.join(lost))} are no columns and are left out")
     if native:
-        return _from_columns(arrays, columns, path)
+        return _from_columns(arrays, beside, columns, path, problems)
     if "points" not in arrays:
-        shown = short(", ".join(held) or "nothing")
+        shown = short(", ".join(names) or "nothing")
         raise CloudFileError(f"{path} has no array named 'points' (it holds {shown})")
     if columns is None and "columns" in arrays:
         # An array of empty strings may have any length.
         columns = tuple(str(name) for name in arrays["columns"].ravel()[: MOST_COLUMNS + 1])
-    reader = _from_array(arrays["points"], columns, path)
+    reader = _from_array(arrays["points"], columns, path, beside)
+    reader.problems += problems
     origin = arrays.get("origin", np.zeros(3))
     if origin.shape != (3,) or origin.dtype.kind not in "fiu" or not np.isfinite(origin).all():
         raise CloudFileError(f"{path}: origin must be 3 numbers, got shape {list(origin.shape)}")
@@ -107,21 +117,39 @@ def open_npz(path: Path, columns: Columns | None) -> TableReader:
     return reader
 
 
-def _from_columns(arrays: dict[str, np.ndarray], layout: Columns | None, path: Path) -> TableReader:
+def _from_columns(
+    arrays: dict[str, np.ndarray],
+    beside: dict[str, np.ndarray],
+    layout: Columns | None,
+    path: Path,
+    problems: list[str],
+) -> TableReader:
     if layout is not None:
         raise WrongUseError(f"{path}: this file names its columns, leave --layout out")
-    small = {name: arrays.pop(name) for name in SMALL if name in arrays}
-    lattice = {n: small[n].astype(np.float64) for n in ("scale", "offset") if n in small}
-    if any(a.shape != (3,) or not np.isfinite(a).all() for a in lattice.values()):
-        raise CloudFileError(f"{path}: scale and offset must be 3 numbers each")
-    if wrong := [name for name, a in arrays.items() if a.dtype.kind not in "fiub"]:
-        raise CloudFileError(f"{path}: {short(wrong[0])} must be numbers")
-    texts = {name: str(small[name]) for name in ("crs", "unit") if name in small}
-    xyz = np.asarray(arrays.pop("xyz"), order="C")
+    lattice = {n: arrays[n] for n in ("scale", "offset") if n in arrays}
+    for a in lattice.values():
+        if a.shape != (3,) or a.dtype.kind not in "fiu" or not np.isfinite(a).all():
+            raise CloudFileError(f"{path}: scale and offset must be 3 numbers each")
+    lattice = {name: a.astype(np.float64) for name, a in lattice.items()}
+    texts = {name: str(arrays[name]) for name in ("crs", "unit") if name in arrays}
+    xyz = np.asarray(arrays["xyz"], order="C")
+    with explained(path, ".npz file"):
+        reader = TableReader(PointTable(xyz, beside, **lattice, **texts, path=path))  # type: ignore[arg-type]
+    reader.problems = problems
+    return reader
+
+
+def _is_column(archive: np.lib.npyio.NpzFile, name: str, count: int) -> bool:
+    """Whether an array is numbers, [count] or [count, k], by its header alone."""
     try:
-        return TableReader(PointTable(xyz, arrays, **lattice, **texts, path=path))  # type: ignore[arg-type]
-    except ValueError as error:
-        raise CloudFileError(f"{path} is not a readable .npz file: {_first_line(error)}") from None
+        with archive.zip.open(f"{name}.npy") as file:  # type: ignore[union-attr]
+            version, form = np.lib.format.read_magic(file), np.lib.format
+            read = form.read_array_header_1_0 if version < (2, 0) else form.read_array_header_2_0
+            shape, _, type_ = read(file)
+    except Exception:  # no array, or a damaged one
+        return False
+    narrow = len(shape) < 2 or (len(shape) == 2 and 0 < shape[1] <= MOST_COLUMNS)
+    return narrow and shape[:1] == (count,) and type_.kind in "fiub"
 
 
 def _member(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
@@ -144,7 +172,8 @@ def check_claim(info: zipfile.ZipInfo, name: str, small: bool = False) -> None:
 
 
 class ArrayReader(TableReader):
-    """Of a file whose points are one array [N, C]; `labels` [N] are two more columns.
+    """Of a file whose points are one array [N, C]; `labels` [N] are two more columns, `beside` are
+    others, unless they have the name of one of the array's.
 
     origin: [3] float64, what the file adds to its coordinates.
     """
@@ -155,19 +184,27 @@ class ArrayReader(TableReader):
         columns: Columns,
         path: Path,
         labels: np.ndarray | None = None,
+        beside: dict[str, np.ndarray] | None = None,
     ) -> None:
+        twice = [name for name in beside or {} if name in columns]
+        beside = {name: a for name, a in (beside or {}).items() if name not in twice}
         self.origin, self._array, self._names = np.zeros(3), array, columns
         self._held = {name: array[:, i] for i, name in enumerate(columns) if name != SKIP}
         if not {"x", "y", "z"} <= self._held.keys():
             shown = short(",".join(columns))
             raise CloudFileError(f"{path}: the columns {shown} do not name x, y and z")
-        self._as_read = columns[:3] == ("x", "y", "z") and array.dtype == np.float32
-        xyz = array[:, :3] if self._as_read else stacked(self._held)
+        in_order = columns[:3] == ("x", "y", "z") and array.dtype == np.float32
+        xyz = array[:, :3] if in_order else stacked(self._held)
+        self._as_read = in_order and not beside
         attributes = {name: a for name, a in self._held.items() if name not in ("x", "y", "z")}
+        attributes |= beside
+        self._held |= flat(beside)
         if labels is not None:
             for name, values in (("label", labels & 65535), ("instance", labels >> 16)):
                 attributes.setdefault(name, values.astype(np.uint16))
         super().__init__(PointTable(xyz, attributes, source=columns, path=path))
+        if twice:
+            self.problems.append(f"its arrays {short(', '.join(twice))} are columns of points too")
 
     def move(self, origin: np.ndarray, unit: str) -> None:
         """Add an origin to the coordinates, which are in float64 then unless it is zero."""
@@ -188,7 +225,12 @@ class ArrayReader(TableReader):
         return cloud
 
 
-def _from_array(array: np.ndarray, columns: Columns | None, path: Path) -> ArrayReader:
+def _from_array(
+    array: np.ndarray,
+    columns: Columns | None,
+    path: Path,
+    beside: dict[str, np.ndarray] | None = None,
+) -> ArrayReader:
     shape, kind = list(array.shape), array.dtype.kind
     if len(shape) != 2 or not 3 <= shape[1] <= MOST_COLUMNS or kind not in "fiu":
         raise CloudFileError(
@@ -203,11 +245,7 @@ def _from_array(array: np.ndarray, columns: Columns | None, path: Path) -> Array
             f"{path} has {width} columns, but the layout names {len(columns)} "
             f"({short(','.join(columns))})"
         )
-    return ArrayReader(array, columns, path)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+    return ArrayReader(array, columns, path, beside=beside)
 
 
 class BinWriter(PointWriter):
@@ -254,5 +292,10 @@ class NpzWriter(WholeWriter):
             raise WrongUseError(f"{self.path}: an attribute must not be named {taken[0]} here")
         small = {"scale": table.scale, "offset": table.offset, "crs": table.crs}
         held = {name: np.asarray(value) for name, value in small.items() if value is not None}
-        columns = {"xyz": table.xyz, **table.attributes, **held, "unit": np.asarray(table.unit)}
+        columns = {
+            "xyz": table.xyz,
+            **table.by_value().attributes,
+            **held,
+            "unit": np.asarray(table.unit),
+        }
         np.savez_compressed(self.file, **columns)  # type: ignore[arg-type]

@@ -3,34 +3,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import struct
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, explained
+from torchvox._errors import explained
 from torchvox._extras import require
+from torchvox.io.las_points import read_header
 from torchvox.io.las_records import (
     CITATION,
     EVLR,
-    EXTRA,
+    GEO_KEYS,
     VLR,
     WKT,
     LasSource,
-    descriptors,
     head_records,
     no_data,
     records,
 )
-from torchvox.io.laz import check_laz
-from torchvox.io.table import COLORS, PointReader, PointTable
+from torchvox.io.laz import QUIET, check_laz
+from torchvox.io.table import CHUNK, COLORS, PointReader, PointTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    import laspy
 
 EXTRA_COLUMNS = ("intensity", *COLORS, "classification", "return_number")
 LINEAR_UNIT_KEY = 3076  # GeoTIFF ProjLinearUnitsGeoKey
@@ -63,93 +62,103 @@ class LasReader(PointReader):
     """
 
     def __init__(self, path: Path, salvage: bool = False) -> None:
-        laspy = require("laspy", "to read LAS files")
+        require("laspy", "to read LAS files")
         if path.suffix.lower() == ".laz":
             require("lazrs", "to read LAZ files")
-        _check_sizes(path)
-        # laspy would parse the extended records, which may be large.
-        with (
-            explained(path, "LAS file"),
-            laspy.open(path, read_evlrs=False) as file,
-            path.open("rb") as raw,
-        ):
-            header = self._header = file.header
-            problems = _check_header(header, path.stat().st_size, salvage)
-            self._parallel = self._serial = False
-            if header.are_points_compressed and header.point_count:
-                self._parallel = check_laz(raw, header)
-                self._serial = not self._parallel
-            head = raw.read(header.offset_to_point_data) if not raw.seek(0) else b""
-            late, number = _late_records(path, head, problems)
-            source = LasSource(head, late, number, header.point_format)
-            self._extra = {d.name for d in header.point_format.extra_dimensions}
-            empty = laspy.ScaleAwarePointRecord.empty(
-                header.point_format, header.scales, header.offsets
-            )
-            schema = self._table(empty, tuple(_columns(header)))
-            schema.crs, schema.unit, schema.source = _crs(source), _unit(header), source
-            super().__init__(path, header.point_count, schema)
-            self.problems = problems
-            self.plain = tuple(name for name in EXTRA_COLUMNS if name in schema.attributes)
-            self.no_data = _no_data(source)
+        with explained(path, "LAS file"):
+            source = self._source = read_header(path, salvage)
+            self._parallel = False
+            if source.laszip:
+                with path.open("rb") as file, QUIET:
+                    self._parallel = check_laz(file, source)
+            source.late, source.late_number = _late_records(path, source.head, source.problems)
+            lattice = np.frombuffer(source.head, "<f8", 6, 131).reshape(2, 3).copy()
+            if source.count and not (np.isfinite(lattice).all() and lattice[0].all()):
+                raise ValueError(
+                    f"its scales {lattice[0]} and offsets {lattice[1]} give no coordinates"
+                )
+            self._box = _header_box(source)
+            crs, unit = _crs(source), _unit(source)
+            xyz = np.zeros((0, 3), np.int32)
+            schema = PointTable(xyz, {}, lattice[0], lattice[1], crs, unit, source, path)
+            super().__init__(path, source.count, schema)
+            names = source.point_format.dimension_names
+            self.schema = self._table(b"", tuple(n for n in names if n not in ("X", "Y", "Z")))
+            self.problems = source.problems
+            self.plain = tuple(name for name in EXTRA_COLUMNS if name in self.columns)
+            nones = {name: no_data(raw) for name, raw in source.extra.items()}
+            self.no_data = {name: none for name, none in nones.items() if none is not None}
 
     @property
     def header_box(self) -> np.ndarray | None:
-        box = np.array([self._header.mins, self._header.maxs], np.float64)
-        if self.count and box.any() and np.isfinite(box).all() and (box[0] <= box[1]).all():
-            return box
-        return None
+        return self._box
 
-    def _table(self, points: Any, names: tuple[str, ...]) -> PointTable:
-        stored = points.array
-        attributes = {
-            name: np.array(stored[name] if name in self._extra else points[name]) for name in names
-        }
-        xyz = np.stack([stored[axis] for axis in "XYZ"], axis=1)
-        schema = getattr(self, "schema", None)
-        return PointTable(
-            np.ascontiguousarray(xyz, np.int32),
-            attributes,
-            np.array(self._header.scales, np.float64),
-            np.array(self._header.offsets, np.float64),
-            *((schema.crs, schema.unit, schema.source, self.path) if schema is not None else ()),
+    def _table(self, data: bytes | bytearray, names: tuple[str, ...]) -> PointTable:
+        """Points of which `data` are the bytes."""
+        laspy: Any = require("laspy", "to read LAS files")
+        format_ = self._source.point_format
+        record = laspy.PackedPointRecord.from_buffer(data, format_)
+        stored, extra = record.array, set(format_.extra_dimension_names)
+        return replace(
+            self.schema,
+            xyz=np.stack([stored[axis] for axis in "XYZ"], axis=1).astype(np.int32, copy=False),
+            attributes={n: np.array((stored if n in extra else record)[n]) for n in names},
+            steps={name: pair for name, pair in self._source.steps.items() if name in names},
         )
 
     def _chunks(self, size: int, first: int, names: tuple[str, ...]) -> Iterator[PointTable]:
         if first == self.count:
             return
-        laspy = require("laspy", "to read LAS files")
-        backends, layers = laspy.LazBackend, laspy.DecompressionSelection
+        width = self._source.width
+        with self.path.open("rb") as file:
+            with explained(self.path, "LAS file"):
+                read = self._opened(file, first, names)
+            for at in range(first, self.count, size):
+                with explained(self.path, "LAS file"):
+                    data = read(min(size, self.count - at))
+                    if len(data) != width * min(size, self.count - at):
+                        raise ValueError(
+                            f"its header promises {self.count} points, it holds "
+                            f"{at + len(data) // width}"
+                        )
+                    table = self._table(data, names)
+                yield table
+
+    def _opened(
+        self, file: BinaryIO, first: int, names: tuple[str, ...]
+    ) -> Callable[[int], bytes | bytearray]:
+        """What reads the bytes of the next points of an open file, from point `first` on."""
+        source = self._source
+        if not source.laszip:
+            file.seek(source.start + first * source.width)
+            return lambda count: file.read(count * source.width)
+        laspy: Any = require("laspy", "to read LAS files")
+        lazrs: Any = require("lazrs", "to read LAZ files")
+        layers = laspy.DecompressionSelection
         wanted = layers.base() | layers.Z
         for layer, held in LAYERS.items():
             if set(held) & set(names):
                 wanted |= layers[layer]
-        if self._extra & set(names):
+        if set(source.point_format.extra_dimension_names) & set(names):
             wanted |= layers.ALL_EXTRA_BYTES
-        with contextlib.ExitStack() as stack:
-            with explained(self.path, "LAS file"):
-                file = stack.enter_context(
-                    laspy.open(
-                        self.path,
-                        read_evlrs=False,
-                        decompression_selection=wanted,
-                        laz_backend=(backends.LazrsParallel if self._parallel else backends.Lazrs,),
-                    )
-                )
-                if self._serial:  # its one chunk is decoded from the start anyway
-                    for at in range(0, first, size):
-                        file.read_points(min(size, first - at))
-                elif first:
-                    file.seek(first)
-            for at in range(first, self.count, size):
-                with explained(self.path, "LAS file"):
-                    points = file.read_points(min(size, self.count - at))
-                    if len(points) != min(size, self.count - at):
-                        raise ValueError(
-                            f"its header promises {self.count} points, it holds {at + len(points)}"
-                        )
-                    table = self._table(points, names)
-                yield table
+        file.seek(source.start)
+        kind = lazrs.ParLasZipDecompressor if self._parallel else lazrs.LasZipDecompressor
+        with QUIET:
+            decompressor = kind(file, source.laszip, wanted.to_lazrs())
+
+        def read(count: int) -> bytearray:
+            data = bytearray(count * source.width)
+            with QUIET:
+                decompressor.decompress_many(data)
+            return data
+
+        if self._parallel and first:
+            with QUIET:
+                decompressor.seek(first)
+        elif first:  # its one chunk is decoded from the start anyway
+            for at in range(0, first, CHUNK):
+                read(min(CHUNK, first - at))
+        return read
 
 
 def _late_records(path: Path, head: bytes, problems: list[str]) -> tuple[np.ndarray, int]:
@@ -159,77 +168,25 @@ def _late_records(path: Path, head: bytes, problems: list[str]) -> tuple[np.ndar
     elif head[25] == 3 and head[6] & 2:  # version 1.3 has one at most: the waveforms
         start = struct.unpack_from("<Q", head, 227)[0]
         number = int(start > 0)
-    late = np.zeros(0, np.uint8)
     if not number:
-        return late, 0
-    size, end = path.stat().st_size, start
-    with path.open("rb") as file:
-        for _ in range(number):
-            if end + EVLR > size:
-                break
-            file.seek(end + 20)
-            end += EVLR + int.from_bytes(file.read(8), "little")
-            if end > size:
-                break
-        else:
-            return np.memmap(path, np.uint8, "r", start, (end - start,)), number
-    problems.append(f"its {number} extended records do not fit its size and are left out")
-    return late, 0
+        return np.zeros(0, np.uint8), 0
+    late = np.memmap(path, np.uint8, "r")[start:]
+    try:
+        end = sum(len(whole) for _, whole in records(late, number, EVLR))
+    except ValueError:
+        problems.append(f"its {number} extended records do not fit its size and are left out")
+        return late[:0], 0
+    return late[:end], number
 
 
-def _check_sizes(path: Path) -> None:
-    """Refuse a header whose own numbers do not fit the file: laspy would loop over them."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        header = file.read(375).ljust(375, b"\0")
-    if header[:4] != b"LASF":
-        raise CloudFileError(f"{path} is not a LAS file: it does not begin with LASF")
-    header_size, data_start, records = struct.unpack_from("<HII", header, 94)
-    late_records = struct.unpack_from("<I", header, 243)[0] if header[25] >= 4 else 0
-    if data_start > size or header_size + 54 * records > data_start or 60 * late_records > size:
-        raise CloudFileError(f"{path} is cut short or damaged: its header does not fit its size")
-
-
-def _check_header(header: laspy.LasHeader, size: int, salvage: bool) -> list[str]:
-    """Problems of a header. Raises ValueError for those that leave no points."""
-    points, width = header.point_count, header.point_format.size
-    if not points:
-        return []
-    problems = []
-    fitting = (size - header.offset_to_point_data) // width
-    if not header.are_points_compressed and points > fitting:
-        sentence = (
-            f"{size} bytes cannot hold the {points} points that its header promises: it is cut "
-            "short or damaged"
-        )
-        if not salvage:
-            raise ValueError(sentence)
-        header.point_count = fitting
-        problems.append(sentence)
-    scales, offsets = np.asarray(header.scales), np.asarray(header.offsets)
-    if not (np.isfinite(scales).all() and scales.all() and np.isfinite(offsets).all()):
-        raise ValueError(f"its scales {scales} and offsets {offsets} give no coordinates")
-    low, high = np.asarray(header.mins), np.asarray(header.maxs)
-    if not (low.any() or high.any()) or not (low <= high).all():
-        problems.append("the box of its header is not that of its points")
-    if len(header.vlrs.get("ExtraBytesVlr")) > 1:
-        problems.append("it describes its extra bytes more than once: the first counts")
-    return problems
-
-
-def _columns(header: laspy.LasHeader) -> Iterator[str]:
-    return (name for name in header.point_format.dimension_names if name not in ("X", "Y", "Z"))
-
-
-def _no_data(source: LasSource) -> dict[str, np.ndarray]:
-    """Of the first description of extra bytes; laspy drops these values from its point format."""
-    held = set(source.point_format.extra_dimension_names)
-    for key, whole in head_records(source.head)[1]:
-        if key == EXTRA:
-            structs = descriptors(whole)
-            found = {name: no_data(raw) for name, raw in structs.items() if name in held}
-            return {name: none for name, none in found.items() if none is not None}
-    return {}
+def _header_box(source: LasSource) -> np.ndarray | None:
+    box = np.frombuffer(source.head, "<f8", 6, 179).reshape(3, 2).T[::-1]
+    if not source.count:
+        return None
+    if box.any() and np.isfinite(box).all() and (box[0] <= box[1]).all():
+        return box
+    source.problems.append("the box of its header is not that of its points")
+    return None
 
 
 def _crs(source: LasSource) -> str | None:
@@ -244,10 +201,11 @@ def _crs(source: LasSource) -> str | None:
     return None
 
 
-def _unit(header: laspy.LasHeader) -> str:
+def _unit(source: LasSource) -> str:
     """Unit of the coordinates from the GeoTIFF keys; "units" when the file does not say."""
-    for record in header.vlrs:
-        for key in getattr(record, "geo_keys", ()):
-            if key.id == LINEAR_UNIT_KEY:
-                return LINEAR_UNITS.get(key.value_offset, "units")
+    whole = dict(head_records(source.head)[1]).get(GEO_KEYS, b"")
+    keys = np.frombuffer(whole, "<u2", max(0, len(whole) - VLR) // 8 * 4, VLR if whole else 0)
+    for name, _, _, value in keys.reshape(-1, 4).tolist():
+        if name == LINEAR_UNIT_KEY:
+            return LINEAR_UNITS.get(value, "units")
     return "units"

@@ -17,15 +17,18 @@ from torchvox.io.las_records import (
     EXTRA,
     LASZIP,
     STRUCT,
+    UNDESCRIBED,
     VLR,
     WKT,
     LasSource,
+    column_steps,
+    column_type,
     descriptor,
-    descriptors,
     head_records,
     record,
     with_range,
 )
+from torchvox.io.table import same
 
 if TYPE_CHECKING:
     import laspy
@@ -70,13 +73,12 @@ class HeaderBytes:
         self._format, self._no_waves, self._compressed = format_, no_waves, bool(laszip)
         self._user = b""
         found: list[tuple[Key, bytes]] = []
-        head, used = bytearray(375), set()
+        head = bytearray(375)
         struct.pack_into("<4s20xBB", head, 0, b"LASF", 1, 4)
         if source:
             start, found = head_records(source.head)
             head = bytearray(source.head[:start])
             self._user = source.head[start + sum(len(whole) for _, whole in found) :]
-            used = set(source.point_format.extra_dimension_names)
         elif schema.crs and "[" in schema.crs and len(schema.crs.encode()) < MOST:
             head[6] |= 16  # the text is WKT
             found = [(WKT, record(WKT, schema.crs.encode() + b"\0"))]
@@ -88,15 +90,15 @@ class HeaderBytes:
         self._head = head
 
         old = next((whole for key, whole in found if key == EXTRA), b"")
-        known, types = descriptors(old), schema.columns
-        names = [name for name in format_.extra_dimension_names if name != "ExtraBytes"]
-        self.described = {name: known.get(name) or descriptor(name, types[name]) for name in names}
+        known = source.extra if source else {}
+        names = [name for name in format_.extra_dimension_names if name != UNDESCRIBED]
+        self.described = {name: _described(name, schema, known.get(name)) for name in names}
         if STRUCT * len(names) > MOST:
             raise WrongUseError(f"LAS describes up to {MOST // STRUCT} columns of its own")
         if names and not old:
             found = [*found, (EXTRA, old)]
         # One that the points do not follow stays as it is.
-        self._rewritten = bool(names or used & known.keys())
+        self._rewritten = bool(names or known)
         self._old = old or record(EXTRA, b"")
         self._found = [whole or self._old for key, whole in found if not self.dropped(key)]
         if laszip:
@@ -117,10 +119,9 @@ class HeaderBytes:
     ) -> bytes:
         """The bytes. late: where the extended records begin, how many, where the waveforms are."""
         head, minor = bytearray(self._head), self._head[25]
-        kept = b"".join(self._records(seen))
-        number = len([whole for whole in self._records(seen) if whole])
-        start = len(head) + len(kept) + len(self._user)
-        struct.pack_into("<HII", head, 94, len(head), start, number)
+        kept = [whole for whole in self._records(seen) if whole]
+        rest = b"".join((*kept, self._user))
+        struct.pack_into("<HII", head, 94, len(head), len(head) + len(rest), len(kept))
         id_ = self._format.id
         struct.pack_into("<BH", head, 104, id_ | self._compressed << 7, self._format.size)
         legacy = seen.count <= LEGACY and (minor < 4 or id_ < 6)
@@ -137,13 +138,21 @@ class HeaderBytes:
             struct.pack_into("<QIQ15Q", head, 235, at if extended else 0, extended, *counts)
         if minor >= 5:
             struct.pack_into("<dd", head, 375, *(seen.times or (0, 0)))
-        return bytes(head) + kept + self._user
+        return bytes(head) + rest
 
     def _records(self, seen: Seen) -> list[bytes]:
         new = [with_range(raw, seen.ranges.get(n, {})) for n, raw in self.described.items()]
         size = struct.pack("<H", STRUCT * len(new))
         made = b"".join((self._old[:20], size, self._old[22:VLR], *new)) if new else b""
         return [made if self._rewritten and whole is self._old else whole for whole in self._found]
+
+
+def _described(name: str, schema: PointTable, old: bytes | None) -> bytes:
+    """The description of a column: the source's, unless the column is another by now."""
+    type_, steps = schema.columns[name], schema.steps.get(name)
+    if old and column_type(old) == type_ and same(column_steps(old), steps):
+        return old
+    return descriptor(name, type_, steps)
 
 
 def _software() -> bytes:

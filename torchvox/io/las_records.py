@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,32 +14,47 @@ if TYPE_CHECKING:
 
     import laspy
 
+    from torchvox.io.table import Steps
+
 Key = tuple[bytes, int]  # user and number of a record
 
 VLR, EVLR = 54, 60  # bytes before the data of a record
 WKT, CITATION = (b"LASF_Projection", 2112), (b"LASF_Projection", 34737)
+GEO_KEYS = (b"LASF_Projection", 34735)
 LASZIP, EXTRA = (b"laszip encoded", 22204), (b"LASF_Spec", 4)
+UNDESCRIBED = "ExtraBytes"  # column of the bytes of a point that no description names
 STRUCT = 192  # bytes that describe one of the extra bytes' columns
-HAS_NONE, HAS_LOW, HAS_HIGH = 1, 2, 4
-NONE_AT, LOW_AT, HIGH_AT = 40, 64, 88
+HAS_NONE, HAS_LOW, HAS_HIGH, HAS_SCALE, HAS_OFFSET = 1, 2, 4, 8, 16
+NONE_AT, LOW_AT, HIGH_AT, SCALE_AT, OFFSET_AT = 40, 64, 88, 112, 136
+ANGLE_STEPS = np.array([0.006]), np.zeros(1)  # of scan_angle, in degrees
 # Numbers 1 to 10; 11 to 30 are two and three of them.
 TYPES = ["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8"]
 
 
 @dataclass
 class LasSource:
-    """What a file holds beside its points.
+    """What the header of a file says, and what the file holds beside its points.
 
-    head: the bytes before the points.
+    head: the bytes before the points, which begin at `start`; `count` of `width` bytes each.
+    laszip: data of the record that says how the points are compressed, b"" where they are not.
+    point_format: laspy's, with the extra bytes.
+    extra, steps: name -> description of an extra column, steps of any column.
+    problems: what is wrong but does not keep the points from being read.
     late: the extended records, one after the other, mapped from the file.
     late_number: how many they are.
-    point_format: laspy's, with the extra bytes.
     """
 
     head: bytes
-    late: np.ndarray
-    late_number: int
-    point_format: laspy.PointFormat
+    start: int
+    width: int
+    count: int = 0
+    laszip: bytes = b""
+    point_format: laspy.PointFormat = None
+    extra: dict[str, bytes] = field(default_factory=dict)
+    steps: dict[str, Steps] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    late: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint8))
+    late_number: int = 0
 
 
 def records(data: Any, number: int, head: int) -> Iterator[tuple[Key, Any]]:
@@ -73,24 +88,58 @@ def record(key: Key, data: bytes, about: bytes = b"") -> bytes:
     return struct.pack("<2x16sHH32s", *key, len(data), about) + data
 
 
-def descriptors(whole: bytes) -> dict[str, bytes]:
-    """Name -> description of the columns of an extra-bytes record."""
-    starts = range(VLR, len(whole) - STRUCT + 1, STRUCT)
-    found = (whole[at : at + STRUCT] for at in starts)
-    return {raw[4:36].split(b"\0")[0].decode("utf-8", "replace"): raw for raw in found}
+def descriptors(whole: bytes) -> list[bytes]:
+    """The descriptions of an extra-bytes record."""
+    return [whole[at : at + STRUCT] for at in range(VLR, len(whole) - STRUCT + 1, STRUCT)]
 
 
-def descriptor(name: str, type_: np.dtype) -> bytes:
+def column_name(raw: bytes) -> str:
+    """The name of a described column."""
+    text = raw[4:36].split(b"\0")[0] or b"extra"
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return text.decode("latin-1")
+
+
+def column_type(raw: bytes) -> np.dtype | None:
+    """The type of a described column, bytes where it has none; None for an unknown number."""
+    if raw[2] > 3 * len(TYPES):
+        return None
+    base, count = ("u1", raw[3]) if not raw[2] else (TYPES[(raw[2] - 1) % 10], _width(raw))
+    return np.dtype((base, (count,) if count != 1 else ()))
+
+
+def column_steps(raw: bytes) -> Steps | None:
+    """Scale and offset [k] of a described column; None without any, or where they are 1 and 0."""
+    if not raw[2] or not raw[3] & (HAS_SCALE | HAS_OFFSET):
+        return None
+    width = _width(raw)
+    scale, offset = np.ones(width), np.zeros(width)
+    if raw[3] & HAS_SCALE:
+        scale = np.frombuffer(raw, "<f8", width, SCALE_AT).astype(np.float64)
+    if raw[3] & HAS_OFFSET:
+        offset = np.frombuffer(raw, "<f8", width, OFFSET_AT).astype(np.float64)
+    return None if (scale == 1).all() and not offset.any() else (scale, offset)
+
+
+def descriptor(name: str, type_: np.dtype, steps: Steps | None) -> bytes:
     """A new description, with room for minimum and maximum."""
-    number = TYPES.index(type_.base.str[1:]) + 1 + 10 * (int(np.prod(type_.shape)) - 1)
-    return struct.pack("<2xBB32s156x", number, HAS_LOW | HAS_HIGH, name.encode())
+    width = int(np.prod(type_.shape))
+    number = TYPES.index(type_.base.str[1:]) + 1 + 10 * (width - 1)
+    raw = bytearray(struct.pack("<2xBB32s156x", number, HAS_LOW | HAS_HIGH, name.encode()))
+    if steps is not None:
+        raw[3] |= HAS_SCALE | HAS_OFFSET
+        for at, values in zip((SCALE_AT, OFFSET_AT), steps, strict=True):
+            struct.pack_into(f"<{width}d", raw, at, *values)
+    return bytes(raw)
 
 
 def no_data(raw: bytes) -> np.ndarray | None:
     """The values [k] that a description gives for "none", in the type of the column."""
     if not raw[2] or not raw[3] & HAS_NONE:
         return None
-    values = np.frombuffer(raw, _wide(raw), 3, NONE_AT)[: (raw[2] - 1) // 10 + 1]
+    values = np.frombuffer(raw, _wide(raw), _width(raw), NONE_AT)
     with np.errstate(all="ignore"):
         return values.astype(TYPES[(raw[2] - 1) % 10])
 
@@ -104,6 +153,10 @@ def with_range(raw: bytes, ranges: dict[int, tuple[Any, Any]]) -> bytes:
                 values = [ranges[i][end] if i in ranges else 0 for i in range(3)]
                 new[at : at + 24] = np.array(values, _wide(raw)).tobytes()
     return bytes(new)
+
+
+def _width(raw: bytes) -> int:
+    return (raw[2] - 1) // 10 + 1
 
 
 def _wide(raw: bytes) -> str:

@@ -12,8 +12,8 @@ from torchvox._errors import CloudFileError, WrongUseError, short
 from torchvox._extras import require
 from torchvox.io.las import WAVES
 from torchvox.io.las_header import WAVE_DATA, HeaderBytes, Seen
-from torchvox.io.las_records import EVLR, TYPES, LasSource, no_data, records
-from torchvox.io.table import PointReader, PointTable, PointWriter
+from torchvox.io.las_records import ANGLE_STEPS, EVLR, TYPES, LasSource, no_data, records
+from torchvox.io.table import PointReader, PointTable, PointWriter, same
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,10 @@ class LasWriter(PointWriter):
             stored[axis] = xyz[:, i]
         names, extra = set(self._format.dimension_names), set(self._format.extra_dimension_names)
         for name in names & table.attributes.keys():  # others are waveforms that it has no more
-            self._put(stored if name in extra else made, name, table.attributes[name])
+            if name in extra:
+                self._put(stored, name, table.attributes[name])
+            else:
+                self._put(made, name, self._standard(table, name))
         if self._compressor is not None and self._format.id > 8:
             self._channels |= set(np.unique(np.asarray(made["scanner_channel"])).tolist())
             if len(self._channels) > 1:
@@ -120,18 +123,39 @@ class LasWriter(PointWriter):
         except Exception as error:  # what lazrs makes of a full disk has a type of its own
             raise CloudFileError(f"{self.path} is not written: {short(error)}") from error
 
+    def _standard(self, table: PointTable, name: str) -> np.ndarray:
+        """A column that the point format has, as it stores it."""
+        steps = ANGLE_STEPS if name == "scan_angle" else None
+        if same(table.steps.get(name), steps):
+            return table.attributes[name]
+        values = table.values(name)
+        if not steps:
+            return values
+        stored = np.rint(values / steps[0][0])
+        if not (np.abs(stored) < 2**15).all():
+            raise WrongUseError(
+                f"{self.path}: scan_angle must be degrees from -180 to 180, got {values.min()} to "
+                f"{values.max()}: convert or drop it"
+            )
+        return stored
+
     def _put(self, record: Any, name: str, values: np.ndarray) -> None:
         try:
             with np.errstate(invalid="ignore"):
-                record[name][:] = values
+                try:
+                    record[name][:] = values
+                except TypeError:  # fields of a few bits, which take integers alone
+                    record[name][:] = values.astype(np.int64)
             held = np.asarray(record[name])
             good = np.array_equal(held, values, equal_nan=values.dtype.kind == "f")
         except OverflowError:  # more bits than a flag has
             good = False
         if not good:
+            low, high = values.min(), values.max()
+            share = " (0 to 1: torchvox convert --policy {}=scale)" * bool(0 <= low <= high <= 1)
             raise WrongUseError(
-                f"{self.path}: LAS has no room for {short(name)}, {values.dtype} from "
-                f"{values.min()} to {values.max()}: convert or drop it"
+                f"{self.path}: LAS has no room for {short(name)}, {values.dtype} from {low} to "
+                f"{high}: convert or drop it{share.format(short(name))}"
             )
         if name not in self._header.described:
             return

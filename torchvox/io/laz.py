@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import struct
+import sys
+import threading
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -12,43 +17,91 @@ import numpy as np
 from torchvox._extras import require
 
 if TYPE_CHECKING:
-    import laspy
+    from torchvox.io.las_records import LasSource
 
 POINT_WISE, LAYERED = 1, 3  # compressors of the LASzip record; 2 is chunks without layers
 LAYERS = {10: 9, 11: 1, 12: 2, 13: 1}  # of an item type; extra bytes, type 14, have one a byte
+PANIC = re.compile(
+    rb"\n?thread '[^\n]* panicked at [^\n]*\n[^\n]*\n"
+    rb"(stack backtrace:\n( [^\n]*\n)*)?(note: [^\n]*\n)?"
+)
+PARALLEL_BYTES = 1 << 28  # of a chunk's points
 ENTRY_BYTES = 16  # of a chunk in memory; no chunk is smaller, its first point is stored as it is
 # Twice what the arithmetic coder reaches on equal points: a symbol's share is at most 1 - 63/2^15.
 POINTS_PER_BYTE = 2048
 
 
-def check_laz(file: BinaryIO, header: laspy.LasHeader) -> bool:
+class QuietPanics:
+    """While any is entered, what is written to stderr waits, and what Rust writes of a panic goes:
+    lazrs prints before it raises, from threads of its own."""
+
+    def __init__(self) -> None:
+        self._lock, self._entered = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._entered += 1
+            if self._entered > 1 or sys.__stderr__ is None:  # 2 may be any file then
+                return
+            in_memory = hasattr(os, "memfd_create")
+            self._waiting = open(os.memfd_create("stderr"), "w+b") if in_memory else TemporaryFile()
+            self._stderr = os.dup(2)
+            os.dup2(self._waiting.fileno(), 2)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._entered -= 1
+            if self._entered or sys.__stderr__ is None:
+                return
+            os.dup2(self._stderr, 2)
+            os.close(self._stderr)
+            with self._waiting as file, contextlib.suppress(OSError):
+                file.seek(0)
+                os.write(2, PANIC.sub(b"", file.read()))
+
+
+QUIET = QuietPanics()
+
+
+def check_laz(file: BinaryIO, source: LasSource) -> bool:
     """Refuse a file whose LASzip record, chunk table or layers do not fit its size.
 
     Returns whether the chunks may be decompressed in parallel. Raises ValueError.
     """
     lazrs: Any = require("lazrs", "to read LAZ files")
-    record = header.vlrs.get("LasZipVlr")[0].record_data
+    record, count, width, start = source.laszip, source.count, source.width, source.start
     vlr, compressor = lazrs.LazVlr(record), struct.unpack_from("<H", record)[0]
     number = struct.unpack_from("<H", record, 32)[0]
     items = list(struct.iter_unpack("<3H", record[34 : 34 + 6 * number]))
-    points, width, start = header.point_count, header.point_format.size, header.offset_to_point_data
     end = file.seek(0, os.SEEK_END)
     layered = [version > 2 for _, _, version in items]
     if vlr.item_size() != width or any(layer != (compressor == LAYERED) for layer in layered):
         raise ValueError("its LASzip record does not fit its header")
-    if points > POINTS_PER_BYTE * (end - start):
-        raise ValueError(f"{end} bytes cannot hold the {points} points that its header promises")
-    if compressor == POINT_WISE:  # one chunk, no table
+    if count > POINTS_PER_BYTE * (end - start):
+        raise ValueError(f"{end} bytes cannot hold the {count} points that its header promises")
+    chunks = [(count, end - start)]
+    if compressor == POINT_WISE:  # one chunk, no table, whatever the record says of chunks
+        source.laszip = record[:12] + b"\1\0\0\0" + record[16:]
+    elif count or end - start > 8 + width:  # the first point is stored as it is
+        chunks = _chunks(file, lazrs, vlr, start, end)
+    chunks = [(held, size) for held, size in chunks if size]
+    if not count:
+        if chunks and end - start > width:
+            raise ValueError("its header counts no points, but its chunks hold some")
         return False
-    chunks = _chunks(file, lazrs, vlr, start, end)
-    counts = [count for count, _ in chunks]
-    if sum(counts) < points or (vlr.uses_variable_size_chunks() and max(counts) > points):
-        raise ValueError(f"its chunks do not hold the {points} points that its header promises")
+    counts, variable = [held for held, _ in chunks], vlr.uses_variable_size_chunks()
+    false = variable and any(held > POINTS_PER_BYTE * size for held, size in chunks)
+    if sum(counts) < count or false:
+        raise ValueError(f"its chunks do not hold the {count} points that its header promises")
+    inside = 0
     if compressor == LAYERED:
         layers = sum(LAYERS.get(kind, size) for kind, size, _ in items)
-        _check_layers(file, [size for _, size in chunks], start + 8, width + 4, layers)
-    # The parallel decompressor makes room for a whole chunk of the record's size.
-    return len(chunks) > 1
+        inside = _check_layers(file, [size for _, size in chunks], start + 8, width + 4, layers)
+    more = compressor != POINT_WISE and sum(counts if variable else (*counts[:-1], 1)) > count
+    if more or inside > count:
+        source.problems.append(f"its chunks hold more points than the {count} that it counts")
+    # The parallel decompressor makes room for whole chunks of the record's size.
+    return len(chunks) > 1 and not more and max(counts) * width <= PARALLEL_BYTES
 
 
 def _chunks(file: BinaryIO, lazrs: Any, vlr: Any, start: int, end: int) -> list[tuple[int, int]]:
@@ -71,11 +124,16 @@ def _chunks(file: BinaryIO, lazrs: Any, vlr: Any, start: int, end: int) -> list[
     return chunks
 
 
-def _check_layers(file: BinaryIO, sizes: list[int], at: int, head: int, layers: int) -> None:
-    """A chunk is its first point, the number of points, the sizes of its layers, its layers."""
+def _check_layers(file: BinaryIO, sizes: list[int], at: int, head: int, layers: int) -> int:
+    """A chunk is its first point, the number of points, the sizes of its layers, its layers.
+
+    Returns how many points all chunks have.
+    """
+    points = 0
     for size in sizes:
-        file.seek(at + head)
-        lengths = np.frombuffer(file.read(4 * layers), "<u4")
-        if size and head + 4 * layers + int(lengths.sum(dtype=np.uint64)) > size:
+        file.seek(at + head - 4)
+        number, *lengths = np.frombuffer(file.read(4 + 4 * layers), "<u4").tolist()
+        if size and head + 4 * layers + sum(lengths) > size:
             raise ValueError("the layers of a chunk do not fit it")
-        at += size
+        at, points = at + size, points + number
+    return points

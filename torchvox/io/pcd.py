@@ -1,28 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCD files (ascii, binary, binary_compressed) through pypcd4, whole in memory."""
+"""PCD files (ascii, binary, binary_compressed), whole in memory."""
 
 from __future__ import annotations
 
-import io
+import codecs
+import re
 import struct
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError, short
+from torchvox._errors import WrongUseError, explained, short
 from torchvox._extras import require
-from torchvox.io.table import COLORS, PointTable, TableReader, WholeWriter, flat, named, stacked
+from torchvox.io.roles import COLORS, distinct_names
+from torchvox.io.table import PointTable, TableReader, WholeWriter, named, table_of
+from torchvox.io.words import are_numbers, decoded, number, read_words
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-NEEDED = ("FIELDS", "SIZE", "TYPE", "WIDTH", "HEIGHT", "POINTS")  # of a header
-HEADER_LINES, LINE_BYTES = 10, 1 << 18  # so many lines at most, as pypcd4 has it
-MOST_VALUES = 1 << 16  # of a point; pypcd4 makes a name for each
+HEADER_BYTES, LINE_BYTES = 1 << 20, 1 << 18
+MOST_VALUES = 1 << 16  # of a point
 LZF_EXPANSION = 88  # three bytes stand for 264 at most
 PACKED = {"rgb": COLORS, "rgba": (*COLORS, "alpha")}  # 0xAARRGGBB in the bits of 4 bytes
-PADDING = "#$%&~~"  # pypcd4 gives the fields named _ such names
+PADDING = "_"
 TYPES = ["f4", "f8", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8"]
+SIZES = ("WIDTH", "HEIGHT", "POINTS")
+VIEWPOINT = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
+
+
+@dataclass
+class Header:
+    """fields: (name, type, number of values) each. viewpoint: x, y, z and quaternion w, x, y, z.
+    line: number of the first line of points."""
+
+    fields: list[tuple[str, np.dtype, int]]
+    points: int
+    places: int
+    data: str
+    viewpoint: tuple[float, ...]
+    line: int
 
 
 def open_pcd(path: Path) -> TableReader:
@@ -30,129 +48,203 @@ def open_pcd(path: Path) -> TableReader:
 
     A field of COUNT k is one column [N, k]; padding is left out.
     """
-    pypcd4 = require("pypcd4", "to read PCD files")
-    try:
-        with path.open("rb") as raw:
-            header = _check_header(pypcd4.MetaData, raw, path.stat().st_size)
-            body = raw.read()
-        if header.data.value == "ascii":  # one blank between values
-            lines = [line.split() for line in body.splitlines()]
-            body = b"\n".join(b" ".join(line) for line in lines if line)
-        text = header.compose_header().encode()
-        file = pypcd4.PointCloud.from_fileobj(io.BytesIO(text + body))
-    except OSError:
-        raise
-    except Exception as error:  # a damaged file can fail anywhere inside the parser
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise CloudFileError(f"{path} is not a readable PCD file: {reason}") from error
-    data, expected = np.atleast_1d(file.pc_data), header.points
-    if len(data) != expected:
-        raise CloudFileError(
-            f"{path} is cut short: its header promises {expected} points, it holds {len(data)}"
-        )
-    columns: dict[str, np.ndarray] = {}
-    at, names = 0, data.dtype.names or ()
-    for name, count in zip(header.fields, header.count, strict=True):
-        values = [data[field] for field in names[at : at + count]]
-        at += count
-        if name.startswith(PADDING):
-            continue
-        if name in PACKED and count == 1 and values[0].dtype.itemsize == 4:
-            bits = np.ascontiguousarray(values[0]).view(np.uint32)
-            for channel, shift in zip(PACKED[name], (16, 8, 0, 24), strict=False):
-                columns[channel] = (bits >> shift).astype(np.uint8)
-        else:
-            columns[name] = values[0] if count == 1 else np.stack(values, axis=1)
-    if not {"x", "y", "z"} <= columns.keys() or any(columns[axis].ndim > 1 for axis in "xyz"):
-        held = ", ".join(columns) or "none"
-        raise CloudFileError(f"{path} has no x, y, z fields (it has {short(held)})")
-    xyz = stacked(columns)
-    attributes = {name: a for name, a in columns.items() if name not in ("x", "y", "z")}
-    reader = TableReader(PointTable(xyz, attributes, source=header, path=path))
-    reader.plain = tuple(n for n in attributes if n.isidentifier() and n != "alpha")
+    lzf = require("pypcd4.pypcd4", "to read PCD files").lzf
+    problems: list[str] = []
+    with explained(path, "PCD file"), path.open("rb") as file:
+        header = _read_header(file, problems)
+        _check_claim(header, file, path.stat().st_size)
+        columns = _columns(header, file.read(), lzf, problems)
+        table, converted = table_of(columns, path, header)
+    reader = TableReader(table)
+    reader.plain = tuple(n for n in table.attributes if n.isidentifier() and n != "alpha")
+    reader.problems += problems + converted
     return reader
 
 
-def _check_header(metadata: Any, file: BinaryIO, size: int) -> Any:
-    """pypcd4's header, in its own spelling, with the file behind it.
-
-    Raises ValueError when it claims more than its bytes can hold: pypcd4 would make room for it.
-    """
-    lines: list[str] = []
-    while len(lines) < HEADER_LINES and not (lines and lines[-1].startswith("DATA")):
-        line = file.readline(LINE_BYTES)
-        if not line or len(line) == LINE_BYTES:
+def _read_header(file: BinaryIO, problems: list[str]) -> Header:
+    """The header, as the versions .5 to .7 and their writers spell it."""
+    entries: dict[str, list[str]] = {}
+    line = 0
+    while "DATA" not in entries:
+        raw = file.readline(LINE_BYTES)
+        if not raw or len(raw) == LINE_BYTES or file.tell() > HEADER_BYTES:
             raise ValueError("its header does not end")
-        text = " ".join(line.decode().split())
-        if text and not text.startswith("#"):
-            lines.append(text)
-    fields = next((line.split()[1:] for line in lines if line.startswith("FIELDS")), [])
-    lines = [line if not line.startswith("VERSION") else "VERSION 0.7" for line in lines]
-    if not any(line.startswith("COUNT") for line in lines):
-        lines.append("COUNT" + " 1" * len(fields))
-    found = {line.split()[0] for line in lines}
-    if missing := [name for name in NEEDED if name not in found]:
+        line += 1
+        words = decoded(raw.removeprefix(codecs.BOM_UTF8)).split()
+        if words and not words[0].startswith("#"):
+            key = words[0].upper()
+            entries["FIELDS" if key == "COLUMNS" else key] = words[1:]
+    names = entries.get("FIELDS", [])
+    if not names:
+        missing = [key for key in ("FIELDS", "SIZE", "TYPE", *SIZES) if key not in entries]
         raise ValueError(f"its header has no {', '.join(missing)}")
-    header = metadata.parse_header(lines)
-    if len({len(header.fields), len(header.size), len(header.type), len(header.count)}) != 1:
+    for key in ("SIZE", "COUNT", *SIZES):
+        for word in entries.get(key, ()):
+            if not re.fullmatch("[0-9]{1,18}", word):
+                raise ValueError(f"its {key} must be whole numbers, got {word!r}")
+    types, sizes, counts = (
+        entries.get(key, [value] * len(names))
+        for key, value in (("TYPE", "F"), ("SIZE", "4"), ("COUNT", "1"))
+    )
+    if not len(names) == len(types) == len(sizes) == len(counts):
         raise ValueError("its FIELDS, SIZE, TYPE and COUNT are not as many")
-    left, values = size - file.tell(), sum(header.count)
-    row = sum(item * count for item, count in zip(header.size, header.count, strict=True))
-    need = row * header.points
-    if header.data.value == "ascii":
+    if unknown := [
+        each for each in zip(types, sizes, strict=True) if "".join(each).lower() not in TYPES
+    ]:
+        raise ValueError("PCD has no type {} of SIZE {}".format(*unknown[0]))
+    codes = [np.dtype(f"<{kind.lower()}{size}") for kind, size in zip(types, sizes, strict=True)]
+    fields = list(zip(names, codes, map(int, counts), strict=True))
+    if empty := [name for name, _, count in fields if not count]:
+        problems.append(f"its fields {short(', '.join(empty))} have COUNT 0 and no values")
+    fields = [each for each in fields if each[2]]
+    width, height, points = (int((entries.get(key) or ["-1"])[0]) for key in SIZES)
+    if max(width, points) < 0:
+        raise ValueError("its header has neither POINTS nor WIDTH")
+    places = width * abs(height) if width >= 0 else points
+    data = " ".join(entries["DATA"]).lower()
+    if data not in ("ascii", "binary", "binary_compressed"):
+        raise ValueError(f"its DATA must be ascii, binary or binary_compressed, got {data!r}")
+    words = entries.get("VIEWPOINT", [])
+    good = len(words) == len(VIEWPOINT) and are_numbers(words)
+    viewpoint = tuple(map(number, words)) if good else VIEWPOINT
+    return Header(fields, places if points < 0 else points, places, data, viewpoint, line + 1)
+
+
+def _check_claim(header: Header, file: BinaryIO, size: int) -> None:
+    """Raises ValueError where a header claims more than its bytes can hold."""
+    left, values = size - file.tell(), sum(count for *_, count in header.fields)
+    need = header.points * sum(type_.itemsize * count for _, type_, count in header.fields)
+    if header.data == "ascii":
         need, left = 2 * values * header.points, left + 1  # a digit and a blank each
-    elif header.data.value != "binary" and header.points:
-        at = file.tell()
+    elif header.data == "binary_compressed" and header.points:
         packed, whole = struct.unpack("<II", file.read(8))
-        file.seek(at)
+        file.seek(-8, 1)
         if packed > left - 8 or whole > LZF_EXPANSION * packed:
             raise ValueError(f"{left} bytes cannot hold the compressed {whole} it promises")
         left = whole
-    if values > MOST_VALUES or need > left:
+    if not 0 < values <= MOST_VALUES or need > left:
         raise ValueError(
             f"{left} bytes cannot hold the {header.points} points of {values} values that its "
             "header promises: it is cut short or damaged"
         )
-    if header.width * header.height != header.points:
-        raise ValueError(
-            f"its {header.width} x {header.height} places are not its {header.points} points"
+    if header.places != header.points:
+        raise ValueError(f"its {header.places} places are not its {header.points} points")
+
+
+def _columns(header: Header, body: bytes, lzf: Any, problems: list[str]) -> dict[str, np.ndarray]:
+    """The fields by name, [N] or [N, k], without padding and with colors unpacked."""
+    fields = [
+        (name, values)
+        for (name, *_), values in zip(
+            header.fields, _values(header, body, lzf, problems), strict=True
         )
-    return header
+        if name != PADDING
+    ]
+    names, repeated = distinct_names([name for name, _ in fields])
+    problems += repeated
+    columns: dict[str, np.ndarray] = {}
+    for name, (_, field) in zip(names, fields, strict=True):
+        packed = name in PACKED and field.ndim == 1 and field.dtype.itemsize == 4
+        if not packed or set(PACKED[name]) & {*names, *columns}:
+            columns[name] = field
+            continue
+        if header.data == "ascii" and field.dtype.kind == "f" and np.isnan(field).any():
+            problems.append(f"its {name} is NaN at some points, whose colors mean nothing")
+        bits = np.ascontiguousarray(field).view(np.uint32)
+        for channel, shift in zip(PACKED[name], (16, 8, 0, 24), strict=False):
+            columns[channel] = (bits >> shift).astype(np.uint8)
+    return columns
+
+
+def _values(header: Header, body: bytes, lzf: Any, problems: list[str]) -> list[np.ndarray]:
+    """The values of each field, [N] or [N, k]."""
+    names, types, counts = (list(each) for each in zip(*header.fields, strict=True))
+    points = header.points
+    if header.data == "ascii":
+        each = [np.repeat(np.array(a, object), counts).tolist() for a in (names, types)]
+        values = read_words(body, *each, line=header.line, problems=problems)
+        if len(values[0]) != points:
+            raise ValueError(f"its header promises {points} points, it holds {len(values[0])}")
+        ends = np.cumsum(counts)
+        groups = [values[end - count : end] for end, count in zip(ends, counts, strict=True)]
+        return [g[0] if len(g) == 1 else np.stack(g, axis=1) for g in groups]
+    rows = [np.dtype((t, (k,) if k > 1 else ())) for t, k in zip(types, counts, strict=True)]
+    if header.data == "binary":
+        table = np.frombuffer(body, [(f"f{i}", row) for i, row in enumerate(rows)], points)
+        return [table[name] for name in table.dtype.names or ()]
+    if not points:
+        return [np.zeros(0, row) for row in rows]
+    packed, whole = struct.unpack("<II", body[:8])
+    data = lzf.decompress(body[8 : 8 + packed], whole)
+    if len(data or b"") != whole:
+        raise ValueError("its compressed points are damaged")
+    starts = np.cumsum([0, *(points * row.itemsize for row in rows)])  # field by field
+    return [np.frombuffer(data, row, points, at) for row, at in zip(rows, starts, strict=False)]
 
 
 class PcdWriter(WholeWriter):
-    """A binary PCD file of height 1; colors of 8 bits are packed as `rgb`, as PCL has them."""
+    """A binary PCD file of height 1; colors of 8 bits are packed as `rgb`, as PCL has them.
+
+    Coordinates are float32, the only ones that PCL takes, where that does not change them: they
+    keep their step of the lattice, or without one their value. Else they are float64.
+    """
 
     def save(self, table: PointTable) -> None:
-        pypcd4: Any = require("pypcd4", "to write PCD files")
         columns: dict[str, np.ndarray] = {}
         own = named(table)
-        packed = PACKED["rgba" if "alpha" in own else "rgb"]
-        pack = all(name in own and own[name].dtype == np.uint8 for name in packed)
+        own |= zip("xyz", self._coordinates(table).T, strict=True)
+        color = "rgba" if "alpha" in own else "rgb"
+        packed = PACKED[color]
+        pack = color not in own and all(
+            name in own and own[name].dtype == np.uint8 for name in packed
+        )
         for name, values in own.items():
             if not pack or name not in packed:
                 columns[name] = values
             elif name == packed[0]:
                 shifts = zip(packed, (16, 8, 0, 24), strict=False)
                 bits = sum(own[part].astype(np.uint32) << shift for part, shift in shifts)
-                columns["rgba" if len(packed) > 3 else "rgb"] = np.asarray(bits, np.uint32)
+                columns[color] = np.asarray(bits, np.uint32)
         for name, values in columns.items():
-            if values.dtype.str[1:] not in TYPES or not name.isidentifier():
+            if values.dtype.str[1:] not in TYPES or not name.isidentifier() or name == PADDING:
                 raise WrongUseError(f"{self.path}: PCD has no field {short(name)}, {values.dtype}")
         source = self.schema.source
-        viewpoint = source.viewpoint if hasattr(source, "viewpoint") else None
-        header = pypcd4.MetaData(
-            fields=tuple(columns),
-            size=tuple(values.dtype.itemsize for values in columns.values()),
-            type=tuple(values.dtype.kind.upper() for values in columns.values()),
-            count=tuple(int(np.prod(values.shape[1:])) for values in columns.values()),
-            points=len(table),
-            width=len(table),
-            data="binary",
-            **({"viewpoint": viewpoint} if viewpoint else {}),
+        viewpoint = source.viewpoint if isinstance(source, Header) else VIEWPOINT
+        counts = [int(np.prod(values.shape[1:])) for values in columns.values()]
+        head = {
+            "VERSION": ["0.7"],
+            "FIELDS": columns,
+            "SIZE": [values.dtype.itemsize for values in columns.values()],
+            "TYPE": [values.dtype.kind.upper() for values in columns.values()],
+            "COUNT": counts,
+            "WIDTH": [len(table)],
+            "HEIGHT": [1],
+            "VIEWPOINT": viewpoint,
+            "POINTS": [len(table)],
+            "DATA": ["binary"],
+        }
+        lines = [" ".join(map(str, (key, *words))) for key, words in head.items()]
+        self.file.write("".join(f"{line}\n" for line in ("# .PCD v0.7", *lines)).encode())
+        fields: Any = [(name, "<" + a.dtype.str[1:], a.shape[1:]) for name, a in columns.items()]
+        rows = np.zeros(len(table), np.dtype(fields))
+        for name, values in columns.items():
+            rows[name] = values
+        self.file.write(rows.tobytes())
+
+    def _coordinates(self, table: PointTable) -> np.ndarray:
+        world = table.xyz if table.scale is None else table.world()
+        if world.dtype == np.float32 or not len(world):
+            return world
+        with np.errstate(over="ignore", invalid="ignore"):
+            small = world.astype(np.float32)
+            if table.scale is None or table.offset is None:
+                same = np.array_equal(small, world, equal_nan=True)
+            else:
+                same = np.array_equal(np.rint((small - table.offset) / table.scale), table.xyz)
+        if same:
+            return small
+        self.problems.append(
+            "its coordinates need float64 (SIZE 8), which PCL does not read into its point types:"
+            " move them near zero, or write .ply"
         )
-        rows = np.zeros(len(table), header.build_dtype())
-        parts = flat(columns).values()
-        for field, part in zip(rows.dtype.names or (), parts, strict=True):
-            rows[field] = part
-        pypcd4.PointCloud(header, rows).save(self.file, pypcd4.Encoding.BINARY)
+        return world

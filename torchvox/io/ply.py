@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import codecs
 import io
+import itertools
 import re
 import shutil
 import tempfile
@@ -13,9 +15,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError, short
-from torchvox.io.table import PointTable, PointWriter, TableReader, flat, named, stacked
-from torchvox.io.text import text_form, text_rows
+from torchvox._errors import WrongUseError, explained, short
+from torchvox.io.roles import distinct_names
+from torchvox.io.table import PointTable, PointWriter, TableReader, flat, named, table_of
+from torchvox.io.text import TextSource, text_form, text_rows
+from torchvox.io.words import EXACT, decoded, read_words
 
 HEADER_BYTES = 1 << 20
 MOST_PROPERTIES = 1 << 12
@@ -24,7 +28,10 @@ CODES = ["i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8"]
 SIZED = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "float32", "float64"]
 TYPES = dict(zip(NAMES + SIZED, CODES + CODES, strict=True))
 SPELLED = dict(zip(CODES, NAMES, strict=True))
+VERTICES = ("vertex", "vertices", "point", "points")
 ORDERS = {"ascii": "", "binary_little_endian": "<", "binary_big_endian": ">"}
+
+BEHIND = "behind the points that its header promises lies more, which is left out"
 
 
 @dataclass
@@ -54,94 +61,102 @@ class PlySource:
 
 
 def open_ply(path: Path) -> TableReader:
-    """Open a PLY file, binary ones mapped into memory; lists and other elements are left out."""
-    try:
+    """Open a PLY file, binary ones mapped into memory; lists and other elements are left out.
+
+    Three properties r, g, b are red, green, blue. A whole number of ascii that its type does not
+    hold makes the column a wider one.
+    """
+    problems: list[str] = []
+    with explained(path, "PLY file"):
         with path.open("rb") as file:
-            source, elements = _read_header(file)
+            source, elements = _read_header(file, problems)
             start = file.tell()
-        at = next((i for i, e in enumerate(elements) if e.name == "vertex"), None)
+        at = next((i for i, e in enumerate(elements) if e.name.lower() in VERTICES), None)
         if at is None:
             raise ValueError("it has no element vertex")
-        rows = _rows(path, start, source.format, elements[: at + 1])
-        if not {"x", "y", "z"} <= set(rows.dtype.names or ()):
-            raise ValueError("its vertices have no x, y, z")
-        columns = {name: rows[name] for name in rows.dtype.names or ()}
-        attributes = {name: a for name, a in columns.items() if name not in ("x", "y", "z")}
-        table = PointTable(_xyz(rows), attributes, source=source, path=path)
-    except OSError:
-        raise
-    except Exception as error:  # numbers of any size, text that is none
-        reason = short((str(error) or type(error).__name__).splitlines()[0])
-        raise CloudFileError(f"{path} is not a readable PLY file: {reason}") from error
+        if source.format == "ascii":
+            columns = _text_columns(path, start, elements, at, problems)
+        else:
+            columns = _columns(path, start, ORDERS[source.format], elements, at, problems)
+        table, converted = table_of(columns, path, source)
     reader = TableReader(table)
     vertex = elements.pop(at)
     reader.problems += [f"its list {short(name)} is left out" for name in vertex.lists]
     reader.problems += [f"its {e.count} {short(e.name)} are left out" for e in elements if e.count]
+    reader.problems += problems + converted
     return reader
 
 
-def _xyz(rows: np.ndarray) -> np.ndarray:
-    """x, y, z in place if they lie side by side in one type."""
-    held: Any = rows.dtype.fields
-    fields = [held[axis] for axis in "xyz"]
-    type_, at = fields[0][:2]
-    beside = all(f[:2] == (type_, at + i * type_.itemsize) for i, f in enumerate(fields))
-    if not beside or type_.kind != "f" or not len(rows):
-        return stacked({axis: rows[axis] for axis in "xyz"})
-    step = rows.dtype.itemsize
-    return np.ndarray((len(rows), 3), type_, rows, at, (step, type_.itemsize))
-
-
-def _read_header(file: BinaryIO) -> tuple[PlySource, list[Element]]:
-    lines: list[str] = []
-    while not lines or lines[-1] != "end_header":
+def _read_header(file: BinaryIO, problems: list[str]) -> tuple[PlySource, list[Element]]:
+    lines: list[bytes] = []
+    while not lines or lines[-1] != b"end_header":
         raw = file.readline(HEADER_BYTES - file.tell() + 1)
         if not raw.endswith(b"\n") or file.tell() > HEADER_BYTES:
             raise ValueError("its header does not end")
-        lines.append(raw.decode("utf-8", "surrogateescape").strip())
-        if lines[0] != "ply":
+        lines.append(raw.strip() if lines else raw.removeprefix(codecs.BOM_UTF8).strip())
+        if lines[0] != b"ply":
             raise ValueError("it does not begin with ply")
-    remarks = [line for line in lines if line.split(" ")[0] in ("comment", "obj_info")]
-    words = [line.split() for line in lines[1:-1] if line and line not in remarks]
-    if not words or words[0][:1] != ["format"] or words[0][1] not in ORDERS:
+    remarks = [line for line in lines if line.split()[:1] in ([b"comment"], [b"obj_info"])]
+    words = [decoded(line).split() for line in lines[1:-1] if line and line not in remarks]
+    if not words or words[0][:1] != ["format"] or words[0][1:2] not in ([key] for key in ORDERS):
         raise ValueError("its header names no known format")
     elements: list[Element] = []
     for line in words[1:]:
         if line[0] == "element" and len(line) == 3 and re.fullmatch(r"\d{1,18}", line[2]):
             elements.append(Element(line[1], int(line[2])))
-        elif line[0] == "property" and elements:
-            *types, name = line[1:]
-            held = elements[-1].properties
-            if name in held or len(held) >= MOST_PROPERTIES:
-                raise ValueError(f"it has too many properties named {name}")
-            if types[:1] == ["list"]:
-                count, value = (TYPES[word] for word in types[1:])
-                if count[0] == "f":
-                    raise ValueError("the count of a list must be whole")
-                held[name] = (count, value)
-            else:
-                (held[name],) = (TYPES[word] for word in types)
+        elif line[0] == "property" and elements and len(line) in (3, 5):
+            _add_property(elements[-1], line[1:], problems)
         else:
             raise ValueError(f"its header has the line {' '.join(line)!r}")
-    return PlySource(words[0][1], remarks), elements
+    return PlySource(
+        words[0][1], [line.decode("utf-8", "surrogateescape") for line in remarks]
+    ), elements
 
 
-def _rows(path: Path, start: int, format_: str, elements: list[Element]) -> np.ndarray:
-    """The last of the elements as a structured array [N]."""
-    vertex, order = elements[-1], ORDERS[format_]
-    type_ = vertex.dtype(order or "=")
-    if not order:
-        return _text_rows(path, start, elements, type_)
+def _add_property(element: Element, words: list[str], problems: list[str]) -> None:
+    *types, name = words
+    if types[0] == "list":
+        types = types[1:]
+    if unknown := [word for word in types if word.lower() not in TYPES]:
+        raise ValueError(f"its property {name} has the unknown type {unknown[0]}")
+    if len(element.properties) >= MOST_PROPERTIES:
+        raise ValueError(f"its {element.name} has more than {MOST_PROPERTIES} properties")
+    if len(types) == 2 and TYPES[types[0].lower()][0] == "f":
+        raise ValueError("the count of a list must be whole")
+    if name in element.properties:
+        (*_, name), told = distinct_names([*element.properties, name])
+        problems += told
+    codes = [TYPES[word.lower()] for word in types]
+    element.properties[name] = codes[0] if len(codes) == 1 else tuple(codes)
+
+
+def _columns(
+    path: Path, start: int, order: str, elements: list[Element], last: int, problems: list[str]
+) -> dict[str, np.ndarray]:
+    """The properties of elements[last] that are no lists."""
+    vertex = elements[last]
+    type_ = vertex.dtype(order)
     data: Any = np.memmap(path, np.uint8, "r", start) if path.stat().st_size > start else b""
     at = 0
-    for element in elements[:-1]:
+    for element in elements[:last]:
         at = _walk(data, at, element, order)
-    parts: list[bytes] = []
     if vertex.lists:
-        _walk(data, at, vertex, order, parts)
-        return np.frombuffer(b"".join(parts), type_)
-    _within(at + vertex.count * type_.itemsize, data)
-    return np.ndarray((vertex.count,), type_, data, at) if vertex.count else np.zeros(0, type_)
+        parts: list[bytes] = []
+        end = _walk(data, at, vertex, order, parts)
+        rows = np.frombuffer(b"".join(parts), type_)
+    else:
+        end = at + vertex.count * type_.itemsize
+        _within(end, data)
+        rows = np.ndarray((vertex.count,), type_, data, at) if vertex.count else np.zeros(0, type_)
+    if elements[-1] is vertex and len(data) - end >= type_.itemsize:
+        problems.append(BEHIND)
+    return {name: rows[name] for name in type_.names or ()}
+
+
+def _code(values: np.ndarray, source: Any) -> str:
+    """The type of a property; double of whole numbers that text does not tell the type of."""
+    code = values.dtype.str[1:]
+    return "f8" if isinstance(source, TextSource) and code in ("i8", "u8") else code
 
 
 def _within(end: int, data: Any) -> None:
@@ -171,36 +186,60 @@ def _walk(data: Any, at: int, element: Element, order: str, parts: Any = None) -
     return at
 
 
-def _text_rows(path: Path, start: int, elements: list[Element], type_: np.dtype) -> np.ndarray:
-    vertex = elements[-1]
-    before = sum(e.count for e in elements[:-1] if e.properties)
-    need = 2 * vertex.count * len(type_.names or ())  # a digit and a blank each
-    if need > path.stat().st_size - start + 1:
+def _text_columns(
+    path: Path, start: int, elements: list[Element], at: int, problems: list[str]
+) -> dict[str, np.ndarray]:
+    """The properties of elements[at] that are no lists."""
+    whole, vertex = path.read_bytes(), elements[at]
+    body, type_ = whole[start:], vertex.dtype("=")
+    names = type_.names or ()
+    if 2 * vertex.count * len(names) > len(body) + 1:  # a digit and a blank each
         raise ValueError(f"its bytes do not hold the {vertex.count} points that it promises")
-    with path.open("rb") as file:
-        file.seek(start)
-        lines = (line for line in file if line.strip())
-        if any(next(lines, None) is None for _ in range(before)):
-            raise ValueError("it is cut short")
-        wanted = [line for _, line in zip(range(vertex.count), lines, strict=False)]
-    if len(wanted) != vertex.count:
-        raise ValueError(f"it holds {len(wanted)} of the {vertex.count} points that it promises")
-    if not wanted:
-        return np.zeros(0, type_)
-    if vertex.lists:
-        wanted = [_without_lists(line.split(), vertex) for line in wanted]
-    return np.loadtxt(io.BytesIO(b"\n".join(wanted)), type_, comments=None, ndmin=1)
+    types, line = [type_[name] for name in names], 1 + whole.count(b"\n", 0, start)
+    fault = None
+    if at == 0 and not vertex.lists:  # a vertex a line, most likely
+        rest = filter(bytes.strip, io.BytesIO(body))
+        lines = itertools.islice(rest, vertex.count)
+        try:
+            values = read_words(b"".join(lines), names, types, line=line, problems=problems)
+            if len(values[0]) == vertex.count:
+                if len(elements) == 1 and next(rest, None):
+                    problems.append(BEHIND)
+                return dict(zip(names, values, strict=True))
+        except ValueError as error:
+            fault = error
+    try:
+        values = read_words(_vertex_lines(body, elements, at), names, types, problems=problems)
+    except ValueError as error:
+        raise fault or error from None
+    return dict(zip(names, values, strict=True))
 
 
-def _without_lists(words: list[bytes], element: Element) -> bytes:
-    kept, at = [], 0
-    for type_ in element.properties.values():
-        if isinstance(type_, tuple):
-            at += 1 + max(int(words[at]), 0)
-        else:
-            kept.append(words[at])
-            at += 1
-    return b" ".join(kept)
+def _vertex_lines(body: bytes, elements: list[Element], at: int) -> bytes:
+    """The words of elements[at] that are in no list, a line each, wherever lines break.
+
+    Raises ValueError where the words are not as many as all elements have.
+    """
+    words, lines = (match[0] for match in re.finditer(rb"\S+", body)), []
+    try:
+        for number, element in enumerate(elements):
+            types = list(element.properties.values())
+            for _ in range(element.count if types else 0):
+                kept = []
+                for type_ in types:
+                    word = next(words)
+                    if isinstance(type_, tuple):
+                        for _ in range(int(word)):
+                            next(words)
+                    else:
+                        kept.append(word)
+                if number == at:
+                    lines.append(b" ".join(kept))
+    except StopIteration:
+        raise ValueError("it is cut short") from None
+    if next(words, None) is not None:
+        raise ValueError("it holds more words than its header promises")
+    return b"\n".join(lines)
 
 
 class PlyWriter(PointWriter):
@@ -217,10 +256,12 @@ class PlyWriter(PointWriter):
         )
         columns = flat(named(self.schema))
         for name, values in columns.items():
-            if values.dtype.str[1:] not in SPELLED or name.split() != [name]:
+            if _code(values, source) not in SPELLED or (
+                name.split() != [name] or not name.isprintable()
+            ):
                 raise WrongUseError(f"{path}: PLY has no property {short(name)}, {values.dtype}")
         order = ORDERS[self._source.format] or "<"
-        self._type = np.dtype([(n, order + a.dtype.str[1:]) for n, a in columns.items()])
+        self._type = np.dtype([(n, order + _code(a, source)) for n, a in columns.items()])
         self._body = tempfile.TemporaryFile(dir=Path(file.name).parent)  # noqa: SIM115
 
     def write(self, table: PointTable) -> None:
@@ -231,6 +272,13 @@ class PlyWriter(PointWriter):
             return
         rows = np.zeros(len(table), self._type)
         for name, values in columns.items():
+            if self._type[name].kind != values.dtype.kind and (
+                max(int(values.max(initial=0)), -int(values.min(initial=0))) > EXACT
+            ):
+                raise WrongUseError(
+                    f"{self.path}: PLY has no integers as large as those of {short(name)}: leave "
+                    "it out, or write .pcd or .npz"
+                )
             rows[name] = values
         self._body.write(rows.tobytes())
 

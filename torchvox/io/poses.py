@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-import warnings
+import re
+from array import array
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,11 @@ import numpy as np
 from torchvox._errors import CloudFileError, WrongUseError, expect, explained
 from torchvox.io.binary import load_npy
 
-KITTI, TUM = 12, 8  # numbers on a line
+KITTI, SQUARE, TUM, EUROC = 12, 16, 8, 17  # numbers on a line
+ORDER = ("time", "x", "y", "z", "qx", "qy", "qz", "qw")  # of TUM
+NAMES = "time (seconds, or time_ns), x, y, z, qx, qy, qz, qw"
+EUROC_ORDER = [1, 2, 3, 5, 6, 7, 4]  # of x, y, z, qx, qy, qz, qw
+NANOSECONDS, NO_SECONDS = 1e17, 1e11  # whole times from here on; others from here on
 SLACK = 1e-3  # of a rotation that is written in few digits
 GPS_SHIFT = 1e9  # seconds by which LAS files count GPS time lower ("adjusted")
 
@@ -38,10 +43,13 @@ class SensorPoses(NamedTuple):
 def read_poses(
     path: str | Path, extrinsic: Any = None, *, count: int | None = None, relative: bool = False
 ) -> Poses:
-    """Read the poses of scans; the number of columns says the format.
+    """Poses of scans; the number of columns and a header say the format.
 
-    path: text with 12 numbers a line (KITTI: the rows of a [3, 4] matrix) or 8 (TUM: time, x, y, z
-        and a quaternion x, y, z, w), lines with # left out; or .npy, [S, 3, 4] or [S, 4, 4].
+    path: text with blanks or commas: 12 numbers a line (KITTI: the rows of a [3, 4] matrix), 16 (of
+        [4, 4]), or 8 (TUM: time, x, y, z and a quaternion x, y, z, w); EuRoC, w first: 17 or, with
+        times in nanoseconds, 8 with commas. A header that names the columns of a quaternion wins,
+        other lines with # are left out. Or .npy, [S, 3, 4] or [S, 4, 4].
+        Nanoseconds become float64 seconds: of times since 1970 to 0.12 microseconds.
     extrinsic: [3, 4] or [4, 4], from the sensor's frame to the one whose poses the file has. Those
         of KITTI's odometry are the camera's: it takes Tr of the calibration (`read_extrinsic`).
     count: number of scans that the poses must be for, one each.
@@ -57,16 +65,12 @@ def read_poses(
                 got = f"{list(rows.shape)} {rows.dtype}"
                 raise ValueError(f"poses must be [S, 3, 4] or [S, 4, 4] floats, got {got}")
         else:
-            table = _numbers(path)
-            if table.shape[1] == TUM:
-                times = table[:, 0]
-                turned, places = rotations(table[:, 4:]), table[:, 1:4, None]
-                rows = np.concatenate([turned, places], axis=2)
-            elif table.shape[1] == KITTI:
-                rows = table.reshape(-1, 3, 4)
+            roles, commas, stamps, table = _table(path)
+            if table.shape[1] in (KITTI, SQUARE) and "qw" not in roles:
+                rows = table.reshape(len(table), -1, 4)
             else:
-                got = f"{table.shape[1]} numbers a line"
-                raise ValueError(f"poses have {KITTI} (KITTI) or {TUM} (TUM), got {got}")
+                times, table = _timed(roles, commas, stamps, table)
+                rows = np.concatenate([rotations(table[:, 3:]), table[:, :3, None]], axis=2)
         if len(rows) == 0 or (times is not None and not np.isfinite(times).all()):
             raise ValueError("it holds no poses, or times that are no numbers")
         poses = rigid(rows)
@@ -80,15 +84,24 @@ def read_poses(
 
 
 def read_extrinsic(path: str | Path) -> np.ndarray:
-    """From the lidar's frame to the camera's, [3, 4] float64: Tr (of KITTI's odometry) or
-    Tr_velo_to_cam (of its objects) in a calibration file. Raises CloudFileError."""
+    """From the lidar's frame to the camera's, [3, 4] float64: in KITTI's calibration files Tr
+    (odometry), Tr_velo_to_cam (objects), Tr_velo_cam (tracking), or R and T (raw data). Raises
+    CloudFileError."""
     path = Path(path)
     with explained(path, "calibration"):
-        for line in path.read_text().splitlines():
-            name, _, numbers = line.partition(":")
-            if name.strip() in ("Tr", "Tr_velo_to_cam"):
-                return _matrix(np.array(numbers.split(), np.float64).reshape(3, 4))
-        raise ValueError("it has no line Tr")
+        lines: dict[str, list[str]] = {}
+        for line in path.read_text(encoding="utf-8-sig").splitlines():
+            name, *numbers = line.replace(":", " ", 1).split() or [""]
+            lines.setdefault(name, numbers)
+        for name in ("Tr", "Tr_velo_to_cam", "Tr_velo_cam"):
+            if name in lines:
+                return _matrix(np.array(lines[name], np.float64).reshape(3, 4))
+        if "R" not in lines or "T" not in lines:
+            raise ValueError("it has no line Tr, Tr_velo_to_cam or Tr_velo_cam, nor R and T")
+        if "imu_to_velo" in path.name.lower():
+            raise ValueError("it is from the IMU to the lidar: give calib_velo_to_cam.txt")
+        turned, place = (np.array(lines[name], np.float64) for name in "RT")
+        return _matrix(np.column_stack([turned.reshape(3, 3), place.reshape(3)]))
 
 
 class Trajectory:
@@ -220,11 +233,91 @@ def slerp(one: np.ndarray, two: np.ndarray, share: np.ndarray) -> np.ndarray:
     return left * one + right * two
 
 
-def _numbers(path: Path) -> np.ndarray:
-    """Lines of numbers [n, c] float64; those that begin with # are left out."""
-    with warnings.catch_warnings(), path.open("rb") as file:
-        warnings.simplefilter("ignore", UserWarning)  # of a file without lines, which has 1 column
-        return np.loadtxt(file, np.float64, comments="#", ndmin=2)
+def _table(path: Path) -> tuple[list[str], bool, list[str], np.ndarray]:
+    """What a header says of each column, whether commas part them, the words of the times, and all
+    numbers [n, c] float64. Raises ValueError."""
+    roles: list[str] = []
+    stamps: list[str] = []
+    numbers, count, commas, at = array("d"), 0, False, 0
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
+        text = line.strip()
+        is_comment = text[:1] in "#%"  # or empty
+        text = text.lstrip("#% ") if is_comment else text.partition("#")[0]
+        text = text.strip().removesuffix(",")
+        if is_comment or not (stamps or _is_number(text)):
+            names = (
+                text.split(",")
+                if "," in text
+                else re.sub(r"\s+([\[(]\S*[\])])", r"\1", text).split()
+            )
+            header = [_role(name) for name in names]
+            if stamps:
+                continue
+            if not is_comment or set(ORDER[1:]) <= set(header):
+                roles = header
+            elif re.search(r"\bq?w\W*q?x\W*q?y\W*q?z\b", text.lower()):
+                raise ValueError(f"line {number} has w first: name every column, as {NAMES}")
+            continue
+        words = [word.strip() for word in text.split(",")] if "," in text else text.split()
+        if not stamps:
+            roles = roles if len(roles) == len(words) else [role for role in roles if role]
+            at = next((i for i, role in enumerate(roles) if role in ("time", "ns")), 0)
+        elif count != len(words):
+            raise ValueError(f"line {number} has {len(words)} columns, not {count}")
+        count, commas = len(words), "," in text
+        numbers.extend(map(float, words))
+        stamps.append(words[min(at, count - 1)])
+    if not stamps:
+        raise ValueError("it holds no poses")
+    return roles, commas, stamps, np.frombuffer(numbers).reshape(-1, count)
+
+
+def _role(name: str) -> str:
+    """Which of ORDER a column is by its name, "ns" for times in nanoseconds, or ""."""
+    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)]
+    plain = re.sub(r"[\[(].*?[\])]", "", name).strip("[]() \t").lower()
+    if "time" in plain or "stamp" in plain or plain in ("t", "ts"):
+        units = [
+            word[0] for word in words if re.fullmatch(r"[mun]s(ecs?)?|(milli|micro|nano).*", word)
+        ]
+        return "time" if not units else "ns" if units == ["n"] else ""
+    if re.fullmatch(r"(q(uat\w*)?([_.].*)?|.*(orientation|rotation).*)[wxyz]", plain):
+        return f"q{plain[-1]}"
+    return plain[-1] if re.fullmatch(r"([pt](_.*)?|.*(pos|transl).*)?[xyz]", plain) else ""
+
+
+def _timed(
+    roles: list[str], commas: bool, stamps: list[str], table: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Times [n] float64 in seconds, and x, y, z, qx, qy, qz, qw [n, 7]. Raises ValueError."""
+    count = table.shape[1]
+    is_whole = all(word.lstrip("+-").isdecimal() for word in stamps)
+    times: list[float] = [int(word) if is_whole else float(word) for word in stamps]
+    largest = max(map(abs, times))
+    is_ns = "ns" in roles or (is_whole and largest >= NANOSECONDS)
+    if roles:
+        one_each = all(roles.count(role) == 1 for role in ORDER[1:])
+        if not one_each or roles.count("time") + roles.count("ns") != 1 or len(roles) != count:
+            raise ValueError(f"its header must name {NAMES}, once each, got {count} columns")
+        order = [roles.index(role) for role in ORDER[1:]]
+    elif commas and (count == EUROC or (count == TUM and is_ns)):
+        order, is_ns = EUROC_ORDER, is_whole
+    elif count == TUM:
+        order = list(range(1, TUM))
+    else:
+        known = f"{EUROC} (EuRoC), {SQUARE} ([4, 4]), {KITTI} (KITTI) or {TUM} (TUM)"
+        raise ValueError(f"poses have {known}, got {count} numbers a line")
+    if largest >= NO_SECONDS and not is_ns:
+        raise ValueError(f"times up to {largest:g} are no seconds: a header must say their unit")
+    return np.array([time / 10**9 if is_ns else time for time in times]), table[:, order]
+
+
+def _is_number(text: str) -> bool:
+    """Whether a line begins with a number."""
+    try:
+        return float(re.split(r"[,\s]", text, maxsplit=1)[0]) is not None
+    except ValueError:
+        return False
 
 
 def _matrix(pose: Any) -> np.ndarray:

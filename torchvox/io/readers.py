@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._errors import CloudFileError, WrongUseError, file_errors
 from torchvox.io import text
 from torchvox.io.binary import open_bin, open_npy, open_npz
 from torchvox.io.las import LasReader
@@ -16,7 +15,7 @@ from torchvox.io.pcd import open_pcd
 from torchvox.io.ply import open_ply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     import numpy as np
 
@@ -42,7 +41,7 @@ def open_points(
     if suffix not in SUFFIXES:
         raise WrongUseError(f"{path}: unknown format, torchvox reads {', '.join(SUFFIXES)}")
     columns = parse_layout(layout) if layout is not None else None
-    with _file_errors(path):
+    with file_errors(path):
         if path.is_dir():
             raise CloudFileError(f"{path} is a folder, not a point-cloud file")
         if path.stat().st_size == 0:
@@ -64,16 +63,8 @@ def read_cloud(
     LAS files give intensity, colors, classification and return number, others every column.
     """
     reader = open_points(path, layout)
-    with _file_errors(reader.path):
+    with file_errors(reader.path):
         return reader.cloud(origin)
-
-
-@contextlib.contextmanager
-def _file_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CloudFileError(f"{path}: {error.strerror or error}") from error
 
 
 def cloud_stem(path: str | Path) -> str:

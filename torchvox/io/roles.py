@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torchvox._errors import short
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 COLORS = ("red", "green", "blue")
 # Spellings of the three colors, as plain names; the last are fractions from 0 to 1.
@@ -35,6 +37,28 @@ def column_named(columns: Iterable[str], *names: str) -> str | None:
     for column in columns:
         by_name.setdefault(plain_name(column), column)
     return next((by_name[key] for name in names if (key := plain_name(name)) in by_name), None)
+
+
+def coordinate_names(columns: Iterable[str]) -> list[str] | None:
+    """The columns x, y, z: those in lower case, else in upper case; None without."""
+    names = set(columns)
+    axes = [axis if axis in names else axis.upper() for axis in "xyz"]
+    return axes if names.issuperset(axes) else None
+
+
+def distinct_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The names, each once: a repeated one with a number behind it; and a sentence about those."""
+    distinct, repeated = [], []
+    all_names, numbers = set(names), dict.fromkeys(names, 0)
+    for name in names:
+        new, numbers[name] = name, numbers[name] + 1
+        while numbers[name] > 1 and (new := f"{name}_{numbers[name]}") in all_names:
+            numbers[name] += 1
+        distinct.append(new)
+        if new != name:
+            repeated.append(new)
+    told = [f"it names columns more than once: they are read as {short(', '.join(repeated))}"]
+    return distinct, told if repeated else []
 
 
 def names_classes(name: str) -> bool:

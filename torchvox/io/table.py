@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from torchvox._errors import WrongUseError, short
+from torchvox._errors import CloudFileError, WrongUseError, short
 from torchvox.io.cloud import make_cloud
-from torchvox.io.roles import COLORS
+from torchvox.io.roles import COLORS, coordinate_names, with_colors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torchvox.io.cloud import PointCloud
 
 CHUNK = 2_000_000  # points
+LATTICE = ("scale", "offset")  # of the coordinates of a table
+Steps = tuple[np.ndarray, np.ndarray]  # scale and offset [k] of an attribute
 
 
 @dataclass
@@ -46,7 +48,7 @@ class PointTable:
     unit: str = "m"
     source: Any = None
     path: Path | None = None
-    steps: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    steps: dict[str, Steps] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         integer = self.scale is not None and self.offset is not None
@@ -104,7 +106,15 @@ class PointTable:
             return stored
         scale, offset = self.steps[name]
         with np.errstate(over="ignore", invalid="ignore"):
-            return stored * scale + offset if stored.ndim > 1 else stored * scale[0] + offset[0]
+            wide = stored.astype(np.float64)
+            return wide * scale + offset if wide.ndim > 1 else wide * scale[0] + offset[0]
+
+    def by_value(self) -> PointTable:
+        """The table with the values of all attributes, none of them stored in steps."""
+        if not self.steps:
+            return self
+        attributes = {name: self.values(name) for name in self.attributes}
+        return replace(self, attributes=attributes, steps={})
 
     def rows(self, index: slice | np.ndarray, columns: Iterable[str] | None = None) -> PointTable:
         """The points of an index, with some of the columns; in memory, in native byte order."""
@@ -120,13 +130,37 @@ class PointTable:
 
 
 def join(tables: Sequence[PointTable]) -> PointTable:
-    """The points of tables with the same columns, one after the other."""
+    """The points of tables with the same columns, one after the other.
+
+    By value where columns have different steps, in world coordinates where lattices differ.
+    """
+    if any(other_steps(tables[0], table) for table in tables):
+        tables = [table.by_value() for table in tables]
+    if not all(same(getattr(tables[0], n), getattr(t, n)) for n in LATTICE for t in tables):
+        tables = [replace(t, xyz=t.world(), scale=None, offset=None) for t in tables]
     first = tables[0]
     attributes = {
         name: np.concatenate([table.attributes[name] for table in tables])
         for name in first.attributes
     }
     return replace(first, xyz=np.concatenate([t.xyz for t in tables]), attributes=attributes)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two lattices are the same, or both None."""
+    return one is other or np.array_equal(one, other)
+
+
+def other_steps(one: PointTable, other: PointTable) -> str | None:
+    """The first attribute of `one` that `other` stores in other steps."""
+    names = [n for n in one.attributes if not same(one.steps.get(n), other.steps.get(n))]
+    return names[0] if names else None
+
+
+def union_box(boxes: Iterable[np.ndarray | None]) -> np.ndarray | None:
+    """The box [2, 3] around boxes; None for those of no points."""
+    some = [box for box in boxes if box is not None]
+    return np.stack([np.min(some, axis=0)[0], np.max(some, axis=0)[1]]) if some else None
 
 
 def stacked(columns: dict[str, np.ndarray]) -> np.ndarray:
@@ -137,9 +171,38 @@ def stacked(columns: dict[str, np.ndarray]) -> np.ndarray:
         return np.stack(axes, axis=1).astype(np.float32 if small else np.float64, copy=False)
 
 
+def table_of(
+    columns: dict[str, np.ndarray], path: Path, source: Any = None
+) -> tuple[PointTable, list[str]]:
+    """The table of the columns of a file, and sentences about what was converted.
+
+    Coordinates stay in place if they lie side by side. Raises CloudFileError without x, y, z.
+    """
+    axes = coordinate_names(name for name, values in columns.items() if values.ndim == 1)
+    if axes is None:
+        shown = short(", ".join(columns) or "none")
+        raise CloudFileError(f"{path} has no x, y, z fields (it has {shown})")
+    three = [columns[axis] for axis in axes]
+    first, step = three[0], three[0].dtype.itemsize
+    starts = [values.__array_interface__["data"][0] for values in three]
+    beside = [starts[0] + i * step for i in range(3)] == starts and first.dtype.kind == "f"
+    if (
+        beside
+        and len(first)
+        and all((a.dtype, a.strides) == (first.dtype, first.strides) for a in three)
+    ):
+        shape = len(first), 3
+        xyz = np.lib.stride_tricks.as_strided(first, shape, (*first.strides, step), writeable=False)
+    else:
+        xyz = stacked(dict(zip("xyz", three, strict=True)))
+    rest = {name: values for name, values in columns.items() if name not in axes}
+    attributes, problems = with_colors(rest)
+    return PointTable(xyz, attributes, source=source, path=path), problems
+
+
 def color_depth(table: PointTable) -> int | None:
     """8 or 16: the bits that the colors of the table need; None without integer colors."""
-    colors = [table.attributes.get(name) for name in COLORS]
+    colors = [table.values(name) if name in table.attributes else None for name in COLORS]
     if any(values is None or values.dtype.kind not in "iu" for values in colors):
         return None
     return 16 if any(values.max(initial=0) > 255 for values in colors) else 8  # type: ignore[union-attr]
@@ -200,10 +263,7 @@ class PointReader:
         """Lowest and highest world coordinates [2, 3] float64, None without points; may read."""
         if (box := self.header_box) is not None:
             return box
-        boxes = [box for chunk in self.chunks(columns=()) if (box := chunk.box) is not None]
-        if not boxes:
-            return None
-        return np.stack([np.min(boxes, axis=0)[0], np.max(boxes, axis=0)[1]])
+        return union_box(chunk.box for chunk in self.chunks(columns=()))
 
     @cached_property
     def color_depth(self) -> int | None:
@@ -241,7 +301,7 @@ class PointReader:
         table = join([self.schema.rows(slice(0, 0), self.plain), *self.chunks(columns=self.plain)])
         xyz = table.world() if table.scale is not None else table.xyz
         columns = {axis: xyz[:, i] for i, axis in enumerate("xyz")}
-        columns |= flat(table.attributes)
+        columns |= flat(table.by_value().attributes)
         return make_cloud(columns, self.path, self.schema.unit, self.schema.scale, origin)
 
     def _chunks(self, size: int, first: int, names: tuple[str, ...]) -> Iterator[PointTable]:
@@ -261,13 +321,17 @@ class TableReader(PointReader):
 
 
 class PointWriter:
-    """A file that is being written; its columns are those of `schema`."""
+    """A file that is being written; its columns are those of `schema`.
+
+    problems: sentences about what the readers of the file should know, whole once it is closed.
+    """
 
     def __init__(self, file: BinaryIO, like: PointTable | PointReader, path: Path) -> None:
         self.file, self.schema, self.path, self.count = file, like.schema, path, 0
+        self.problems: list[str] = []
 
     def append(self, table: PointTable) -> None:
-        """Write points. Raises WrongUseError for other columns than the file's."""
+        """Write points. Raises WrongUseError for other columns than the file's, or other steps."""
         if list(table.columns.items()) != list(self.schema.columns.items()):
             wanted, got = (
                 ", ".join(f"{name} {type_}" for name, type_ in t.columns.items()) or "none"
@@ -275,6 +339,12 @@ class PointWriter:
             )
             raise WrongUseError(
                 f"{self.path} is written with the columns {short(wanted)}, got {short(got)}"
+            )
+        if (name := other_steps(self.schema, table)) is not None:
+            steps = [t.steps.get(name, "none") for t in (self.schema, table)]
+            raise WrongUseError(
+                f"{self.path} is written with the steps {short(steps[0])} of {short(name)}, "
+                f"got {short(steps[1])}: take by_value() of both, or the steps of the file"
             )
         if len(table):
             self.write(table)
@@ -309,8 +379,7 @@ def named(table: PointTable) -> dict[str, np.ndarray]:
     if clash := sorted({"x", "y", "z"} & table.attributes.keys()):
         raise WrongUseError(f"an attribute must not be named {clash[0]}: that is a coordinate")
     xyz = table.xyz if table.scale is None else table.world()
-    values = {name: table.values(name) for name in table.attributes}
-    return {"x": xyz[:, 0], "y": xyz[:, 1], "z": xyz[:, 2], **values}
+    return {"x": xyz[:, 0], "y": xyz[:, 1], "z": xyz[:, 2], **table.by_value().attributes}
 
 
 def flat(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

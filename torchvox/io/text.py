@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import io
+import codecs
 import re
+from collections import Counter, deque
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -12,99 +13,191 @@ import numpy as np
 
 from torchvox._errors import CloudFileError, WrongUseError, short
 from torchvox.io.layouts import SKIP, layout_choices
-from torchvox.io.roles import COLORS
-from torchvox.io.table import PointTable, PointWriter, TableReader, flat, named
+from torchvox.io.roles import COLORS, distinct_names
+from torchvox.io.table import PointTable, PointWriter, TableReader, flat, named, table_of
+from torchvox.io.words import (
+    LINE_BYTES,
+    are_numbers,
+    decoded,
+    is_comment,
+    read_words,
+    split_words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
 SUFFIXES = (".xyz", ".txt", ".csv", ".pts")
-LINE_BYTES = 1 << 16
 XYZ = ("x", "y", "z")
 PTS = {3: XYZ, 4: (*XYZ, "intensity"), 6: (*XYZ, *COLORS), 7: (*XYZ, "intensity", *COLORS)}
+SEPARATORS = r"[\s,;]+"
+# Names that are the same in any case; others stay as they are written.
+NAMES = {*XYZ, *COLORS, "alpha", "nir", "nx", "ny", "nz", "curvature", "intensity", "ring", "label"}
+NAMES |= {"classification", "instance", "segment", "t", "time", "timestamp", "gps_time"}
+NAMES |= {"return_number", "number_of_returns", "scan_angle", "user_data", "point_source_id"}
+
+
+class TextSource:
+    """Marks a table whose whole numbers have 64 bits only since text does not tell their type."""
 
 
 def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
-    """Open a file with one point a line; a first line of names counts unless a layout is given.
+    """Open a file with one point a line; a line of names counts unless a layout is given.
 
-    Blanks, commas, semicolons or tabs between values; the first line of .pts may be the number of
-    points. Coordinates are float64, colors uint16 where they are whole numbers.
+    Blanks, commas, semicolons or tabs between values; quotes, comments, decimal commas, separators
+    at the end of lines; the number of points in a line of its own. Coordinates are float64, colors
+    uint16 where they are whole numbers, others int64 or uint64 where all words are whole numbers.
     """
-    with path.open("rb") as file:
-        data = file.read()
-    lines = data.splitlines()
-    try:
-        first = lines[0][:LINE_BYTES].decode("utf-8-sig").strip()
-    except (UnicodeDecodeError, IndexError):
-        raise CloudFileError(f"{path} is not a text file of points") from None
-    between = next((mark for mark in (",", ";") if mark in first), None)
-    words = [word.strip() for word in first.lstrip("/#").split(between)]
-    skip, promised = 0, None
-    if not all(map(_is_number, words)):
-        skip = 1
-        columns = columns or tuple(word.strip("\"'").lower() for word in words)
-    elif path.suffix.lower() == ".pts" and re.fullmatch(r"\d{1,18}", first):
-        skip, promised = 1, int(first)
-        between, words = None, lines[1].decode("ascii", "replace").split() if lines[1:] else []
-    width = len(words)
-    if columns is None:
-        columns = PTS.get(width) if path.suffix.lower() == ".pts" else None
-        columns = columns or (XYZ if width in (0, 3) else None)
-    if columns is None:
+    text = _text(path)
+    heads, count, at = _heads(path, text)
+    body = text[at:]
+    first = decoded(body.split(b"\n", 1)[0])
+    between, words = _form(first) or (None, [])
+    names = header = _header(heads, between, words, first)
+    if not words and count != 0 and not set(XYZ) <= set(header or ()):
+        raise CloudFileError(f"{path} is not a text file of points")
+    open_end = words[-1:] == [""]  # a separator behind the last value
+    if columns is not None:
+        names = ["" if name == SKIP else name for name in columns]
+    elif names is None:
+        width = len(words) - open_end
+        three = XYZ if width == 3 or count == 0 else None
+        names = list((path.suffix.lower() == ".pts" and PTS.get(width)) or three or ())
+    if not names:
         raise WrongUseError(
-            f"{path}: the file does not say its {width} columns: give --layout, {layout_choices()}"
+            f"{path}: the file does not say its {len(words)} columns: give --layout, "
+            f"{layout_choices()}"
         )
-    if width not in (0, len(columns)):
-        raise CloudFileError(f"{path} has {width} columns, but {len(columns)} are named")
-    names = [name for name in columns if name != SKIP]
-    if not set(XYZ) <= set(names) or len(set(names)) != len(names):
-        raise CloudFileError(f"{path}: the columns {short(','.join(columns))} do not name x, y, z")
-    rows = _rows(path, lines, skip, between, len(columns))
-    if promised not in (None, len(rows)):
-        raise CloudFileError(f"{path} promises {promised} points and holds {len(rows)}")
-    held = {name: rows[:, i] for i, name in enumerate(columns) if name != SKIP}
-    attributes = {name: values for name, values in held.items() if name not in XYZ}
-    for name in set(COLORS) & attributes.keys():
-        with np.errstate(invalid="ignore"):
-            whole = attributes[name].astype(np.uint16)
-        if np.array_equal(whole, attributes[name]):
-            attributes[name] = whole
-    xyz = np.stack([held[axis] for axis in XYZ], axis=1)
-    return TableReader(PointTable(xyz, attributes, path=path))
-
-
-def _is_number(word: str) -> bool:
+    if open_end and len(names) + 1 == len(words):
+        names.append("")
+    if words and len(words) != len(names):
+        raise CloudFileError(f"{path} has {len(words)} columns, but {len(names)} are named")
+    if not set(XYZ) <= set(names):
+        raise CloudFileError(f"{path}: the columns {short(','.join(names))} do not name x, y, z")
+    if between != ",":
+        body = body.replace(b",", b".")
+    types = [np.dtype(np.float64) if name in ("", *XYZ) else None for name in names]
+    line = text.count(b"\n", 0, at) + 1
     try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+        values = read_words(body, names, types, between=between, line=line)
+    except ValueError as error:
+        raise CloudFileError(f"{path}: {error}") from None
+    if count not in (None, len(values[0])):
+        raise CloudFileError(f"{path} promises {count} points and holds {len(values[0])}")
+    distinct, problems = distinct_names([name for name in names if name])
+    if columns is None:
+        problems += [
+            f"its column {i} has no name and is left out"
+            for i, (name, a) in enumerate(zip(names, values, strict=True), 1)
+            if not (name or np.isnan(a).all())
+        ]
+    numbers = [word for word in words if word]
+    if header is None and numbers and numbers == [str(i) for i in range(len(numbers))]:
+        problems.append(f"its first line, {first}, is read as a point, and not as column numbers")
+    named_values = [a for name, a in zip(names, values, strict=True) if name]
+    table, converted = table_of(dict(zip(distinct, named_values, strict=True)), path, TextSource())
+    table.attributes |= _whole_colors(table.attributes)
+    reader = TableReader(table)
+    reader.problems += problems + converted
+    return reader
 
 
-def _rows(path: Path, lines: list[bytes], skip: int, between: str | None, width: int) -> Any:
-    kept = lines[skip:]
-    if not any(line.strip() for line in kept):
-        return np.zeros((0, width))
-    try:
-        with np.errstate(all="ignore"):
-            rows = np.loadtxt(
-                io.BytesIO(b"\n".join(kept)), delimiter=between, comments=None, ndmin=2
-            )
-        if rows.shape[1] == width:
-            return rows
-    except ValueError:
-        pass
-    for number, line in enumerate(kept, start=skip + 1):
-        words = line.decode("utf-8", "replace").split(between)
-        if line.strip() and (len(words) != width or not all(map(_is_number, words))):
-            shown = short(line.decode("utf-8", "replace"))
-            raise CloudFileError(f"{path}: line {number} is not {width} numbers: {shown}")
-    raise CloudFileError(f"{path} is not a text file of {width} columns of numbers")
+def _whole_colors(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The three colors as uint16 if that holds all of them."""
+    colors = {name: columns[name] for name in COLORS if name in columns}
+    with np.errstate(invalid="ignore"):
+        small = {name: values.astype(np.uint16) for name, values in colors.items()}
+    return small if all(np.array_equal(small[name], colors[name]) for name in colors) else {}
+
+
+def _text(path: Path) -> bytes:
+    """The file in UTF-8 or another code that holds ASCII, with one line break after each line."""
+    text = path.read_bytes()
+    if text[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        text = text.decode("utf-16", "replace").encode()
+    text = text.removeprefix(codecs.BOM_UTF8)
+    return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text
+
+
+def _heads(path: Path, text: bytes) -> tuple[list[str], int | None, int]:
+    """The lines before the points, the number of points if one says it, where the points begin."""
+    heads: deque[str] = deque(maxlen=100)
+    count, at, number, plain = None, 0, 0, False
+    while at < len(text):
+        end = text.find(b"\n", at)
+        end, number = end if end >= 0 else len(text), number + 1
+        if end > LINE_BYTES or b"\0" in text[at:end]:
+            raise CloudFileError(f"{path} is not a text file of points")
+        line = decoded(text[at:end])
+        if count is None and re.fullmatch(r"\s*[0-9]{1,18}\s*", line):
+            count = int(line)
+        elif is_comment(line):
+            heads.append(line)
+        elif _form(line):
+            break
+        elif line.strip() and not line.startswith("sep="):  # for Excel
+            names = _names(re.split(SEPARATORS, line.strip()))
+            point = not set(XYZ) <= set(names) and any(are_numbers([name]) for name in names)
+            if plain or point:
+                raise CloudFileError(f"{path}: line {number} is not numbers alone: {short(line)}")
+            heads.append(line)
+            plain = True
+        at = end + 1
+    return list(heads), count, min(at, len(text))
+
+
+def _form(line: str) -> tuple[str | None, list[str]] | None:
+    """What separates the words of a line of numbers, None for blanks; and the words."""
+    for between in (";", ",", "\t", None):
+        if between is None or between in line:
+            words = split_words(line if between == "," else line.replace(",", "."), between)
+            if any(words) and are_numbers(words):
+                return between, words
+    return None
+
+
+def _header(
+    heads: list[str], between: str | None, words: list[str], first: str
+) -> list[str] | None:
+    """The names of the columns, None where no line tells them; "" of a column without one.
+
+    words, first: of the first point, and its line.
+    """
+    if not words and heads:
+        between = next((mark for mark in (";", ",", "\t") if mark in heads[-1]), None)
+    widths = {len(words), len(words) - (words[-1:] == [""])}
+    plain = None
+    for line in reversed(heads):
+        text = line.strip(" ")
+        text = text.lstrip("/#%").strip() if is_comment(line) else text
+        for names in (split_words(text, between), re.split(SEPARATORS, text)):
+            names = _names(names)
+            if (
+                between is None
+                and len(names) + 1 == len(words)
+                and (line[0].isspace() or first[0] == '"')
+            ):  # of an index, as pandas and R write it
+                names = ["", *names]
+            while words and len(names) > len(words) and not names[-1]:
+                names.pop()
+            if set(XYZ) <= set(names) and (not words or len(names) in widths):
+                return names
+            if plain is None and not is_comment(line):
+                plain = names
+    return plain
+
+
+def _names(words: list[str]) -> list[str]:
+    """The names of columns in the words of a line."""
+    words = [word.strip(' "\t') for word in words]
+    low = [word.lower() for word in words]
+    plain = {name for name, number in Counter(low).items() if number == 1 and name in NAMES}
+    return [a if a in plain else b for a, b in zip(low, words, strict=True)]
 
 
 class TextWriter(PointWriter):
-    """Lines of numbers under one of names (.pts: the number of points is not written).
+    """Lines of numbers under one of names (.pts: the number of points only where there are none).
 
     Coordinates have the digits of their scale; other floats 9 or 17.
     """
@@ -113,6 +206,12 @@ class TextWriter(PointWriter):
         super().__init__(file, like, path)
         self._between = "," if path.suffix.lower() == ".csv" else " "
         columns = flat(named(self.schema))
+        unnamed = path.suffix.lower() == ".pts"
+        for name, values in columns.items():
+            if not (unnamed or name in XYZ or _holds_name(name, self._between)):
+                raise WrongUseError(f"{path}: a line of names does not hold {short(name)}")
+            if values.dtype.kind not in "iubf" or values.dtype.itemsize > 8:
+                raise WrongUseError(f"{path}: text does not hold {short(name)}, {values.dtype}")
         self._forms = [text_form(values.dtype) for values in columns.values()]
         if self.schema.scale is not None and self.schema.offset is not None:
             lattice = np.stack([self.schema.scale, self.schema.offset], axis=1)
@@ -123,6 +222,16 @@ class TextWriter(PointWriter):
 
     def write(self, table: PointTable) -> None:
         self.file.write(text_rows(flat(named(table)).values(), self._forms, self._between))
+
+    def close(self) -> None:
+        if self.path.suffix.lower() == ".pts" and not self.count:
+            self.file.write(b"0\n")  # an empty file is taken for a damaged one
+
+
+def _holds_name(name: str, between: str) -> bool:
+    """Whether a name reads back from a line of names."""
+    marks = {*',;"', between} & {*name}
+    return bool(name) and name.isprintable() and name == name.strip() and not marks
 
 
 def _digits(value: float) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._errors import WrongUseError, file_errors
 from torchvox.io import binary, las_writer, pcd, ply, text
 
 if TYPE_CHECKING:
@@ -40,18 +40,32 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         number = errno.ENOTDIR if kind is NotADirectoryError else error.errno
         raise kind(number, f"cannot be written: {os.strerror(number or 0)}", str(path)) from None
     try:
-        temporary = Path(holder.name) / path.name
-        yield temporary
-        for part in (*temporary.rglob("*"), temporary):
-            _sync(part)
-        os.replace(temporary, path)
-        _sync(path.parent)
+        with full_disk_of(path):
+            temporary = Path(holder.name) / path.name
+            yield temporary
+            for part in (*temporary.rglob("*"), temporary):
+                _sync(part)
+            os.replace(temporary, path)
+            _sync(path.parent)
     finally:
         try:
             holder.cleanup()
         except KeyboardInterrupt:  # another one, while one is dealt with
             holder.cleanup()
             raise
+
+
+@contextlib.contextmanager
+def full_disk_of(path: Path) -> Iterator[None]:
+    """Names the file in the error of a disk that is full, which knows none or a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if not full and "requested and" not in str(error):  # what NumPy says
+            raise
+        number, text = error.errno or errno.EIO, error.strerror or str(error)
+        raise OSError(number, text, str(path)) from error
 
 
 def _sync(path: Path) -> None:
@@ -145,13 +159,10 @@ def create_points(
         raise WrongUseError(f"{path}: scale and offset are those of LAS files")
     if like.path is not None and like.path.exists() and path.exists() and path.samefile(like.path):
         raise WrongUseError(f"{path} would replace the file that it is made from")
-    try:
-        with atomic_path(path) as temporary, temporary.open("w+b") as file:
-            opened = writer(file, like, path, **lattice)
-            yield opened
-            opened.close()
-    except OSError as error:
-        raise CloudFileError(f"{error.filename or path}: {error.strerror or error}") from error
+    with file_errors(path), atomic_path(path) as temporary, temporary.open("w+b") as file:
+        opened = writer(file, like, path, **lattice)
+        yield opened
+        opened.close()
 
 
 def point_writer(path: Path) -> Callable[..., PointWriter]:

@@ -146,6 +146,9 @@ class OccupancyMap(nn.Module):
             capacity = max(most - (sample_rows or 0) * samples, 0) // region
             if sample_rows is None:
                 capacity = most * share // (region * share + samples)
+            if store is not None:
+                rule = f"{me} capacity must hold a region of {region + samples} bytes"
+                expect(most >= region + samples, rule, most)
         capacity = int(capacity)
         if sample_rows is None:
             sample_rows = capacity // share
@@ -313,17 +316,17 @@ class OccupancyMap(nn.Module):
         ops.occupancy_remove_(self.state, mask)
         return regions
 
-    def insert(self, regions: MapRegions, mode: str = "add") -> Tensor:
-        """Regions enter; mode, of those that exist: "add", "replace", "keep". Returns counts of
+    def insert(self, regions: MapRegions, merge: str = "add") -> Tensor:
+        """Regions enter; merge, of those that exist: "add", "replace", "keep". Returns counts of
         `occupancy_insert_`."""
         keys, *layers, count = regions
-        options: Any = {"sensor": self.sensor, "merge": mode, "num_valid": count}
+        options: Any = {"sensor": self.sensor, "merge": merge, "num_valid": count}
 
         def call() -> Tensor:
             return ops.occupancy_insert_(self.state, keys, layers, **options)
 
         if self.store is not None:
-            return streaming.insert(self, keys, layers, mode, count)
+            return streaming.insert(self, keys, layers, merge, count)
         return self._fitted(call, bits=5, seen=0, new=3, samples=6)
 
     def allocate(self, keys: Tensor) -> Tensor:
@@ -434,7 +437,8 @@ class OccupancyMap(nn.Module):
                 what, room = f"{need} regions", f"capacity={self.capacity}"
                 if row[bits] & 4:
                     what, room = f"{sampled} rows of samples", f"sample_rows={self.sample_rows}"
-                room += f" and max_touched={self.max_touched}"
+                if self.max_touched >= 0:
+                    room += f" and max_touched={self.max_touched}"
                 raise RuntimeError(f"OccupancyMap: a call needs at least {what}, got {room}")
             if row[bits] & 1:
                 self.max_touched = max(2 * self.max_touched, row[seen])

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torchvox._errors import TorchvoxError, WrongUseError, expect
+from torchvox._errors import TorchvoxError, WrongUseError, expect, short
 from torchvox.io import open_points
 from torchvox.mapping.map import OccupancyMap
 
@@ -39,7 +39,8 @@ def part_rows(
     voxel_size: float,
     origin: Sequence[float] = (0.0, 0.0, 0.0),
 ) -> list[Row]:
-    """A row a part: its number, and its point_cloud_range for `OccupancyMap.integrate`.
+    """A row a part: its number, the number of parts, and the point_cloud_range for
+    `OccupancyMap.integrate`.
 
     box: x0, y0, z0, x1, y1, z1 in meters, where most of the map lies: it is cut into parts, x, y, z
         along its axes, on faces of regions. The outer ones reach to the end of the map, so that
@@ -63,8 +64,9 @@ def part_rows(
         # Half a voxel inside of the faces, no rounding takes the voxel beside them.
         ends = np.stack([faces[:-1] + 0.5, faces[1:] - 0.5], axis=1)
         cells.append(origin[axis] + voxel_size * ends)
-    boxes = (np.transpose(cell).ravel().tolist() for cell in product(*cells))
-    return [{"part": i, "point_cloud_range": box} for i, box in enumerate(boxes)]
+    boxes = [np.transpose(cell).ravel().tolist() for cell in product(*cells)]
+    number = {"parts": len(boxes)}
+    return [{"part": i, **number, "point_cloud_range": box} for i, box in enumerate(boxes)]
 
 
 class MapPart:
@@ -128,12 +130,17 @@ def merge_parts(rows: Iterable[Row], **options: Any) -> OccupancyMap:
     """The map of the rows of `MapPart`, which is that of all scans at once, in any order.
 
     options: of `OccupancyMap.load`, and its store.
-    Raises TorchvoxError when a row has an error.
+    Raises TorchvoxError when a row has an error, and unless each part has one row.
     """
+    rows = list(rows)
+    if bad := [row["error"] for row in rows if row["error"]]:
+        raise TorchvoxError(bad[0])
+    parts = sorted(int(row["part"]) for row in rows)
+    count = int(rows[0].get("parts", len(rows))) if rows else 0
+    if parts != list(range(count)):
+        raise TorchvoxError(f"each of {count} parts must have one row, got those of {short(parts)}")
     made: OccupancyMap | None = None
     for row in rows:
-        if row["error"]:
-            raise TorchvoxError(row["error"])
         if made is None:
             made = OccupancyMap.load(row["output"], **options)
         else:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchvox._errors import CloudFileError, WrongUseError, expect, explained
+from torchvox._errors import CloudFileError, WrongUseError, expect, explained, short
 from torchvox.io.maps import MapContents, read_map, write_map
 from torchvox.io.writers import write_text
 from torchvox.mapping.files import facts_of, regions_of
@@ -217,11 +217,14 @@ class RegionStore:
         with explained(path, "index of a map"):
             index = json.loads(path.read_text())
             parts = index.pop("parts")
-            if index.keys() != facts.keys() or not all(type(part) is int for part in parts):
+            good = index.keys() == facts.keys() and isinstance(parts, list)
+            if not good or not all(type(part) is int for part in parts):
                 raise ValueError(f"it must tell {', '.join(facts)}, parts")
         for name, fact in facts.items():
             if index[name] != fact:
-                raise WrongUseError(f"{path} is of a map with {name} {index[name]}, not {fact}")
+                raise WrongUseError(
+                    f"{path} is of a map with {name} {short(index[name])}, not {fact}"
+                )
         return [self.folder / f"{part}.npz" for part in parts]
 
 
@@ -500,7 +503,7 @@ def evict(
 
 
 def insert(
-    made: OccupancyMap, keys: Tensor, layers: list[Tensor], mode: str, count: Tensor | None
+    made: OccupancyMap, keys: Tensor, layers: list[Tensor], merge: str, count: Tensor | None
 ) -> Tensor:
     """Counts of `occupancy_insert_`, of so many regions at a time as the cache holds."""
     store, given = made.store, keys.cpu().numpy()[: None if count is None else int(count)]
@@ -509,7 +512,7 @@ def insert(
     for rows in groups(good, made.capacity) or [good]:
         enter(made, given[rows])
         store.changed = np.union1d(store.changed, given[rows])
-        options: Any = {"sensor": made.sensor, "merge": mode}
+        options: Any = {"sensor": made.sensor, "merge": merge}
         mine = picked(layers, torch.tensor(rows).to(keys.device)) if layers else []
         mine = [t.to(made.status.device) for t in mine]
         counts.append(

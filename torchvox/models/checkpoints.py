@@ -23,6 +23,7 @@ from torchvox.models.pointnet2 import (
     PointNet2PartSegmenter,
     PointNet2Segmenter,
 )
+from torchvox.models.sizes import check_network, check_values
 
 BUILDERS = {
     kind.__name__: kind
@@ -101,14 +102,16 @@ def load(path: Union[str, Path]) -> nn.Module:
     try:
         if content["version"] > VERSION:
             later = short(content["torchvox"])
-            raise CheckpointError(f"{path} was written by torchvox {later}, a later one")
+            raise CheckpointError(f"written by torchvox {later}, a later one")
+        check_values(content["config"])
+        check_network(lambda: build(content["model"], content["config"]), content["state_dict"])
         model = build(content["model"], content["config"])
         if content["fused"]:
             model = fuse_batch_norms(model, getattr(torch, content["fused"]))
         if content.get("merged"):
             model = merge_heads(model)
-    except CheckpointError:
-        raise
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged: its entries are incomplete ({error})") from None
     except (ValueError, RuntimeError) as error:
@@ -134,6 +137,9 @@ def read(path: Union[str, Path]) -> Any:
     refused = f"{path} cannot be read as tensors and plain types"
     if is_program(path):
         raise CheckpointError(f"{refused}: it is a TorchScript program")
+    unpacked = _unpacked(path)
+    if unpacked and unpacked > 4 * Path(path).stat().st_size:  # torch compresses nothing
+        raise CheckpointError(f"{refused}: its entries unpack to {unpacked} bytes")
     try:
         with torch.serialization.safe_globals(known), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Detected pickle protocol")  # said below
@@ -160,6 +166,15 @@ def kind_of_program(path: Union[str, Path]) -> Optional[str]:
         return None
     found = (kind for kind, part in PROGRAMS.items() if any(part in name for name in names))
     return next(found, None)
+
+
+def _unpacked(path: Union[str, Path]) -> int:
+    """The bytes of all entries of an archive, 0 for any other file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return sum(entry.file_size for entry in archive.infolist())
+    except Exception:  # no archive, or damaged: torch says how
+        return 0
 
 
 def _reason(error: Exception) -> str:

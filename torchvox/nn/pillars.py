@@ -169,8 +169,8 @@ class PillarFeatureNet(nn.Module):
         expect(cells[2] == 1, flat, cells[2])
         self.size = cells[:2]
         # As the kernels have them, rounded to float32.
-        self.cell = torch.tensor(self.voxel_size).tolist()
-        self.lower = torch.tensor(self.point_cloud_range[:3]).tolist()
+        self.cell = torch.tensor(self.voxel_size, device="cpu").tolist()
+        self.lower = torch.tensor(self.point_cloud_range[:3], device="cpu").tolist()
         self.max_points = int(max_points)
         self.center_axes = int(center_axes)
         self.legacy = bool(legacy)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The voxel-grid filter: keys of cells, groups of equal keys, sums that depend on no order."""
 
+import math
+import warnings
 from typing import List, NamedTuple, Optional
 
 import torch
@@ -178,10 +180,17 @@ def voxel_mean_of_sums(sums: Tensor, num_points: Tensor, dtype: torch.dtype) -> 
     return torch.ops.torchvox.voxel_mean_of_sums(sums, num_points, dtype)
 
 
-def _refuse_points_outside(
-    points: Tensor, voxel_size: Sequence[float], origin: Optional[Sequence[float]], bits: int
+def _report_points_outside(
+    points: Tensor,
+    voxel_size: Sequence[float],
+    origin: Optional[Sequence[float]],
+    bits: int,
+    counts: Tensor,
+    trim: bool,
 ) -> None:
     """Says which cells the points need, and what would do."""
+    if bits < 0:
+        bits = (63 - max(counts.shape[0] - 2, 0).bit_length()) // 3  # of a key, beside the samples
     xyz = points[:, :3].double()
     xyz = xyz[torch.isfinite(xyz).all(1)]
     shift = [0.0, 0.0, 0.0] if origin is None else origin
@@ -193,12 +202,27 @@ def _refuse_points_outside(
     if span <= 1 << bits:
         remedy = "give the lowest of them as lower"
     else:
-        size = voxel_size[axis] * span / (1 << bits)
+        xs = xyz[:, axis]
+        size = float(xs.max() - xs.min()) / max((1 << bits) - 2, 1)  # float32 may round two away
+        digits = 10.0 ** (math.floor(math.log10(size)) - 1)
+        size = math.ceil(size / digits) * digits
         remedy = f"take voxel_size >= {size:.2g} on axis {'xyz'[axis]}, and the lowest as lower"
-    raise ValueError(
+    message = (
         f"voxel_downsample: points must lie in 2^{bits} cells an axis from lower on, got {needed}: "
         f"{remedy}"
     )
+    if trim:
+        raise ValueError(message)
+    warnings.warn(f"{message}; {int(counts[0, 2])} points are dropped", stacklevel=3)
+
+
+def _is_readable(counts: Tensor) -> bool:
+    """Whether counts hold numbers that can be read without a wait for the device."""
+    if torch.jit.is_scripting():
+        return False
+    else:  # not compiled there
+        traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        return counts.device.type == "cpu" and not traced and type(counts) is Tensor
 
 
 def voxel_downsample(
@@ -219,7 +243,8 @@ def voxel_downsample(
     The arguments are those of `voxel_keys` and `voxel_group`; keys are in Morton layout, and cells
     must fit int32.
     trim: narrow to the rows in use, and refuse points outside the cells that keys name. Reads
-        `counts`, the only host synchronization.
+        `counts`, the only host synchronization. Without it such points are dropped and counted, on
+        the CPU with a warning.
 
     Returns out [N, C] in the points' dtype, as `voxel_mean`; indices [N, 4] int32 (b, z, y, x), the
     cells themselves; num_points [N] int32; representative [N] int32, the lowest point of the row;
@@ -245,13 +270,13 @@ def voxel_downsample(
             num_valid=num_valid,
         )
     )
-    if not trim:
+    if not trim and not _is_readable(found.counts):
         return found
     counts: List[int] = found.counts[0].tolist()
     if counts[2] > 0:
-        taken = max(found.counts.shape[0] - 2, 0).bit_length()  # of a key, by the samples
-        room = (63 - taken) // 3
-        _refuse_points_outside(points, voxel_size, origin, room if bits < 0 else bits)
+        _report_points_outside(points, voxel_size, origin, bits, found.counts, trim)
+    if not trim:
+        return found
     rows = counts[0]
     return DownsampledPoints(
         found.out[:rows],

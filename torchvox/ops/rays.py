@@ -200,9 +200,9 @@ def ray_regions(
     """The regions of 8 x 8 x 8 voxels that hold a visit of `ray_voxels`, whose arguments it takes.
 
     Returns keys [max_out] int64, ascending, unused rows -1; counts [1, 8] as `ray_voxels`. A key is
-    z, y, x of a region, 21 bits each with a bias of 2^20. The search is exact up to 7/8 of the
-    smallest power of two of at least 2 * max_out + 2 regions; with more, no row is kept and that
-    limit is the count found.
+    z, y, x of a region, 21 bits each with a bias of 2^20. The search is exact up to 7/8,
+    rounded up, of the smallest power of two of at least 2 * max_out + 2 regions; with more, no row
+    is kept and that limit is the count found.
     """
     keys, counts = torch.ops.torchvox.ray_regions(
         points,

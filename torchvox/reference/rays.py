@@ -182,7 +182,7 @@ def ray_voxels(points: Tensor, origins: Tensor, voxel_size: float, map_origin: l
 
 
 def table_size(most: int) -> int:
-    """Places of a table for `most` regions; it tells 7/8 of that apart."""
+    """Places of a table for `most` regions; it tells 7/8 of that apart, rounded up."""
     return 1 << (2 * most + 1).bit_length()
 
 

@@ -56,7 +56,9 @@ class Tracker:
         rows that are no boxes, as past the end of a detector's output. seconds: time of the frame,
         later than the one before. Raises WrongUseError, and leaves the tracks alone.
         """
-        found, order = self._detections(*map(np.asarray, (boxes, scores, labels)))
+        found, order = self._detections(*map(_numbers, (boxes, scores, labels)))
+        time = _numbers(seconds)
+        seconds = float(time) if time.shape == () else math.nan
         _expect(self._seconds < seconds < math.inf, f"time must rise from {self._seconds}", seconds)
         step = seconds - self._seconds if self._next else 0.0
         tracks, free = self._tracks, np.ones(len(self._tracks), bool)
@@ -82,6 +84,8 @@ class Tracker:
         n, shapes = label.size, (box.shape, score.shape, label.shape)
         good = shapes in (((n, 7), (n,), (n,)), ((n, 9), (n,), (n,)))
         _expect(good, "boxes, scores, labels must be [n, 7] or [n, 9], [n], [n]", shapes)
+        odd = [value for value in label.tolist() if not (value >= -1 and value == value // 1)]
+        _expect(not odd, "labels must be whole numbers from -1 up", odd)
         highest = int(label.max(initial=-1))
         _expect(highest < len(self._near), f"labels must be below {len(self._near)}", highest)
         known = np.isfinite(np.column_stack([box[:, :2], score])).all(1) | (label < 0)
@@ -93,6 +97,13 @@ class Tracker:
         near = np.where(found["label"] < 0, -1.0, self._near[found["label"]])
         order = np.argsort(-score, kind="stable")
         return found, order[near[order] >= 0]
+
+
+def _numbers(value: npt.ArrayLike) -> Array:
+    try:
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise WrongUseError(f"Tracker: boxes, scores, labels, seconds: {error}") from None
 
 
 def _expect(good: bool, rule: str, got: object) -> None:

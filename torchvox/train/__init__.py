@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training and evaluation: configurations, Lightning, metrics. Comes with torchvox[train]."""
+"""Training and evaluation: configurations, Lightning, metrics. Needs the extra train."""
 
 from torchvox._extras import require
 

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchvox._errors import WrongUseError, short
+from torchvox._errors import TorchvoxError, WrongUseError, short
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.registry import DEFAULT, get_model, list_models, named_file
+from torchvox.models.sizes import check_network, check_values
 from torchvox.train.builders import BUILDERS, DETECTORS, Labels, build_model, labels_of
 from torchvox.train.config import Config, load_config, make_config
 
@@ -78,6 +79,7 @@ def load_checkpoint(
     try:
         newer, version = bool(about["format"] > FORMAT), short(about["version"])
         kind = str(about["config"]["model"]["kind"])
+        check_values([about["config"], about["labels"]])
         given = about["labels"].items()
         fields: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
         labels = Labels(**fields)
@@ -93,7 +95,14 @@ def load_checkpoint(
             "file, load it with trust_code=True (--trust-code)"
         )
     config = make_config(about["config"], str(path))
-    model = build_model(config, labels)
+    try:
+        if kind in BUILDERS or kind in DETECTORS:
+            check_network(lambda: build_model(config, labels), weights)
+        model = build_model(config, labels)
+    except (ValueError, RuntimeError) as error:
+        if isinstance(error, TorchvoxError):
+            raise
+        raise CheckpointError(f"{path} does not fit its configuration: {short(error)}") from None
     _load_weights(model, weights, path)
     return Checkpoint(model.to(device).eval(), config, labels, about)
 

@@ -17,8 +17,9 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 
+from torchvox._errors import printable
 from torchvox._extras import require
-from torchvox.io.writers import write_text
+from torchvox.io.writers import full_disk_of, write_text
 
 LOG = "log.jsonl"
 
@@ -46,7 +47,7 @@ class JsonLines(Logger):
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         line = {"step": step, **finite, "epoch": int(metrics.get("epoch", 0))}
-        with self.path.open("a") as file:
+        with full_disk_of(self.path), self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
 
@@ -90,7 +91,7 @@ def _step(line: str) -> float:
 
 @rank_zero_only
 def say(line: str) -> None:
-    Console(highlight=False).print(line, soft_wrap=True, markup=False)
+    Console(highlight=False).print(printable(line), soft_wrap=True, markup=False)
 
 
 class EpochLines(Callback):

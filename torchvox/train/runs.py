@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 
 from torchvox import _configs
 from torchvox._errors import WrongUseError
+from torchvox._locks import lock
 from torchvox.data.generated import Generated
 from torchvox.io.writers import write_text, write_whole
 from torchvox.models import checkpoints
@@ -37,6 +38,7 @@ from torchvox.train.norm import convert_batch_norm
 
 BEST, LAST, CONFIG = "best.ckpt", "last.ckpt", "config.yaml"
 MODEL = "model.pt"
+FILES = (BEST, LAST, CONFIG, MODEL, LOG)  # of a run
 
 
 def fit(
@@ -50,6 +52,21 @@ def fit(
     Returns the metrics of the last epoch. Raises WrongUseError; KeyboardInterrupt when interrupted.
     """
     output = Path(output)
+    if not _is_first(config):
+        return _fit(config, output, resume, quiet)
+    if not output.exists():
+        _check_folder(output, resume)
+        output.mkdir(parents=True, exist_ok=True)
+    with lock(output, wait=False) as is_mine:
+        if not is_mine:
+            raise WrongUseError(
+                f"{output} is that of a training which runs now: wait, or give another --output"
+            )
+        _check_folder(output, resume)
+        return _fit(config, output, resume, quiet)
+
+
+def _fit(config: Config, output: Path, resume: bool, quiet: bool) -> dict[str, float]:
     _prepare(config, output, resume)
     data = RunData(config)
     labels = labels_of(config, data.sets["train"])
@@ -206,27 +223,42 @@ def class_weights(data: Generated, labels: Labels, config: Config) -> Tensor:
     return (counts.amax() / counts.clamp(min=1)).pow(1 / 3).clamp(max=10).float()
 
 
-def _prepare(config: Config, output: Path, resume: bool) -> None:
-    """The output folder, with the configuration; never over another run."""
-    # Under DDP the other processes run this too, after the first has written.
-    first = all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
-    last = output / LAST
-    if resume and not last.is_file():
+def _is_first(config: Config) -> bool:
+    """Whether this is the first process of a training, all of which call fit."""
+    if config.train.devices * config.train.nodes == 1:
+        return True
+    ranks = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
+    return all(os.environ.get(name, "0") == "0" for name in ranks)
+
+
+def _check_folder(output: Path, resume: bool) -> None:
+    """Raises WrongUseError for a folder without a run to resume, or with one, or with a
+    configuration that a person wrote."""
+    if resume and not (output / LAST).is_file():
         raise WrongUseError(
             f"{output} holds no {LAST} to resume from: a run that ended in its first epoch begins "
             "again in another --output"
         )
+    if not resume and ((output / LOG).exists() or (output / LAST).exists()):  # it began to learn
+        raise WrongUseError(
+            f"{output} holds a run: give --resume to continue it, or another --output"
+        )
+    path = output / CONFIG
+    if not resume and path.is_file():
+        own = parse_config(_configs.read_file(path), str(path)).text()
+        if own != path.read_text():
+            raise WrongUseError(f"{path} is not of a run and would be replaced: --output elsewhere")
+
+
+def _prepare(config: Config, output: Path, resume: bool) -> None:
+    """Write the configuration into the output folder; of a resumed run it must be the same."""
     if resume:
         before = _configs.read_file(output / CONFIG)
         if parse_config(before, str(output / CONFIG)) != config:
             raise WrongUseError(
                 f"{output / CONFIG} is of another configuration: a resumed run must be the same"
             )
-    elif first and ((output / LOG).exists() or (output / LAST).exists()):  # it has begun to learn
-        raise WrongUseError(
-            f"{output} holds a run: give --resume to continue it, or another --output"
-        )
-    if first:
+    if _is_first(config):
         write_text(output / CONFIG, config.text())
 
 

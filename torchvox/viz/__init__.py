@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of clouds, voxels, views from above, predictions and boxes; they need
-torchvox[viz], and pages, which need torchvox[view]."""
+"""Pictures of clouds, voxels, views from above, predictions and boxes; they need the
+extra viz, and pages, which need the extra view."""
 
 from torchvox.viz.boxes import boxes_picture
 from torchvox.viz.comparison import comparison_picture

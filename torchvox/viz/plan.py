@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
@@ -71,9 +72,9 @@ def write_ros_yaml(
     corner of the picture. The limits keep 205 unknown, which a free_thresh of 0.25 would not.
     """
     x, y = corner
-    quoted = image.replace("'", "''")
+    quoted = "'" + image.replace("'", "''") + "'" if image.isprintable() else json.dumps(image)
     write_text(
         path,
-        f"image: '{quoted}'\nmode: trinary\nresolution: {resolution!r}\n"
+        f"image: {quoted}\nmode: trinary\nresolution: {resolution!r}\n"
         f"origin: [{x!r}, {y!r}, 0.0]\nnegate: 0\noccupied_thresh: 0.65\nfree_thresh: 0.196\n",
     )

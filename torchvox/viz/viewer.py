@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTML file that shows one or two clouds, offline; it needs torchvox[view]."""
+"""One HTML file that shows one or two clouds, offline; it needs the extra view."""
 
 from __future__ import annotations
 

@@ -74,10 +74,16 @@ inline bool wants_gradient(const at::Tensor& tensor) {
       tensor._fw_grad(/*level=*/0).defined();
 }
 
+// Ends of the sentence below: what has a derivative instead.
+inline constexpr char kNoOther[] = "";
+inline constexpr char kVoxelScatter[] = "; voxel_map and voxel_scatter have one";
+inline constexpr char kQueryAndGroup[] = "; query_and_group, layers of torch and amax have one";
+
 // Autograd kernel of an op for inference: an input that wants a gradient is an error, so that no
 // training goes on without it.
-inline void inference_only_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                                  torch::jit::Stack* stack) {
+template <const char* kInstead>
+void inference_only_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                           torch::jit::Stack* stack) {
   bool wanted = false;
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
     if (value.isTensor()) wanted = wanted || wants_gradient(value.toTensor());
@@ -88,11 +94,12 @@ inline void inference_only_kernel(const c10::OperatorHandle& op, c10::DispatchKe
   }
   TORCH_CHECK_NOT_IMPLEMENTED(!wanted, op.schema().name(),
                               ": is for inference and has no derivative; call it under "
-                              "torch.no_grad() or on tensors that require no gradient");
+                              "torch.no_grad() or on tensors that require no gradient", kInstead);
   not_differentiable_kernel(op, keys, stack);
 }
-inline torch::CppFunction inference_only() {
-  return torch::CppFunction::makeFromBoxedFunction<&inference_only_kernel>();
+template <const char* kInstead = kNoOther>
+torch::CppFunction inference_only() {
+  return torch::CppFunction::makeFromBoxedFunction<&inference_only_kernel<kInstead>>();
 }
 
 // A typed handle; keep it in a static, so that the name is looked up once.

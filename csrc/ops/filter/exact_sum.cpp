@@ -93,11 +93,11 @@ Tensor voxel_mean_of_sums(const Tensor& sums_in, const Tensor& num_points_in,
 
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add(TORCHVOX_OP(voxel_sum));
-  ops.autograd("voxel_sum", inference_only());
+  ops.autograd("voxel_sum", inference_only<kVoxelScatter>());
   ops.add(TORCHVOX_OP(voxel_mean));
-  ops.autograd("voxel_mean", inference_only());
+  ops.autograd("voxel_mean", inference_only<kVoxelScatter>());
   ops.add(TORCHVOX_OP(voxel_mean_of_sums));
-  ops.autograd("voxel_mean_of_sums", inference_only());
+  ops.autograd("voxel_mean_of_sums", inference_only<kVoxelScatter>());
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> voxel_downsample(
 
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add(TORCHVOX_OP(voxel_downsample));
-  ops.autograd("voxel_downsample", inference_only());
+  ops.autograd("voxel_downsample", inference_only<kVoxelScatter>());
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ Tensor voxel_cells(const Tensor& keys_in, int64_t bits, at::IntArrayRef lower,
 
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add(TORCHVOX_OP(voxel_keys));
-  ops.autograd("voxel_keys", inference_only());
+  ops.autograd("voxel_keys", inference_only<kVoxelScatter>());
   ops.add(TORCHVOX_OP(voxel_cells));
   ops.autograd("voxel_cells", inference_only());
 }

@@ -136,7 +136,7 @@ Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add(TORCHVOX_OP(group_mlp_max));
   ops.autocast("group_mlp_max", {{{"points", "query"}, {"features", "weights", "biases"}}});
-  ops.autograd("group_mlp_max", inference_only());
+  ops.autograd("group_mlp_max", inference_only<kQueryAndGroup>());
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 """Stands for `pcdet.ops.iou3d_nms.iou3d_nms_cuda`."""
 
 import torchvox
-from torchvox.compat._shared import writes
+from torchvox.compat._shared import rotated_iou, writes
 
 __all__ = [
     "boxes_aligned_iou_bev_cpu", "boxes_aligned_overlap_bev_gpu", "boxes_iou_bev_cpu",
@@ -20,31 +20,33 @@ DIFFERS = {
 @writes("ans_overlap")
 def boxes_overlap_bev_gpu(boxes_a, boxes_b):
     """[N, M] square meters."""
-    return torchvox.rotated_iou(boxes_a, boxes_b, metric="overlap")
+    return rotated_iou(boxes_a, boxes_b, metric="overlap")
 
 
 @writes("ans_iou")
 def boxes_iou_bev_gpu(boxes_a, boxes_b):
     """[N, M]."""
-    return torchvox.rotated_iou(boxes_a, boxes_b)
+    return rotated_iou(boxes_a, boxes_b)
 
 
 @writes("ans_overlap")
 def paired_boxes_overlap_bev_gpu(boxes_a, boxes_b):
     """[N, 1] square meters."""
-    return torchvox.rotated_iou(boxes_a, boxes_b, metric="overlap", paired=True)[:, None]
+    return rotated_iou(boxes_a, boxes_b, metric="overlap", paired=True)[:, None]
 
 
 @writes("ans_iou")
 def boxes_aligned_iou_bev_cpu(boxes_a, boxes_b):
     """[N, 1]."""
-    return torchvox.rotated_iou(boxes_a, boxes_b, paired=True)[:, None]
+    return rotated_iou(boxes_a, boxes_b, paired=True)[:, None]
 
 
 def nms_gpu(boxes, keep, nms_overlap_thresh, /):
     """boxes: best first. keep: int64 on the CPU. The count, which is one read of the device."""
     scores = boxes.new_zeros(1, len(boxes))  # equal ones come by index
-    index, count = torchvox.rotated_nms(boxes[None], scores, nms_overlap_thresh, len(boxes))
+    index, count = torchvox.rotated_nms(
+        boxes[None].float(), scores.float(), nms_overlap_thresh, len(boxes)
+    )
     kept = int(count)
     keep[:kept] = index[0, :kept]
     return kept

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import torchvox
 from torchvox.compat._mmcv_boxes import boxes_iou3d as boxes_iou3d_gpu
 from torchvox.compat._mmcv_boxes import nms3d, nms3d_normal
+from torchvox.compat._shared import rotated_iou
 
 __all__ = [
     "boxes_aligned_iou3d_gpu", "boxes_bev_iou_cpu", "boxes_iou3d_gpu", "boxes_iou_bev", "nms_gpu",
@@ -30,12 +30,12 @@ def boxes_bev_iou_cpu(boxes_a: Any, boxes_b: Any) -> Any:
 
 def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """[N, M]."""
-    return torchvox.rotated_iou(boxes_a.detach(), boxes_b.detach())
+    return rotated_iou(boxes_a.detach(), boxes_b.detach())
 
 
 def boxes_aligned_iou3d_gpu(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """[N, 1]."""
-    return torchvox.rotated_iou(boxes_a, boxes_b, mode="3d", paired=True)[:, None]
+    return rotated_iou(boxes_a, boxes_b, mode="3d", paired=True)[:, None]
 
 
 def nms_gpu(

@@ -82,7 +82,7 @@ def stack_farthest_point_sample(xyz: Tensor, xyz_batch_cnt: Tensor, npoint: Any)
     if not isinstance(npoint, Tensor):
         npoint = npoint if isinstance(npoint, list) else [npoint] * len(xyz_batch_cnt)
     total = int(npoint.sum()) if isinstance(npoint, Tensor) else sum(npoint)
-    out_offsets = offsets_of(torch.as_tensor(npoint, device=xyz.device))
+    out_offsets = offsets_of(torch.as_tensor(npoint, device=xyz.device).long())
     return torchvox.furthest_point_sample_ragged(
         xyz, offsets_of(xyz_batch_cnt), out_offsets, total, convention="openpcdet"
     ).idx

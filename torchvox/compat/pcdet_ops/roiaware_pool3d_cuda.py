@@ -4,8 +4,8 @@
 import torch
 
 import torchvox
-from torchvox.compat._pooling import pool_cells
-from torchvox.compat._shared import put, writes
+from torchvox.compat._pooling import box_query, pool_cells
+from torchvox.compat._shared import put, widened, writes
 
 __all__ = ["backward", "forward", "points_in_boxes_cpu", "points_in_boxes_gpu"]
 
@@ -15,27 +15,28 @@ MARGIN, MARGIN_CPU = 1e-5, 1e-2
 @writes("box_idx_of_points")
 def points_in_boxes_gpu(boxes, pts):
     """The first box of each point; points in none stay as they are."""
-    found = torchvox.points_in_boxes(pts, boxes, margin=MARGIN)
+    found = torchvox.points_in_boxes(widened(pts), widened(boxes), margin=MARGIN)
     return found, found >= 0
 
 
 @writes("pts_indices")
 def points_in_boxes_cpu(boxes, pts):
     """[N, M], 1 or 0."""
-    return torchvox.points_in_boxes(pts[None], boxes[None], mode="mask", margin=MARGIN_CPU)[0]
+    clouds = widened(pts)[None], widened(boxes)[None]
+    return torchvox.points_in_boxes(*clouds, mode="mask", margin=MARGIN_CPU)[0]
 
 
 def forward(rois, pts, pts_feature, argmax, pts_idx_of_voxels, pooled_features, pool_method, /):
     """pts_idx_of_voxels [N, x, y, z, k]: a number and the first k - 1 points of each cell. Pools
     them, the maximum (0) or mean (1); argmax holds the points that have it, -1 where none is."""
     *cells, k = pts_idx_of_voxels.shape
-    found = torchvox.box_query(pts[None], rois[None], k - 1, grid=cells[1:], margin=MARGIN)
+    found = box_query(pts[None], rois[None], k - 1, grid=cells[1:], margin=MARGIN)
     lists = torch.cat([found.count.clamp(max=k - 1)[..., None], found.index.clamp(min=0)], -1)
     put("forward: pts_idx_of_voxels", pts_idx_of_voxels, lists.view(*cells, k))
     pooled, best = pool_cells(pts_feature.detach(), found.index, "avg" if pool_method else "max")
-    put("forward: pooled_features", pooled_features, pooled.view(*cells, -1))
+    put("forward: pooled_features", pooled_features, pooled.view(*cells, pooled.size(1)))
     if not pool_method:
-        put("forward: argmax", argmax, best.view(*cells, -1))
+        put("forward: argmax", argmax, best.view(*cells, best.size(1)))
     return 1
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import torchvox
 from torchvox.compat._errors import stubs
 from torchvox.compat._pooling import roiaware_pool
+from torchvox.compat._shared import widened
 from torchvox.compat.pcdet_ops.roiaware_pool3d_cuda import MARGIN, MARGIN_CPU
 
 __all__ = ["RoIAwarePool3d", "points_in_boxes_cpu", "points_in_boxes_gpu"]
@@ -26,7 +27,7 @@ def points_in_boxes_cpu(points: Any, boxes: Any) -> Any:
 
 def points_in_boxes_gpu(points: Tensor, boxes: Tensor) -> Tensor:
     """[B, M, 3] and [B, T, 7]: the first box of each point, [B, M] int32, or -1."""
-    return torchvox.points_in_boxes(points, boxes, margin=MARGIN)
+    return torchvox.points_in_boxes(widened(points), widened(boxes), margin=MARGIN)
 
 
 class RoIAwarePool3d(nn.Module):

@@ -104,10 +104,11 @@ class _Anchors(nn.Module):
 
     def __init__(self, boxes: Tensor, code_size: int, turned: bool) -> None:
         super().__init__()
-        order, sign = list(range(code_size)), torch.ones(code_size)
+        order, sign = list(range(code_size)), [1.0] * code_size
         if turned:
-            yaw = -boxes[..., 6:].double() - QUARTER
-            boxes = torch.cat([boxes[..., [0, 1, 2, 4, 3, 5]], yaw.float()], -1)
+            if not boxes.is_meta:  # where only the shape counts
+                yaw = -boxes[..., 6:].double() - QUARTER
+                boxes = torch.cat([boxes[..., [0, 1, 2, 4, 3, 5]], yaw.float()], -1)
             order[3], order[4] = 4, 3
             sign[6] = -1.0
             if code_size in (8, 10):  # the cosine of the turned yaw is -sin, its sine -cos
@@ -118,7 +119,7 @@ class _Anchors(nn.Module):
         columns = [a * code_size + k for a in range(count) for k in order]
         self.register_buffer("boxes", boxes, persistent=False)
         self.register_buffer("order", torch.tensor(columns), persistent=False)
-        self.register_buffer("sign", sign.repeat(count).view(-1, 1, 1), persistent=False)
+        self.register_buffer("sign", torch.tensor(sign * count).view(-1, 1, 1), persistent=False)
 
     def code(self, box: Tensor) -> Tensor:
         """The map of codes for these anchors."""

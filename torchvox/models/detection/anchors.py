@@ -18,14 +18,6 @@ def anchor_boxes(
     """
     if grid not in ("ends", "centers"):
         raise ValueError(f"grid must be ends or centers, got {grid!r}")
-    axes = []
-    for count, low, high in zip(size, area[:2], area[2:], strict=True):
-        if grid == "ends":
-            places = torch.linspace(low, high, count, dtype=torch.float64)
-        else:
-            step = (high - low) / count
-            places = low + step * (torch.arange(count, dtype=torch.float64) + 0.5)
-        axes.append(places)
     shapes = torch.tensor(
         [
             [anchor.bottom + anchor.size[2] / 2, *anchor.size, yaw]
@@ -34,8 +26,18 @@ def anchor_boxes(
         ],
         dtype=torch.float64,
     )
-    boxes = torch.empty(size[1], size[0], len(shapes), 7, dtype=torch.float64)
+    boxes = torch.empty(size[1], size[0], len(shapes), 7)
+    if boxes.is_meta:  # the shape of a network that is not made
+        return boxes
+    axes = []
+    for count, low, high in zip(size, area[:2], area[2:], strict=True):
+        if grid == "ends":
+            places = torch.linspace(low, high, count, dtype=torch.float64)
+        else:
+            step = (high - low) / count
+            places = low + step * (torch.arange(count, dtype=torch.float64) + 0.5)
+        axes.append(places)
     boxes[..., 0] = axes[0][None, :, None]
     boxes[..., 1] = axes[1][:, None, None]
     boxes[..., 2:] = shapes
-    return boxes.float()
+    return boxes

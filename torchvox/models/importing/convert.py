@@ -13,6 +13,7 @@ from torchvox.models.importing.layouts import Layout
 from torchvox.models.importing.settings import Declared, Flag, Settings
 from torchvox.models.importing.sources import LAYOUTS
 from torchvox.models.importing.sources.mmdet3d import mmdet3d_config
+from torchvox.models.sizes import check_network, check_tensors, check_values
 
 # Where training programs keep the tensors: yanx27, Lightning, older Pointnet2_PyTorch.
 WRAPPERS = ("model_state_dict", "state_dict", "model_state")
@@ -45,18 +46,14 @@ def tensors_of(content: Any) -> Dict[str, Tensor]:
     strange = [k for k, v in state.items() if not isinstance(v, Tensor)]
     if strange:
         raise CheckpointError(f"the state dict holds more than tensors: {_some(strange)}")
-    strange = [k for k, v in state.items() if not _plain(v)]
-    if strange:
-        raise CheckpointError(f"tensors that are not dense, real and present: {_some(strange)}")
+    try:
+        check_tensors(state)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
     for prefix in PREFIXES:
         if all(key.startswith(prefix) for key in state):
             state = {key[len(prefix) :]: value for key, value in state.items()}
     return state
-
-
-def _plain(tensor: Tensor) -> bool:
-    dense = tensor.layout == torch.strided and not tensor.is_quantized
-    return dense and not tensor.is_complex() and not tensor.is_meta
 
 
 def meta_of(content: Any) -> Dict[str, Any]:
@@ -108,6 +105,8 @@ def convert(
     try:
         found = known[0].describe(state, chosen)
         config = {"config": chosen.applied(found.config)} if detector else found.config
+        check_values(config)
+        check_network(lambda: build(found.model, config), state)
         model = build(found.model, config)
     except CheckpointError:
         raise

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text as CloudCompare, PDAL, pandas, spreadsheets and Windows programs write it."""
+
+import numpy as np
+import pytest
+from file_cases import check, read
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from torchvox._errors import CloudFileError, WrongUseError
+from torchvox.io import PointTable, create_points
+from torchvox.io.roles import with_colors
+
+RGB = "red u2 255 1; green u2 0 2; blue u2 7 3"
+ODD = "xyz f8 1 nan 3 4 5 nan"
+BIG = 1510593618140000001
+CASES = [
+    ("a.txt", "//X Y Z Red\n1\t2  3 4\n\n4 5 6 7\n", "red u2 4 7"),
+    ("a.csv", "X,y,Z,Dev,_\n1,2,3,4,0\n4,5,6,7,0", "Dev i8 4 7; _ i8 0 0"),
+    ("a.csv", "time,TIME,x,y,z\n7,8,1,2,3\n7,8,4,5,6\n", "time i8 7 7; TIME i8 8 8"),
+    ("a.pts", "2\n1 2 3 9\n4 5 6 8\n", "intensity i8 9 8"),
+    ("a.pts", "1 2 3 255 0 7\n4 5 6 1 2 3\n", RGB),
+    ("a.pts", "1 2 3 -9 255 0 7\n4 5 6 8 1 2 3\n", f"intensity i8 -9 8; {RGB}"),
+    ("a.csv", "x,y,z,t\n", "xyz f8; t f8"),
+    ("a.pts", "0\n", "xyz f8"),
+    # whole numbers
+    ("a.csv", f"t,x,y,z\n{BIG},1,2,3\n-7,4,5,6\n", f"t i8 {BIG} -7"),
+    ("a.csv", f"x,y,z,t\n1,2,3,{2**64 - 1}\n4,5,6,0\n", f"t u8 {2**64 - 1} 0"),
+    ("a.csv", "x,y,z,t\n1,2,3,7.0\n4,5,6,0\n", "t f8 7 0"),
+    ("a.csv", f"x,y,z,id\n1,2,3,{2**64}\n", f"! column id.* {2**64}"),
+    ("a.csv", f"x,y,z,id\n1,2,3,{'1' * 5000}\n", "! column id.* 1111"),
+    ("a.csv", f"x,y,z,id\n1,2,3,{2**63}\n4,5,6,-1\n", f"! column id.* {2**63}"),
+    ("a.csv", f"x,y,z,id\n1,2,3,{BIG}\n4,5,6,\n", f"! column id.* {BIG}"),
+    ("a.csv", f"x,y,z,id\n1,2,3,0.5\n4,5,6,{2**53 + 1}\n", f"! column id.* {2**53 + 1}"),
+    # colors
+    ("a.txt", "//X Y Z R G B\n1 2 3 255 0 7\n4 5 6 1 2 3\n", RGB),
+    ("a.csv", "x,y,z,Red,Green,Blue\n1,2,3,255.0,0,7.0\n4,5,6,1,2,3\n", RGB),
+    ("a.csv", "x,y,z,r,g,b\n1,2,3,.5,1,0\n4,5,6,1,1,0\n", "red f8 .5 1; green i8 1 1; blue i8 0 0"),
+    (
+        "a.txt",
+        "//X Y Z Rf Gf Bf\n1 2 3 1 0 0.5\n4 5 6 1 0 0.5\n",
+        "red u2 255 255; green u2 0 0; blue u2 128 128 | from 0 to 1",
+    ),
+    # comments and counts
+    ("a.txt", "# one\n# x y z, of a mine\n1 2 3\n# here\n// there\n4 5 6\n", ""),
+    ("a.txt", "# made today\n# x, y, z, t\n# units: m\n1 2 3 4\n4 5 6 7\n", "t i8 4 7"),
+    ("a.txt", "//X Y Z t\n2\n1 2 3 4\n4 5 6 7\n", "t i8 4 7"),
+    ("a.xyz", "3\n1 2 3\n4 5 6\n", "! promises 3 points and holds 2"),
+    # spreadsheets, pandas, R
+    ("a.csv", '"x","y","z","t"\n"1","2","3","4"\n"4","5","6","7"\n', "t i8 4 7"),
+    ("a.csv", "x,y,z,t,\n1,2,3,4,\n4,5,6,7,\n", "t i8 4 7"),
+    ("a.csv", "1,2,3,\n4,5,6,\n", ""),
+    ("a.csv", "sep=;\nx;y;z\n1;2;3;\n4;5;6;\n", ""),
+    ("a.csv", 'x;y;z;t\n1,0;2,0;3,0;"0,5"\n4;5;6;1,25\n', "t f8 0.5 1.25"),
+    ("a.txt", "x\ty\tz\tGPS Time\n1,0\t2\t3,0\t\n4\t5\t6\t1,5\n", "GPS#Time f8 nan 1.5"),
+    ("a.csv", ",x,y,z,t\n0,1,2,3,4\n1,4,5,6,7\n", "t i8 4 7 | column 1 has no name"),
+    ("a.txt", " x y z t\n0 1 2 3 4\n1 4 5 6 7\n", "t i8 4 7 | column 1 has no name"),
+    ("a.txt", '"x" "y" "z"\n"1" 1 2 3\n"2" 4 5 6\n', "| column 1 has no name"),
+    ("a.csv", "x,y,z,t,u\n1,2,3,,\n4,5,6,7,NA\n", "t f8 nan 7; u f8 nan nan"),
+    ("a.csv", "t,x,y,z\n#N/A,1,2,3\n#DIV/0!,4,5,6\n", "t f8 nan nan"),
+    ("a.csv", "x,y,z,t,t\n1,2,3,4,5\n4,5,6,7,8\n", "t i8 4 7; t_2 i8 5 8 | t_2"),
+    ("a.csv", "0,1,2\n4,5,6\n", "xyz f8 0 1 2 4 5 6 | 0,1,2, is read as a point"),
+    # codes and line ends
+    ("a.csv", "\ufeffx,y,z\r\n1,2,3\r\n4,5,6\r\n", ""),
+    ("a.csv", b"x,y,z,H\xf6he\r1,2,3,4\r4,5,6,7", "Höhe i8 4 7"),
+    ("a.csv", "x,y,z\n1,2,3\n4,5,6\n".encode("utf-16"), ""),
+    # NaN and infinity
+    ("a.txt", "x y z t\n1 1.#R 3 1.#INF00\n4 5 -nan(ind) -1.#inf\n", f"{ODD}; t f8 inf -inf"),
+    ("a.txt", "x y z t\n1 -1.#IND 3 nan(SNAN)\n4 5 1.#QNAN +5e-1\n", f"{ODD}; t f8 nan 0.5"),
+    # what is refused
+    ("a.csv", "1,2,3\n1,2\n", "! line 2 is not 3 numbers: 1,2"),
+    ("a.xyz", "# c\n1 2 3\n\n1 2 x\n", "! line 4 is not 3 numbers"),
+    ("a.xyz", "1 2 x\n1 2 3\n", "! line 1 is not numbers alone"),
+    ("a.csv", "name,x,y,z\ncar,1,2,3\n7,4,5,6\n", "! line 2 is not numbers alone: car"),
+    ("a.csv", "x,y,z\n1_0,2,3\n", "! line 2 is not numbers alone"),
+    ("a.csv", "x,y,z\n1,2,3\n1_0,2,3\n", "! line 3 is not 3 numbers"),
+    ("a.csv", 'x,y,z,t\n1,2,3,"1,234"\n', "! line 2 is not numbers alone"),
+    ("a.csv", "x,y,z,t\n1,2,3,4\n4,5,6,-\n", "! line 3 is not 4 numbers"),
+    ("a.xyz", "1 2 3 4\n", "! does not say its 4 columns: give --layout"),
+    ("a.csv", "x,y,z\n1,2,3,4\n", "! 4 columns, but 3 are named"),
+    ("a.csv", "x,y,w\n1,2,3\n", "! x,y,w do not name x, y, z"),
+    ("a.xyz", b"\xff\xfe", "! not a text file"),
+    ("a.xyz", "# none\n", "! not a text file"),
+    ("a.xyz", b"PK\0\0", "! not a text file"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "wanted"), CASES)
+def test_text_files(tmp_path, name, text, wanted):
+    check(tmp_path / name, text if isinstance(text, bytes) else text.encode(), wanted)
+
+
+def test_a_layout_skips_columns_and_no_points(tmp_path):
+    check(tmp_path / "a.csv", b"1,2,3,0,9\n4,5,6,,8\n", "ring i8 9 8", "x,y,z,_,ring")
+    check(tmp_path / "a.csv", b"a,1,2,3\nb,4,5,6\n", "! line 1 is not numbers", "_,x,y,z")
+
+
+@pytest.mark.parametrize(
+    ("at", "odd", "wanted"),
+    [
+        (19_000, "7,1,2,3,7.5,5", "i8 7; f8 7.5; i8 5"),
+        (19_000, f"7,1,2,3,4,{2**63}", f"i8 7; i8 4; u8 {2**63}"),
+        (19_000, f"7,1,2,3,{2**53 + 1},.5", f"i8 7; i8 {2**53 + 1}; f8 0.5"),
+        (100, "# comment\n7,1,2,3,,5", "i8 7; f8 nan; i8 5"),
+        (19_000, "7,1,2,3,x,5", "! line 19002 is not 6 numbers"),
+        (19_000, f"7,1,2,3,0.5,{2**64}", f"! column c.* {2**64}"),
+    ],
+)
+def test_an_odd_line_far_down(tmp_path, at, odd, wanted):
+    lines = ["a,x,y,z,b,c", *["7,1,2,3,4,5"] * 20_000]
+    lines.insert(at + 1, odd)
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    if wanted.startswith("!"):
+        with pytest.raises(CloudFileError, match=wanted[2:]):
+            read(tmp_path / "a.csv")
+        return
+    table = read(tmp_path / "a.csv")
+    columns = [f"{a.dtype.str[1:]} {a[at]}" for a in table.attributes.values()]
+    assert "; ".join(columns) == wanted and len(table) == 20_001
+
+
+VALUES = st.sampled_from(["u1", "i4", "u8", "i8", "f4", "f8"]).flatmap(lambda kind: arrays(kind, 2))
+NAMES = st.text(st.sampled_from("aRx_ ,;:\"'#/%\n\t\u2028é.1"), min_size=1, max_size=4) | st.text(
+    max_size=3
+)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".txt", ".xyz", ".ply", ".pcd"])
+@given(st.dictionaries(NAMES.filter(lambda name: name not in ("x", "y", "z")), VALUES, max_size=3))
+def test_what_is_written_reads_back_or_is_refused(tmp_path_factory, suffix, attributes):
+    if suffix == ".pcd":
+        pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
+    path = tmp_path_factory.mktemp("a") / f"a{suffix}"
+    given_ = PointTable(np.array([[0.1, -0.0, 1e300], [1 / 3, 5, -7]]), attributes)
+    try:
+        with create_points(path, given_) as writer:
+            writer.append(given_)
+    except WrongUseError:
+        return
+    back = read(path)
+    np.testing.assert_array_equal(back.xyz, given_.xyz)
+    wanted, _ = with_colors(attributes)
+    assert [name.lower() for name in back.attributes] == [name.lower() for name in wanted]
+    for values, again in zip(wanted.values(), back.attributes.values(), strict=True):
+        np.testing.assert_array_equal(again.astype(values.dtype), values)
+
+
+def test_digits_of_float32_text(tmp_path):
+    few = np.array([1.00000012, 16777217.0, 8.5899346e9], np.float32)  # 8 digits do not do
+    bits = np.frombuffer(np.random.default_rng(0).bytes(4000), np.float32)
+    values = np.concatenate([few, bits[np.isfinite(bits)]])
+    given_ = PointTable(np.zeros((len(values), 3)), {"a": values})
+    with create_points(tmp_path / "a.csv", given_) as writer:
+        writer.append(given_)
+    np.testing.assert_array_equal(read(tmp_path / "a.csv").attributes["a"].astype("f4"), values)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".txt", ".xyz", ".pts", ".ply"])
+def test_no_points_read_back(tmp_path, suffix):
+    with create_points(tmp_path / f"a{suffix}", PointTable(np.zeros((0, 3)))):
+        pass
+    assert len(read(tmp_path / f"a{suffix}")) == 0

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Locks between processes, which end with the process that has them."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+LOCK = ".lock"
+
+
+@contextlib.contextmanager
+def lock(folder: Path, *, wait: bool) -> Iterator[bool]:
+    """Whether no other process has the lock of a folder, which this one then has for the block;
+    true too on a file system without locks. wait: until no other has it."""
+    path, is_there = folder / LOCK, False
+    while not is_there:
+        is_mine = True
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            is_mine = False
+        except OSError:
+            pass
+        with contextlib.suppress(FileNotFoundError):
+            is_there = os.path.samestat(path.stat(), os.fstat(handle))
+        if not is_there:  # another one has removed the file and ended
+            os.close(handle)
+    try:
+        yield is_mine
+    finally:
+        if is_mine:
+            path.unlink(missing_ok=True)
+        os.close(handle)

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remarks on stderr, and files read with a remark for each of their problems."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from torchvox._errors import printable
+from torchvox.io import PointCloud, PointReader, open_points
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def note(message: str) -> None:
+    """A remark that is no result: to stderr, so that pipes stay clean. One line."""
+    print(printable(message.replace("\n", " "), "\t"), file=sys.stderr)
+
+
+def open_noted(path: Path, layout: str | None = None) -> PointReader:
+    """`open_points`, with a note of each problem of the file."""
+    reader = open_points(path, layout)
+    for problem in reader.problems:
+        note(f"{path.name}: {problem}")
+    return reader
+
+
+def read_noted(path: Path, layout: str | None = None, **options: Any) -> PointCloud:
+    """`read_cloud`, with a note of each problem of the file."""
+    return open_noted(path, layout).cloud(**options)

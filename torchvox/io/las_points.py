@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a LAS header says of the points, read from its bytes: laspy refuses more of them."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torchvox._errors import CloudFileError, short
+from torchvox._extras import require
+from torchvox.io.las_records import (
+    ANGLE_STEPS,
+    EXTRA,
+    LASZIP,
+    UNDESCRIBED,
+    VLR,
+    LasSource,
+    column_name,
+    column_steps,
+    column_type,
+    descriptors,
+    head_records,
+)
+from torchvox.io.roles import distinct_names
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEADER_BYTES = (227, 227, 227, 235, 375, 393)  # by minor version
+
+
+def read_header(path: Path, salvage: bool) -> LasSource:
+    """What a file holds, but for its extended records.
+
+    salvage: take the points that are there of a file that is cut short, and list the problem.
+    Raises CloudFileError or ValueError for a header that leaves no points.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(393).ljust(393, b"\0")
+        if head[:4] != b"LASF":
+            raise CloudFileError(f"{path} is not a LAS file: it does not begin with LASF")
+        length, start, number = struct.unpack_from("<HII", head, 94)
+        late = struct.unpack_from("<I", head, 243)[0] if head[25] >= 4 else 0
+        fits = length >= HEADER_BYTES[min(head[25], 5)] and length + VLR * number <= start <= size
+        if not fits or 60 * late > size:
+            raise CloudFileError(
+                f"{path} is cut short or damaged: its header does not fit its size"
+            )
+        file.seek(0)
+        head = file.read(start)
+    kept = head_records(head)[1]
+    first, packed = dict(reversed(kept)), head[104] >> 6 == 2
+    source = LasSource(head, start, struct.unpack_from("<H", head, 105)[0])
+    source.laszip = first.get(LASZIP, b"")[VLR:] if packed else b""
+    if packed and not source.laszip:
+        source.problems.append(
+            "its point format says compressed, but no record says how: it is not"
+        )
+    if [key for key, _ in kept].count(EXTRA) > 1:
+        source.problems.append("it describes its extra bytes more than once: the first counts")
+    _add_columns(source, descriptors(first.get(EXTRA, b"")))
+    source.count = _count(source, size, salvage)
+    return source
+
+
+def _add_columns(source: LasSource, raws: list[bytes]) -> None:
+    """The point format, with the described extra bytes and those without a description."""
+    laspy: Any = require("laspy", "to read LAS files")
+    format_ = source.point_format = laspy.PointFormat(source.head[104] & 63)
+    if format_.size > source.width:
+        raise ValueError(f"points of format {format_.id} need more than {source.width} bytes")
+    taken = {*format_.dimension_names, *format_.dtype().names, *"xyz", UNDESCRIBED}
+    names = distinct_names([*taken, *map(column_name, raws)])[0][len(taken) :]
+    renamed = []
+    if format_.id > 5:
+        source.steps["scan_angle"] = ANGLE_STEPS
+    for raw, name in zip(raws, names, strict=True):
+        type_ = column_type(raw)
+        if type_ is None or format_.size + type_.itemsize > source.width:
+            source.problems.append("its extra bytes do not fit their description")
+            break
+        if not type_.itemsize:
+            continue
+        if name.encode() != (own := raw[4:36].split(b"\0")[0]):
+            renamed.append(f"{own.decode('latin-1')!r} as {name}")
+        source.extra[name] = raw
+        format_.add_extra_dimension(laspy.ExtraBytesParams(name, type_))
+        if steps := column_steps(raw):
+            source.steps[name] = steps
+            if not (np.isfinite(steps).all() and steps[0].all()):
+                source.problems.append(f"scale and offset of its {short(name)} give no values")
+    if renamed:
+        source.problems.append(f"its extra columns are named anew: {short(', '.join(renamed))}")
+    if rest := source.width - format_.size:
+        type_ = np.dtype(("u1", (rest,)))
+        format_.add_extra_dimension(laspy.ExtraBytesParams(UNDESCRIBED, type_))
+
+
+def _count(source: LasSource, size: int, salvage: bool) -> int:
+    """How many points to read: a file may hold fewer or more than its header counts."""
+    head, problems = source.head, source.problems
+    count = legacy = struct.unpack_from("<I", head, 107)[0]
+    ends = [size]  # where points end at the latest
+    if head[25] >= 3:
+        ends += struct.unpack_from("<Q", head, 227)  # waveforms
+    room = (size - source.start) // source.width
+    if head[25] >= 4:
+        late, number, count = struct.unpack_from("<QIQ", head, 235)
+        ends += [late] * (number > 0)
+        if legacy not in (0, count):
+            counts, fitting = (count, legacy), [n for n in (count, legacy) if 0 < n <= room]
+            count = count or legacy if source.laszip else (*fitting, count)[0]
+            problems.append(
+                f"its header counts {' and '.join(map(str, counts))} points: {count} are read"
+            )
+    if source.laszip:
+        return count
+    if count > room:
+        problems.append(
+            f"{size} bytes cannot hold the {count} points that its header promises: it is cut "
+            "short or damaged"
+        )
+        if not salvage:
+            raise ValueError(problems[-1])
+        return room
+    more = (min(end for end in ends if end >= source.start) - source.start) // source.width - count
+    if more > 0:
+        what = "left out" if count else "read"
+        problems.append(f"its header counts {count} points, {more} more behind them are {what}")
+    return count or max(more, 0)
