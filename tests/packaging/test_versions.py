@@ -30,6 +30,18 @@ def test_every_place_says_the_same_versions_of_torch():
     assert re.findall(r"^  (\w+)", listed, re.M) == [*WHEELS["KINDS"]]
 
 
+def test_a_build_without_what_it_needs_stops_in_one_sentence(monkeypatch):
+    backend = runpy.run_path(str(ROOT / "configs" / "build_backend.py"))
+    monkeypatch.delenv("TORCHVOX_TORCH_DIRS", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for hook in ("get_requires_for_build_wheel", "get_requires_for_build_editable"):
+        with pytest.raises(SystemExit, match="--no-build-isolation"):
+            backend[hook]()
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "65.5.0")
+    with pytest.raises(SystemExit, match=r"setuptools >= 77, and 65\.5\.0 is installed"):
+        backend["check_setuptools"]()
+
+
 def test_the_program_in_readme_runs_on_the_cpu():
     there = {}
     exec(WHEELS["ten_lines"]().replace("100_000", "5_000"), there)
