@@ -94,7 +94,8 @@ void inference_only_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet ke
   }
   TORCH_CHECK_NOT_IMPLEMENTED(!wanted, op.schema().name(),
                               ": is for inference and has no derivative; call it under "
-                              "torch.no_grad() or on tensors that require no gradient", kInstead);
+                              "torch.no_grad() or on tensors that require no gradient",
+                              kInstead);
   not_differentiable_kernel(op, keys, stack);
 }
 template <const char* kInstead = kNoOther>
