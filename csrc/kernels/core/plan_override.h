@@ -32,14 +32,17 @@ TORCHVOX_EXPORT bool set_plan_override(const std::string& name, int64_t value);
 // AVX-512. The widest that the processor has runs, or as much of it as a test forces: 0, 1 or 2.
 // Without FMA every fma is a call of libm, with the same bits.
 #if defined(__x86_64__) && defined(__GNUC__)
+#ifdef __clang__  // which has no such option of a function
+#define TORCHVOX_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
+#else
+#define TORCHVOX_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"
+#endif
 template <class Body>
 __attribute__((target("avx2,fma"), flatten)) void run_avx2(const Body& body) {
   body();
 }
 template <class Body>
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"),
-               flatten)) void
-run_avx512(const Body& body) {
+__attribute__((target(TORCHVOX_AVX512), flatten)) void run_avx512(const Body& body) {
   body();
 }
 template <class Body>
