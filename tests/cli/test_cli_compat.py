@@ -176,3 +176,10 @@ def test_run_puts_torchvox_in_place_of_peers(real_process, tmp_path, command, ar
     folder = tmp_path if "-m" in command else tmp_path / "part"
     lines = [f"iou3d_nms_cuda.py ['{argument}'] {folder}", "['iou3d_nms_cuda.py']"]
     assert result.out.splitlines() == lines[: 2 - code]
+
+
+def test_run_takes_code(real_process):
+    code = "import sys, torch_scatter; print(sys.argv, torch_scatter.__name__); {}[sys.argv[1]]"
+    result = real_process("compat", "run", "--peers", "torch_scatter", "-c", code, "a", "--b")
+    assert result.code == 1 and result.err.rstrip().endswith("KeyError: 'a'")
+    assert result.out.startswith("['-c', 'a', '--b'] ")

@@ -60,7 +60,7 @@ def scan_(
 def run(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="SCRIPT ARGS...", help="Or -m MODULE ARGS..."),
+        typer.Argument(metavar="SCRIPT ARGS...", help="Or -m MODULE ARGS..., or -c CODE ARGS..."),
     ],
     peers: Annotated[str, typer.Option(help=f"Commas between. {NAME}")],
 ) -> None:
@@ -78,22 +78,27 @@ def run(
 
 def run_program(command: list[str]) -> NoReturn:
     """Runs what `python COMMAND` runs as `__main__`, and leaves with its exit code."""
-    first, as_module = command[0], command[0] == "-m"
-    if as_module and len(command) == 1:
-        raise WrongUseError("compat run -m needs the name of a module")
-    if not (as_module or os.path.isfile(first)):
-        raise WrongUseError(f"compat run takes SCRIPT or -m MODULE: {first} is no file")
+    first, as_module, as_code = command[0], command[0] == "-m", command[0] == "-c"
+    if (as_module or as_code) and len(command) == 1:
+        raise WrongUseError(f"compat run {first} needs {'a module' if as_module else 'code'}")
+    if not (as_module or as_code or os.path.isfile(first)):
+        raise WrongUseError(
+            f"compat run takes SCRIPT, -m MODULE or -c CODE as python does: {first} is no file"
+        )
     if signal.getsignal(signal.SIGTERM) is leave:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    sys.argv = command[as_module:]
+    sys.argv = ["-c", *command[2:]] if as_code else command[as_module:]
     if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = os.getcwd() if as_module else os.path.dirname(os.path.realpath(first))
+        folder = os.getcwd() if as_module else os.path.dirname(os.path.realpath(first))
+        sys.path[0] = "" if as_code else folder
     main = sys.modules["__main__"] = ModuleType("__main__")  # stays, for threads and exit handlers
     vars(main).update(__builtins__=builtins)
     code: object = 0
     try:
         if as_module:
             runpy._run_module_as_main(command[1])  # type: ignore[attr-defined]
+        elif as_code:
+            exec(compile(command[1], "<string>", "exec", dont_inherit=True), vars(main))
         else:
             main.__file__ = os.path.abspath(first)
             source = Path(first).read_bytes()
