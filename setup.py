@@ -7,7 +7,7 @@ wheel serves besides the one that builds it; TORCHVOX_TORCH_DIRS names folders o
 wheels, each of which gets a binding, in place of the installed torch.
 """
 
-import importlib.util
+import importlib
 import os
 import re
 import shutil
@@ -61,7 +61,10 @@ class CMakeBuild(build_ext):
 
     def run(self):
         torch_dirs = os.environ.get("TORCHVOX_TORCH_DIRS", "")
-        if not torch_dirs and importlib.util.find_spec("torch") is None:
+        try:
+            if not torch_dirs:
+                importlib.import_module("torch")
+        except ImportError:
             sys.exit(
                 "torchvox builds against the installed torch, and there is none: run "
                 f'`pip install "torch=={SUPPORTED[1]}.*"` first, then '

@@ -145,6 +145,19 @@ def test_asking_for_cuda_without_a_toolkit_is_an_error_of_one_sentence(tmp_path)
     assert said.count("CMake Error") == 1
 
 
+def test_a_toolkit_of_another_major_version_stops_the_build(tmp_path):
+    tool("nvcc")
+    (tmp_path / "version.py").write_text("__version__, cuda = '2.11.0+cu128', '12.8'")
+    done = call(
+        *(tool("cmake"), "-S", ROOT, "-B", tmp_path / "build", "-G", "Ninja"),
+        *(f"-DTORCHVOX_PYTHON={sys.executable}", f"-DTORCHVOX_TORCH_DIRS={tmp_path}"),
+        env=clean_env(),
+        ok=False,
+    )
+    assert done.returncode != 0
+    assert "of CUDA 12.8: put the CUDA 12 toolkit's bin on PATH" in " ".join(done.stdout.split())
+
+
 def test_building_without_torch_says_what_to_install_first(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
     done = call(
