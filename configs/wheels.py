@@ -9,8 +9,8 @@ Python 3.10 to 3.14 that is on PATH or named in TORCHVOX_PYTHONS, since torchvox
 Python's version. The bindings are compiled against the headers and libraries of torch's own wheels,
 which are fetched from the package index and unpacked, not installed. The wheel is repaired into
 dist/, installed beside each torch into an environment that has neither compiler nor toolkit, and
-tried there. It needs uv, patchelf on PATH (a package of the system, which no extra brings), and for
-wheels with CUDA the toolkit; TORCH_CUDA_ARCH_LIST names their architectures.
+tried there. It needs uv, and for wheels with CUDA the toolkit; TORCH_CUDA_ARCH_LIST names their
+architectures.
 """
 
 import argparse
@@ -121,8 +121,6 @@ def build(kind: str, label: str, pythons: dict[str, str]) -> Path:
         "TORCHVOX_PYTHONS": os.pathsep.join(pythons.values()),
         "TORCHVOX_TORCH_DIRS": os.pathsep.join(torches),
     }
-    if not shutil.which("patchelf", path=env["PATH"]):
-        sys.exit("wheels: no patchelf on PATH, which repairs wheels: install the system's package")
     raw = folder / "raw"
     shutil.rmtree(raw, ignore_errors=True)
     options = ("--quiet", "--no-build-isolation", "--python", tools / "python", "--out-dir", raw)
