@@ -60,6 +60,8 @@ class CMakeBuild(build_ext):
     """Configures, builds and installs the CMake project into the package folder."""
 
     def run(self):
+        if os.environ.get("TORCHVOX_SKIP_BUILD"):  # the Makefile builds after an editable install
+            return
         torch_dirs = os.environ.get("TORCHVOX_TORCH_DIRS", "")
         try:
             if not torch_dirs:
