@@ -11,18 +11,16 @@ from voxel_cases import (
     REDUCTIONS,
     check_op,
     check_voxelize,
-    run_op,
     street_cloud,
 )
 
-CLOUD = street_cloud(1200, seed=11)
-
 
 def cloud_with_a_hot_voxel() -> torch.Tensor:
-    """CLOUD and 400 points of one voxel, shuffled."""
+    """1200 points of a street and 400 points of one voxel, shuffled."""
     generator = torch.Generator().manual_seed(1)
     hot = torch.rand(400, 4, generator=generator) * 0.19
-    return torch.cat([CLOUD, hot])[torch.randperm(1600, generator=generator)]
+    street = street_cloud(1200, seed=11)
+    return torch.cat([street, hot])[torch.randperm(1600, generator=generator)]
 
 
 HOT = cloud_with_a_hot_voxel()
@@ -32,9 +30,10 @@ TOTAL = 847  # voxels of HOT
 @pytest.mark.one_of("order", "reduce")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("reduce", REDUCTIONS)
-@pytest.mark.parametrize("max_points", [0, 1, 5, 32, 33, 1000])
+@pytest.mark.parametrize("max_points", [0, 1, 5, 33, 1000])
 @pytest.mark.parametrize("max_voxels", [0, 1, 20, TOTAL - 1, TOTAL, TOTAL + 1, -1])
 def test_every_pair_of_caps(device, max_voxels, max_points, reduce, order):
+    check_op("voxel_map", device, HOT, *GRID, max_points, max_voxels, order=order)
     if max_points == 1000 and max_voxels == -1:
         max_voxels = TOTAL + 3  # a capacity of N rows of 1000 slots is too much for a test
     features, *_, counts = check_voxelize(
@@ -43,19 +42,8 @@ def test_every_pair_of_caps(device, max_voxels, max_points, reduce, order):
     assert counts[0, FOUND] == TOTAL
     assert counts[0, KEPT] == (TOTAL if max_voxels < 0 else min(TOTAL, max_voxels))
     assert counts[0, 2:7].sum() == len(HOT)
-    assert max_points > 0 or (features == 0).all()
-
-
-@pytest.mark.parametrize("max_points", [0, 1, 5, 2**40, -1])
-@pytest.mark.parametrize("max_voxels", [0, 20, -1])
-def test_map_under_caps(device, max_voxels, max_points):
-    _, num_points, point_voxel, point_slot, _ = check_op(
-        "voxel_map", device, HOT, *GRID, max_points, max_voxels
-    )
-    assert int(num_points.sum()) == int((point_slot >= 0).sum())
-    assert (point_slot[point_voxel < 0] == -1).all()
-    if max_points not in range(2**10):
-        check_voxelize(device, HOT, *GRID, max_points, max_voxels, reduce="mean")
+    if max_points == 0:  # voxels without features
+        assert (features == 0).all() and counts[0, 2] == 0
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -71,11 +59,3 @@ def test_voxel_cap_is_per_sample_and_rows_stay_compact(device, max_voxels, order
     kept = counts[1:, KEPT].tolist()
     expected = [b for b, k in enumerate(kept) for _ in range(k)]
     assert indices[:, 0].tolist() == expected + [-1] * (capacity - len(expected))
-
-
-def test_zero_points_keeps_voxels_without_features(device):
-    features, _, num_points, point_voxel, counts = check_voxelize(device, CLOUD, *GRID, 0, -1)
-    assert features.shape == (len(CLOUD), 0, 4)
-    assert (num_points == 0).all()
-    assert counts[0, 2] == 0 and counts[0, 3] == int((point_voxel >= 0).sum()) > 0
-    assert run_op("voxelize", device, CLOUD, *GRID, 0, 0)[0].shape == (0, 0, 4)

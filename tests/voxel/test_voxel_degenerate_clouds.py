@@ -11,14 +11,10 @@ from voxel_cases import (
     FLOAT_DTYPES,
     GRID,
     KEPT,
-    NON_FINITE,
-    ORDERS,
-    OUT_OF_RANGE,
     REDUCTIONS,
     UNIT_GRID,
     check_op,
     check_voxelize,
-    cloud_at,
     street_cloud,
 )
 
@@ -35,19 +31,6 @@ def test_every_mix_of_special_coordinates(device, dtype, bounds):
     non_finite = int((~cloud.isfinite().all(dim=1)).sum())  # 1e30 is inf in float16
     assert counts[0].tolist() == [1, 1, 1, 0, 0, len(cloud) - non_finite - 1, non_finite, 0]
     assert (point_voxel >= 0).nonzero().tolist() == [[len(cloud) - 1]]
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30, 100.0])
-@each_reduction
-def test_cloud_of_one_bad_value_gives_no_voxel(device, reduce, value):
-    cloud = torch.full((70, 4), value)
-    features, indices, num_points, point_voxel, counts = check_voxelize(
-        device, cloud, *GRID, 3, 20, reduce=reduce
-    )
-    column = OUT_OF_RANGE if math.isfinite(value) else NON_FINITE
-    assert counts[0].tolist() == [70 if c == column else 0 for c in range(8)]
-    assert (features == 0).all() and (indices == -1).all()
-    assert (num_points == 0).all() and (point_voxel == -1).all()
 
 
 @each_reduction
@@ -67,32 +50,6 @@ def test_feature_columns_may_hold_anything(device, dtype, reduce):
     cloud = torch.full((40, 4), big, dtype=dtype)
     cloud[:, :3], cloud[7, 3] = 1, -big
     check_voxelize(device, cloud, *UNIT_GRID, 40, 1, reduce=reduce)
-
-
-@pytest.mark.one_of("order")
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("max_voxels", [-1, 0, 1, 3])
-@each_reduction
-def test_no_points_and_one_point(device, reduce, max_voxels, order):
-    options = {"reduce": reduce, "order": order}
-    features, indices, *_, counts = check_voxelize(
-        device, torch.empty(0, 4), *GRID, 2, max_voxels, **options
-    )
-    assert len(indices) == max(max_voxels, 0)
-    assert counts.tolist() == [[0] * 8] * 2
-    assert (features == 0).all()
-    check_voxelize(device, cloud_at((0.1, 0.2, 0.3, 7.0)), *GRID, 2, max_voxels, **options)
-
-
-@pytest.mark.parametrize("max_voxels", [-1, 0, 5])
-def test_no_samples(device, max_voxels):
-    """B = 0: every point is padding."""
-    features, indices, _, point_voxel, counts = check_voxelize(
-        device, street_cloud(50), *GRID, 2, max_voxels, batch_offsets=torch.tensor([0])
-    )
-    assert len(indices) == len(features) == (50 if max_voxels < 0 else 0)
-    assert (point_voxel == -1).all()
-    assert counts.tolist() == [[0] * 8]
 
 
 def test_zero_padded_cloud_is_one_hot_voxel(device):

@@ -108,7 +108,9 @@ def test_map_equals_its_definition_and_counts_every_valid_point_once(device, cal
 )
 def test_scatter_equals_its_definition(device, rows, num_rows, channels, dtype, reduce, seed):
     rng = np.random.default_rng(seed)
-    feats = torch.from_numpy(rng.choice([-1.5, -0.0, 0.0, 2.0, 1e4, np.nan], (len(rows), channels)))
+    feats = torch.from_numpy(
+        rng.choice([-1.5, -0.0, 0.0, 2.0, 1e4, np.nan, np.inf, -np.inf], (len(rows), channels))
+    )
     point_voxel = torch.tensor(rows, dtype=torch.int32)
     check_op("voxel_scatter", device, feats.to(dtype), point_voxel, num_rows, reduce)
     check_op("voxel_csr", device, point_voxel, num_rows)
