@@ -48,58 +48,47 @@ def test_sizes_around_every_edge_of_the_launch_table(device, n, tie):
     assert_as_reference(device, lattice(n, side=40, seed=n), min(n, 24), tie=tie)
 
 
-@pytest.mark.parametrize("n", [20_000, 70_000])
-@pytest.mark.parametrize("make", [cube, lattice])
-def test_clouds_beyond_one_block(device, n, make):
-    assert_as_reference(device, make(n, seed=n), 40)
+SLOW = pytest.mark.slow
+REPEAT = {"exhausted": "repeat", "init_dist2": 0.01}
+HALVES = (torch.float16, torch.bfloat16)
+STARTS = torch.from_numpy(np.random.default_rng(0).integers(-5, 9005, (2, 130)))
+LENGTHS, COUNTS = torch.tensor([80, 79, 1, 0, 500, -3]), torch.tensor([0, 1, 7, 20, 500, -2])
+SIX = lattice(80, batch=6)
+SIX[:, 79] = 1e6  # the furthest by far, visible only to full clouds
+CALLS = {
+    "cube beyond a block": (cube(70_000, seed=1), 40, {}),
+    "lattice beyond a block": (lattice(20_000, seed=2), 40, {}),
+    "many small clouds": (lattice(16, side=3, seed=1, batch=3000), 8, {}),
+    "a long start set": (lattice(300, side=20, batch=2), 160, {"start_idx": STARTS}),
+    "starts in a large cloud": (lattice(9000, side=20, batch=2), 160, {"start_idx": STARTS}),
+    "lengths": (SIX, 10, {"lengths": LENGTHS}),
+    "lengths, int32": (SIX, 10, {"lengths": LENGTHS.int()}),
+    "counts": (cube(60, batch=6), 20, {"counts": COUNTS}),
+    "counts, repeated": (cube(60, batch=6), 20, {"counts": COUNTS, "exhausted": "repeat"}),
+    **{f"{d} axes, {order}": (cube(150, d=d, seed=d), 40, {"dist_order": order})
+       for d in (1, 2, 3, 4, 6, 17) for order in ("pn2", "loop")},
+    **{f"{d} axes of float64, {rules}": (cube(90, d=d, seed=d).double() / 3, 24, rules)
+       for d in (2, 3, 5) for rules in ({}, {"dist_order": "loop"}, {"tie": "mmcv", **REPEAT})},
+    **{f"{d} axes of {dtype}": (cube(300, d=d, seed=6).to(dtype), 40, {})
+       for dtype in HALVES for d in (3, 5)},
+}  # fmt: skip
+LARGE = {
+    "many samples": (lattice(16_384, seed=9), 4096, {"tie": "mmcv"}),
+    "more clouds than a grid dimension": (cube(16, seed=2, batch=65_537), 4, {}),
+}
+each_call = pytest.mark.parametrize(
+    "call",
+    [
+        *(pytest.param(call, id=name) for name, call in CALLS.items()),
+        *(pytest.param(call, id=name, marks=SLOW) for name, call in LARGE.items()),
+    ],
+)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
-@pytest.mark.parametrize("make", [cube, lattice])
-def test_many_samples_of_a_large_cloud(device, make, tie):
-    assert_as_reference(device, make(16_384, seed=9), 4096, tie=tie)
-
-
-def test_many_small_clouds(device):
-    assert_as_reference(device, lattice(16, side=3, seed=1, batch=3000), 8)
-
-
-@pytest.mark.gpu
-@pytest.mark.slow
-def test_more_clouds_than_a_grid_dimension_holds():
-    assert_as_reference("cuda", cube(16, seed=2, batch=65_537), 4)
-
-
-@pytest.mark.gpu
-@pytest.mark.slow
-def test_five_million_points():
-    assert_as_reference("cuda", cube(5_000_000, seed=3), 12)
-
-
-@pytest.mark.parametrize("d", [1, 2, 3, 4, 6, 17])
-@pytest.mark.parametrize("dist_order", ["pn2", "loop"])
-def test_any_dimension(device, d, dist_order):
-    assert_as_reference(device, cube(150, d=d, seed=d), 40, dist_order=dist_order)
-
-
-@pytest.mark.parametrize("d", [2, 3, 5])
-@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
-def test_float64_points(device, d, tie):
-    points = cube(90, d=d, seed=d).double() / 3
-    for options in ({}, {"dist_order": "loop"}, {"exhausted": "repeat", "init_dist2": 0.01}):
-        _, dist2 = assert_as_reference(device, points, 24, tie=tie, **options)
-        assert dist2.dtype == torch.float64
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("d", [3, 5])
-def test_half_points_are_the_upcast_cloud(device, dtype, d):
-    points = cube(300, d=d, seed=6).to(dtype)
-    half = assert_as_reference(device, points, 40)
-    full = assert_as_reference(device, points.float(), 40)
-    assert torch.equal(half[0], full[0]) and torch.equal(half[1], full[1])
-    assert half[1].dtype == torch.float32
+@each_call
+def test_every_call_has_the_bits_of_the_reference(device, call):
+    points, samples, options = call
+    assert_as_reference(device, points, samples, **options)
 
 
 coordinate = st.sampled_from([0.0, -0.0, 1.0, 2.0, 0.1, 1e-3, 1e5, 3e38, -1.0, 1e-40]) | st.floats(

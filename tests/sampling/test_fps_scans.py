@@ -40,9 +40,3 @@ def test_scans_of_different_sizes_in_one_call(device):
     batch_offsets = torch.tensor(np.cumsum([0, *map(len, clouds)]))
     out_offsets = torch.tensor([0, 40, 60, 100, 101])
     assert_ragged_as_reference(device, torch.cat(clouds), batch_offsets, out_offsets, 101)
-
-
-def test_a_scan_quantized_to_millimeters(device):
-    points = torch.round(scan("hdl64")[None, :20_000] * 100) / 100
-    for dist_order in ("pn2", "loop"):
-        assert_as_reference(device, points, 200, dist_order=dist_order, exhausted="repeat")
