@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from torchvox.reference import bev as reference
-from torchvox.reference.bev_channels import cascade_sum, density_table
 
 RANGE, SIZE = [0.0, 0.0, -1.0, 3.0, 2.0, 3.0], [3, 2]  # cells of 1 m
 
@@ -23,22 +22,19 @@ FOUR = points(
 
 
 @pytest.mark.parametrize(
-    ("orientation", "expected"),
+    ("orientation", "expected", "rows"),
     [
-        ("grid", [[2, 7, 7], [7, 7, -0.5]]),  # row = y, column = x
-        ("north_up", [[7, 7, -0.5], [2, 7, 7]]),  # y up
-        ("image", [[-0.5, 7], [7, 7], [7, 2]]),  # x up, y to the left
+        ("grid", [[2, 7, 7], [7, 7, -0.5]], [[1, -1, -1], [-1, -1, 2]]),  # row = y, column = x
+        ("north_up", [[7, 7, -0.5], [2, 7, 7]], [[-1, -1, 2], [1, -1, -1]]),  # y up
+        ("image", [[-0.5, 7], [7, 7], [7, 2]], [[2, -1], [-1, -1], [-1, 1]]),  # x up, y to the left
     ],
 )
-def test_where_a_cell_lands(orientation, expected):
-    height, counts = reference.bev_max_height(FOUR, RANGE, SIZE, orientation=orientation, fill=7.0)
+def test_where_a_cell_lands(orientation, expected, rows):
+    options = {"orientation": orientation, "fill": 7.0}
+    height, top, counts = reference.bev_max_height_with_index(FOUR, RANGE, SIZE, **options)
     assert height.tolist() == [expected]
+    assert top.tolist() == [rows] and top.dtype == torch.int32
     assert counts.tolist() == [[2, 3, 1, 0]] * 2
-
-
-def test_the_top_index_is_a_row_of_points():
-    _, top, _ = reference.bev_max_height_with_index(FOUR, RANGE, SIZE)
-    assert top.tolist() == [[[1, -1, -1], [-1, -1, 2]]] and top.dtype == torch.int32
 
 
 def test_codes():
@@ -86,36 +82,6 @@ def test_the_height_mean_has_the_stated_steps():
     assert image[0, 0, 0, 0].item() == pytest.approx(7e37, rel=1e-6)
 
 
-def test_the_cascade_sums_blocks_of_32():
-    ones = np.ones(31, np.float32)
-    big = np.float32(2**24)
-    assert cascade_sum(ones) == 31 and cascade_sum(np.ones(0, np.float32)) == 0
-    # One loop up to 32 values: 31 ones vanish beside 2^24.
-    assert cascade_sum(np.concatenate([[big], ones])) == big
-    # Two blocks: the second adds up to 32 before it meets the first.
-    assert cascade_sum(np.concatenate([[big], np.ones(63, np.float32)])) == big + 32
-    # A partial block comes last of all: 2^24 + (2 at the finest level) = 2 + 2^24.
-    assert cascade_sum(np.concatenate([[big], np.ones(33, np.float32)])) == big + 2
-    assert cascade_sum(np.ones(5000, np.float32)) == 5000
-    assert str(cascade_sum(np.array([-0.0], np.float32))) == "0.0"
-
-
-def test_the_cascade_differs_from_the_plain_loop():
-    values = np.random.default_rng(0).normal(size=3000).astype(np.float32)
-    loop = np.float32(0)
-    for v in values:
-        loop += v
-    assert cascade_sum(values) != loop
-    np.testing.assert_allclose(cascade_sum(values), values.astype(np.float64).sum(), rtol=1e-4)
-
-
-def test_the_density_table():
-    table = density_table(64)
-    assert len(table) == 64 and table[0] == 0 and table[63] == 1
-    assert table[7] == 0.5 and table[3] == np.float32(1 / 3)
-    assert (np.diff(table) > 0).all()
-
-
 def test_gradients_by_hand():
     grad = torch.ones(1, 5, 2, 3)
     channels = ["height_max", "height_norm", "height_mean", "intensity_top", "intensity_mean"]
@@ -127,17 +93,6 @@ def test_gradients_by_hand():
         [0, 0, 1 + 0.25 + 1, 1 + 1],
         [0, 0, 0, 0],  # out of range
     ]
-
-
-def test_the_affine_map():
-    expected = {
-        "grid": [[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]],
-        "image": [[0, -1, 2.5], [-1, 0, 1.5], [0, 0, 1]],
-        "north_up": [[1, 0, 0.5], [0, -1, 1.5], [0, 0, 1]],
-    }
-    for orientation, matrix in expected.items():
-        result = reference.bev_affine(RANGE, SIZE, orientation)
-        assert result.dtype == torch.float64 and result.tolist() == matrix
 
 
 def test_samples_and_padding():
