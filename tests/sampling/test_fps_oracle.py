@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import torch
-from fps_cases import CLOUDS, assert_as_reference
+from fps_cases import CLOUDS, assert_as_reference, samples
 from helpers import cube, lattice
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,8 +33,8 @@ def rule_id(rules):
 @pytest.mark.parametrize("name", [*CLOUDS, "nonfinite"])
 def test_every_cloud_under_every_rule(device, name, rules):
     points = NONFINITE if name == "nonfinite" else CLOUDS[name]
-    samples = points.size(1) + 5 if name in TIED else 60
-    idx, _ = assert_as_reference(device, points, samples, **rules)
+    count = points.size(1) + 5 if name in TIED else 60
+    idx, _ = assert_as_reference(device, points, count, **rules)
     assert name != "nonfinite" or "nonfinite" in rules or not np.isin(idx, BAD).any()
 
 
@@ -46,6 +46,16 @@ TABLE_EDGES = [1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 
 @pytest.mark.parametrize("tie", ["lowest", "mmcv"])
 def test_sizes_around_every_edge_of_the_launch_table(device, n, tie):
     assert_as_reference(device, lattice(n, side=40, seed=n), min(n, 24), tie=tie)
+
+
+@pytest.mark.parametrize("name", [*CLOUDS, "large"])
+def test_a_prefix_of_an_order_is_the_order_of_the_prefix(device, name):
+    points = lattice(9000, side=30) if name == "large" else CLOUDS[name]
+    order, dist2 = samples(device, points, 64)
+    for s in (1, 2, 17, 64):
+        idx, inner = samples(device, points[:, order[0, :s]], s)
+        assert idx[0].tolist() == list(range(s))
+        np.testing.assert_array_equal(inner[0], dist2[0, :s])
 
 
 SLOW = pytest.mark.slow
@@ -87,8 +97,8 @@ each_call = pytest.mark.parametrize(
 
 @each_call
 def test_every_call_has_the_bits_of_the_reference(device, call):
-    points, samples, options = call
-    assert_as_reference(device, points, samples, **options)
+    points, count, options = call
+    assert_as_reference(device, points, count, **options)
 
 
 coordinate = st.sampled_from([0.0, -0.0, 1.0, 2.0, 0.1, 1e-3, 1e5, 3e38, -1.0, 1e-40]) | st.floats(

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import real_scan
 from voxel_cases import BOUNDS, FLOAT_DTYPES, NON_FINITE, OUT_OF_RANGE, check_voxelize, cloud_on_x
 
 import torchvox
@@ -171,38 +170,3 @@ def test_millimeter_clouds_are_divided_not_multiplied(device, size):
     n = reference.grid_size(*x_axis(-4.0, 4.0, size))[0]
     expected = [int(c) if c < n else None for c in cells]
     assert cells_on_x(device, xs, (-4.0, 4.0, size)) == expected
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("quantum", "offset"), [(0.01, 0.0), (0.001, 0.0), (0.01, 637_000.0)])
-def test_las_like_coordinates_on_faces(device, quantum, offset, dtype):
-    """Integer multiples of a quantum, as LAS stores them, at a leaf of 0.05."""
-    rng = np.random.default_rng(7)
-    xyz = offset + rng.integers(0, 400, (800, 3)) * quantum
-    cloud = torch.from_numpy(xyz).to(dtype)
-    span = 400 * quantum
-    check_voxelize(
-        device, cloud, [0.05] * 3, [*[offset] * 3, *[offset + span] * 3], -1, -1, reduce="mean"
-    )
-
-
-def test_half_a_quantum_of_shift_makes_the_cells_unambiguous(device):
-    """The documented recipe for LAS: local whole-leaf origin, then half a quantum."""
-    leaf, quantum = 0.05, 0.01
-    rng = np.random.default_rng(8)
-    counts = rng.integers(0, 2000, (1000, 3))
-    expected = counts // round(leaf / quantum)
-    cloud = torch.from_numpy((counts * quantum + quantum / 2).astype(F32))
-    _, indices, _, point_voxel, _ = check_voxelize(
-        device, cloud, [leaf] * 3, [0.0] * 3 + [20.0] * 3, 1, -1
-    )
-    found = indices[point_voxel.long()][:, [3, 2, 1]]
-    assert found.tolist() == expected.tolist()
-
-
-def test_real_sweep_is_divided_not_multiplied(device):
-    scan = real_scan("lidar/hdl64_360.bin", 4)
-    counts = check_voxelize(
-        device, scan, [0.2] * 3, [-54.0, -54.0, -5.0, 54.0, 54.0, 3.0], 1, -1, reduce="mean"
-    )[4]
-    assert counts[0, :2].tolist() == [18300, 18300]  # a reciprocal gives 18298

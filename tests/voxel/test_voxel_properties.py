@@ -4,12 +4,21 @@
 import math
 
 import numpy as np
+import pytest
 import torch
+from helpers import assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from voxel_cases import BOUNDS, FLOAT_DTYPES, ORDERS, REDUCTIONS, check_op, check_voxelize
-
-from torchvox import reference
+from voxel_cases import (
+    BOUNDS,
+    FLOAT_DTYPES,
+    GRID,
+    ORDERS,
+    REDUCTIONS,
+    check_op,
+    check_voxelize,
+    street_cloud,
+)
 
 SIZES = [0.05, 0.1, 0.16, 0.2, 0.32, 1.0, 4.0]
 
@@ -116,15 +125,18 @@ def test_scatter_equals_its_definition(device, rows, num_rows, channels, dtype, 
     check_op("voxel_csr", device, point_voxel, num_rows)
 
 
-@settings(max_examples=100)
-@given(call=calls())
-def test_csr_of_the_map_lists_the_points_of_each_voxel(device, call):
-    args, kwargs = call
-    _, num_points, point_voxel, point_slot, counts = reference.voxel_map(*args, **kwargs)
-    num_rows = len(num_points)
-    offsets, perm = check_op("voxel_csr", device, point_voxel, num_rows)
-    assert offsets[-1] == counts[0, 2] + counts[0, 3]
-    for row in range(int(counts[0, 0])):
-        members = perm[offsets[row] : offsets[row + 1]]
-        stored = members[point_slot[members.long()] >= 0]
-        assert stored.tolist() == members[: int(num_points[row])].tolist()
+@pytest.mark.parametrize("order", ORDERS)
+def test_permuting_the_points_permutes_their_rows(device, order):
+    cloud = street_cloud(2500, seed=21)
+    permutation = torch.randperm(len(cloud), generator=torch.Generator().manual_seed(2))
+    settings = {"order": order, "reduce": "max"}
+    before = check_voxelize(device, cloud, *GRID, -1, -1, **settings)
+    after = check_voxelize(device, cloud[permutation], *GRID, -1, -1, **settings)
+    assert_same_bits(after[4], before[4], "counts")
+    if order == "first":
+        assert sorted(after[1].tolist()) == sorted(before[1].tolist())
+        return
+    for i, name in ((1, "indices"), (2, "num_points")):
+        assert_same_bits(after[i], before[i], name)
+    assert_same_bits(after[3], before[3][permutation], "point_voxel")
+    assert torch.equal(after[0], before[0])  # maxima; the sign of a zero may follow the order
