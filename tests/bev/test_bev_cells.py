@@ -4,7 +4,15 @@
 import numpy as np
 import pytest
 import torch
-from bev_cases import ORIENTATIONS, RANGE, SIZE, assert_all_as_reference, call, polluted
+from bev_cases import (
+    ORIENTATIONS,
+    RANGE,
+    SIZE,
+    assert_all_as_reference,
+    call,
+    polluted,
+    scan,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,15 +91,6 @@ def test_the_corner_cells(device, corner, orientation):
     assert height.shape == ((1, 32, 20) if orientation == "image" else (1, 20, 32))
 
 
-def test_the_resolution_follows_from_the_size(device):
-    # (0.3 - 0) / 3 in fp32 is not fp32(0.1); 0.2 then falls into cell 1 or 2 by division only.
-    bounds = [0.0, 0.0, 0.0, 0.3, 0.3, 1.0]
-    x = np.linspace(0, 0.3, 400, dtype=np.float32)
-    points = torch.from_numpy(np.stack([x, x[::-1], np.full_like(x, 0.5)], 1).copy())
-    for n in (1, 3, 7, 30):
-        assert_all_as_reference(device, points, bounds, [n, n])
-
-
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e-2])
 def test_quantized_coordinates_on_cell_faces(device, scale):
     rng = np.random.default_rng(1)
@@ -123,3 +122,14 @@ def test_any_small_cloud_in_any_grid(device, data):
     rows = data.draw(st.lists(st.tuples(*[values] * 4), max_size=12), "rows")
     points = torch.tensor(rows, dtype=torch.float32).reshape(-1, 4)
     assert_all_as_reference(device, points, [*lo, *hi], list(size), orientation="image")
+
+
+@pytest.mark.parametrize("name", ["hdl64", "kitti", "nuscenes"])
+@pytest.mark.parametrize("orientation", ["grid", "image"])
+def test_real_scans(device, name, orientation):
+    points = scan(name)
+    bounds = [-50.0, -50.0, -3.0, 50.0, 50.0, 2.0]
+    _, _, counts = assert_all_as_reference(
+        device, points, bounds, [512, 512], orientation=orientation
+    )
+    assert counts[0, 1:].sum() == len(points) and counts[0, 1] > 0.8 * len(points)

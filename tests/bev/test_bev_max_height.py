@@ -11,8 +11,6 @@ from bev_cases import (
     SIZE,
     assert_all_as_reference,
     assert_as_reference,
-    call,
-    cloud,
     polluted,
 )
 
@@ -66,17 +64,6 @@ def test_empty_cells_hold_the_fill_and_integers_0(device, fill):
             assert (codes.int()[top < 0] == 0).all()
 
 
-@pytest.mark.parametrize("column", [2, 3])
-def test_the_index_fetches_any_attribute_of_the_top_point(device, column):
-    points = cloud(3000)
-    height, top, _ = call(device, "bev_max_height_with_index", points, RANGE, SIZE)
-    image, _ = call(device, "bev_rasterize", points, RANGE, SIZE, ["height_max", "intensity_top"])
-    filled = top >= 0
-    fetched = points[top[filled].long(), column]
-    assert torch.equal(fetched, image[:, column - 2][filled])
-    assert column == 3 or torch.equal(fetched, height[filled])
-
-
 BELOW = float(np.nextafter(np.float32(1), np.float32(0)))
 
 
@@ -111,14 +98,3 @@ def test_equal_codes_do_not_move_the_index(device, dtype):
         device, "bev_max_height_with_index", points, *grid, out_dtype=dtype
     )
     assert top.item() == 1  # the higher point, though both have one code
-
-
-def test_one_cell_with_all_points(device):
-    rng = np.random.default_rng(0)
-    z = np.round(rng.random(50_000), 2).astype(np.float32)
-    points = torch.full((50_000, 4), 0.5)
-    points[:, 2] = torch.from_numpy(z)
-    _, top, counts = assert_all_as_reference(device, points, ONE, [1, 1])
-    assert top.item() == np.flatnonzero(z == z[z < 1].max())[0]
-    assert counts[0].tolist() == [1, (z < 1).sum(), (z >= 1).sum(), 0]
-    assert_all_as_reference(device, points, ONE, [64, 64])

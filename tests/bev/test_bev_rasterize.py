@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every channel of bev_rasterize."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,8 @@ from bev_cases import (
     polluted,
 )
 from helpers import assert_same_bits
+
+from torchvox.reference import bev as reference
 
 ONE = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
 
@@ -88,18 +92,6 @@ def test_a_height_mean_counts_steps_of_2_to_the_minus_30_half_to_even(halves, st
     points = torch.tensor([[0.5, 0.5, halves * 2.0**-31, 0.0]])
     image, _ = check(device, points, ["height_mean"], ONE, [1, 1])
     assert image.item() == steps * 2.0**-30
-
-
-@pytest.mark.parametrize(
-    "special", [float("nan"), -float("nan"), float("inf"), -float("inf"), -0.0, 3e38]
-)
-def test_special_intensities_are_used_as_they_are(device, special):
-    points = one_cell(40)
-    points[::7, 3] = special
-    image, counts = check(device, points, ["intensity_mean", "intensity_max", "intensity_top"], ONE)
-    assert counts[0].tolist() == [1, 40, 0, 0]
-    if special != special:
-        assert image[0, :2].isnan().any()
 
 
 def test_intensity_max_of_zeros_is_positive_zero(device):
@@ -195,3 +187,48 @@ def test_height_mean_does_not_depend_on_the_order(device):
     a, _ = call(device, "bev_rasterize", points, RANGE, SIZE, order_free)
     b, _ = call(device, "bev_rasterize", points[shuffle], RANGE, SIZE, order_free)
     assert_same_bits(a, b)
+
+
+METERS, THREE_BY_TWO = [0.0, 0.0, -1.0, 3.0, 2.0, 3.0], [3, 2]  # cells of 1 m
+
+
+def rows(*values):
+    return torch.tensor(values, dtype=torch.float32)
+
+
+FOUR = rows(
+    (0.5, 0.5, 1.0, 0.25), (0.9, 0.1, 2.0, 0.50), (2.5, 1.5, -0.5, 0.75), (9.0, 0.5, 0.0, 1.00)
+)
+
+
+def test_every_channel_of_one_cell():
+    cell = rows((0.5, 0.5, 1.0, 0.25), (0.9, 0.1, 2.0, 0.5), (0.2, 0.3, 2.0, 3.0))
+    channels = [
+        "height_max", "height_min", "height_mean", "height_range", "height_norm", "intensity_top",
+        "intensity_mean", "intensity_max", "count", "density", "occupancy:4", "slices:2",
+    ]  # fmt: skip
+    image, counts = reference.bev_rasterize(cell, METERS, THREE_BY_TWO, channels, fill=-9.0)
+    assert image.shape == (1, 16, 2, 3) and image.dtype == torch.float32
+    f32 = np.float32
+    mean = f32(3.75) / f32(3)
+    density = f32(math.log(4) / math.log(64))
+    expected = [2, 1, float(f32(5 / 3)), 1, 0.75, 0.5, mean, 3, 3, density, 0, 0, 1, 1, -9, 2]
+    assert image[0, :, 0, 0].tolist() == [float(v) for v in expected]
+    empty = [-9.0] * 8 + [0.0] * 6 + [-9.0] * 2
+    assert image[0, :, 1, 2].tolist() == empty
+    assert counts.tolist() == [[1, 3, 0, 0]] * 2
+
+
+def test_gradients_by_hand():
+    grad = torch.ones(1, 5, 2, 3)
+    channels = ["height_max", "height_norm", "height_mean", "intensity_top", "intensity_mean"]
+    to_points, to_features = reference.bev_rasterize_backward(
+        grad, FOUR, METERS, THREE_BY_TWO, channels
+    )
+    assert to_features is None
+    assert to_points.tolist() == [
+        [0, 0, 0.5, 0.5],  # a quarter meter below: only the means
+        [0, 0, 1 + 0.25 + 0.5, 1 + 0.5],
+        [0, 0, 1 + 0.25 + 1, 1 + 1],
+        [0, 0, 0, 0],  # out of range
+    ]

@@ -204,22 +204,6 @@ def test_a_tile_of_the_kernel_more_or_less_changes_nothing(device):
     assert_same_bits(batch, torch.stack([whole, torchvox.rotated_iou(b, a)]))
 
 
-@pytest.mark.parametrize("mode", ["bev", "3d"])
-def test_parts_and_overlaps_are_those_of_the_iou(mode, device):
-    a, b = (t.double().to(device) for t in random_pairs(500, seed=13))
-    columns = [3, 4, 5] if mode == "3d" else [3, 4]
-    size_a, size_b = a[:, columns].prod(1), b[:, columns].prod(1)
-    iou, iof, shared = (
-        torchvox.rotated_iou(a, b, mode=mode, paired=True, metric=m)
-        for m in ("iou", "iof", "overlap")
-    )
-    torch.testing.assert_close(shared, iou * (size_a + size_b) / (1 + iou), rtol=1e-11, atol=1e-13)
-    torch.testing.assert_close(iof, shared / size_a, rtol=1e-13, atol=0)
-    assert ((iof == 0) == (iou == 0)).all() and (iof <= 1).all()
-    swapped = torchvox.rotated_iou(b, a, mode=mode, metric="overlap").mT.contiguous()
-    assert_same_bits(torchvox.rotated_iou(a, b, mode=mode, metric="overlap"), swapped)
-
-
 @pytest.mark.parametrize("metric", ["iou", "iof", "overlap"])
 def test_identical_boxes_are_whole_and_get_the_mean_of_both_slopes(metric, device):
     """One that gains a size shares none of it, one that loses it loses it all."""

@@ -140,6 +140,11 @@ CALLS = {
     "shared buckets": (lattice(16, 3, 0, 500), lattice(4, 3, 1, 500), 1.5, 4, {}),
     **{f"ties, {k}": (*TIES, 2.0, 50, {"closed": k}) for k in (False, True)},
     **{f"ties at {s}": (*(t * s for t in TIES), 2.0 * s, 50, PAD) for s in (2e5, 1e-20)},
+    **{
+        f"{k} in {radius}": (cube(3000, seed=4), cube(20, seed=k), radius, k, {})
+        for radius in (0.05, 0.3, 0.8)
+        for k in (3, 100, 600)
+    },
     # Sizes around those of warps and tiles.
     **{
         f"{n} points": (spoilt(n, seed=n), cube(5, seed=n), 0.5, k, {})
@@ -156,16 +161,6 @@ def test_every_kernel_has_the_bits_of_the_reference(device, call, kernel):
     for level in levels:
         with forced(ball_kernel=kernel, ball_cpu=level):
             check_ball_query(device, *args, **options)
-
-
-@each_kernel
-@pytest.mark.parametrize("k", [1, 3, 32, 33, 100, 512, 600])
-@pytest.mark.parametrize("radius", [0.05, 0.3, 0.8])
-def test_balls_of_fewer_and_of_more_points_than_k(device, k, radius, kernel):
-    points = cube(3000, seed=4)
-    with forced(ball_kernel=kernel):
-        check_ball_query(device, points, cube(20, seed=k), radius, k)
-        check_ball_query(device, points.flip(1), cube(20, seed=k), radius, k)
 
 
 @pytest.mark.parametrize(

@@ -65,15 +65,6 @@ def test_ties_at_the_last_place_go_to_the_lower_index(device, k):
     assert (dist2 == 0.75).all()
 
 
-@pytest.mark.parametrize("norm", [1, 2])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("d", [1, 3, 4, 9])
-def test_dtypes_dimensions_and_norms(device, d, dtype, norm):
-    points = cube(60, d, seed=d, batch=2, scale=20.0).to(dtype)
-    for k in (5, 70):
-        check_knn(device, points, queries_of(points, 6), k, norm=norm)
-
-
 def test_many_clouds_with_lengths_of_their_own(device):
     points, query = lattice(150, seed=1, batch=9), lattice(20, seed=2, batch=9) + 0.25
     lengths = torch.tensor([0, 1, 2, 149, 150, 151, -3, 1 << 40, 64])
@@ -97,3 +88,35 @@ def test_three_nn(device, n):
     nearest = torchvox.three_nn(query.to(device), points.to(device))
     assert_same_bits(tuple(nearest), reference.three_nn(query, points))
     assert (nearest.idx[..., n:] == -1).all() and (nearest.dist2[..., n:] == INF).all()
+
+
+def gradients(points, query, k, **options):
+    points, query = points.detach().requires_grad_(), query.detach().requires_grad_()
+    dist2 = torchvox.knn(points, query, k, **options).dist2
+    seed = torch.arange(dist2.numel(), dtype=dist2.dtype, device=dist2.device) % 7 - 3.0
+    return torch.autograd.grad(dist2, (points, query), seed.reshape(dist2.shape))
+
+
+def test_a_slot_without_a_neighbor_passes_nothing_on(device):
+    points, query = cube(3).to(device), cube(5, seed=1).to(device)
+    lengths = torch.tensor([2], device=device)
+    of_points, of_query = gradients(points, query, 4, lengths=lengths)
+    assert of_points.isfinite().all() and of_query.isfinite().all()
+    assert (of_points[0, 2] == 0).all() and (of_points[0, :2] != 0).all()
+    bad = query.clone()
+    bad[0, 1] = float("nan")
+    assert (gradients(points, bad, 2)[1][0, 1] == 0).all()
+
+
+def test_a_point_at_distance_0_has_gradient_0(device):
+    points = cube(20).to(device)
+    for norm in (1, 2):
+        of_points, of_query = gradients(points, points, 1, norm=norm)
+        assert (of_points == 0).all() and (of_query == 0).all()
+
+
+def test_one_set_may_be_both(device):
+    """Each point's distance to its nearest other one: both ends of the pair move."""
+    points = torch.tensor([[[0.0, 0, 0], [1, 0, 0], [5, 0, 0]]], device=device).requires_grad_()
+    torchvox.knn(points, points, 2).dist2[..., 1].sum().backward()
+    assert points.grad[0, :, 0].tolist() == [-4.0, 4.0 - 8.0, 8.0]

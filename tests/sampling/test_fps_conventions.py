@@ -76,20 +76,19 @@ def test_a_convention_picks_what_its_library_picks(device, name):
     twice = lattice(1300, side=4, seed=2)  # 64 places: no point is left after as many samples
     for points in (twice, lattice(3), cube(400), cube(400, scale=0.1), cube(400, scale=1e6)):
         n = points.shape[1]
-        num_samples = min(n, 90)
-        expected = LIBRARIES[name](points[0], num_samples)
+        count = min(n, 90)
+        expected = LIBRARIES[name](points[0], count)
         points = points.to(device)
-        found = torchvox.furthest_point_sample(points, num_samples, convention=name)
-        assert found.idx[0].tolist() == expected, f"N = {n}"
-        op = ops.furthest_point_sample(points, num_samples, **TABLE[name])
-        assert_same_bits(tuple(found), op)
-        offsets, slots = (torch.tensor([0, k], device=device) for k in (n, num_samples))
+        result = torchvox.furthest_point_sample(points, count, convention=name)
+        assert result.idx[0].tolist() == expected, f"N = {n}"
+        offsets, slots = (torch.tensor([0, k], device=device) for k in (n, count))
         ragged = torchvox.furthest_point_sample_ragged(
-            points[0], offsets, slots, num_samples, convention=name
+            points[0], offsets, slots, count, convention=name
         )
-        assert_same_bits(tuple(ragged), tuple(t[0] for t in op))
-        module = torchvox.nn.FurthestPointSample(num_samples, convention=name)
-        assert_same_bits(module(points), op)
+        assert_same_bits(tuple(ragged), tuple(t[0] for t in result))
+        module = torchvox.nn.FurthestPointSample(count, convention=name)
+        assert_same_bits(tuple(module(points)), tuple(result))
+        assert name in repr(module)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@
 import pytest
 import torch
 from helpers import assert_same_bits, lattice, to
-from hypothesis import given
-from hypothesis import strategies as st
 
 import torchvox
 from torchvox import reference
@@ -52,14 +50,3 @@ def test_clouds_may_be_larger_than_shared_memory(device):
     n = 60_000  # 240 kB of running distances; one row stands for all
     row = (torch.arange(n, device=device) % 1000 / 8)[None, None].expand(1, n, n)
     assert ops.furthest_point_sample_with_dist(row, 3).tolist() == [[0, 999, 999]]
-
-
-@given(st.integers(1, 30), st.integers(0, 2**30))
-def test_each_sample_attains_the_largest_running_minimum(n, seed):
-    g = torch.Generator().manual_seed(seed)
-    distances = torch.randint(0, 6, (1, n, n), generator=g).float()
-    idx = ops.furthest_point_sample_with_dist(distances, n + 2)[0].long()
-    for s in range(1, n + 2):
-        running = distances[0, idx[:s]].amin(0)
-        assert idx[s] == running.argmax() or running[idx[s]] == running.max()
-        assert not (running[: idx[s]] == running.max()).any()  # ties: the lowest index

@@ -44,18 +44,3 @@ def test_every_pair_of_caps(device, max_voxels, max_points, reduce, order):
     assert counts[0, 2:7].sum() == len(HOT)
     if max_points == 0:  # voxels without features
         assert (features == 0).all() and counts[0, 2] == 0
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("max_voxels", [0, 1, 25, 1000, -1])
-def test_voxel_cap_is_per_sample_and_rows_stay_compact(device, max_voxels, order):
-    clouds = [street_cloud(n, seed=n) for n in (400, 0, 3, 250, 0)]
-    offsets = torch.tensor([0, 400, 400, 403, 653, 653])
-    features, indices, *_, counts = check_voxelize(
-        device, torch.cat(clouds), *GRID, 2, max_voxels, batch_offsets=offsets, order=order
-    )
-    capacity = 653 if max_voxels < 0 else 5 * max_voxels
-    assert len(features) == capacity
-    kept = counts[1:, KEPT].tolist()
-    expected = [b for b, k in enumerate(kept) for _ in range(k)]
-    assert indices[:, 0].tolist() == expected + [-1] * (capacity - len(expected))

@@ -6,31 +6,13 @@ import pytest
 import torch
 from helpers import assert_same_bits
 from voxel_cases import (
-    FLOAT_DTYPES,
-    GRID,
-    REDUCTIONS,
     UNIT_GRID,
     check_op,
     check_voxelize,
     cloud_at,
-    street_cloud,
 )
 
 HALVES = (torch.float16, torch.bfloat16)
-
-
-@pytest.mark.one_of("reduce", "center_relative")
-@pytest.mark.parametrize("center_relative", [False, True])
-@pytest.mark.parametrize("out_dtype", [None, *FLOAT_DTYPES])
-@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
-@pytest.mark.parametrize("reduce", REDUCTIONS)
-def test_every_pair_of_dtypes(device, reduce, dtype, out_dtype, center_relative):
-    cloud = street_cloud(500, 5, seed=81, dtype=dtype)
-    features = check_voxelize(
-        device, cloud, *GRID, 6, 200, reduce=reduce, out_dtype=out_dtype,
-        center_relative=center_relative,
-    )[0]  # fmt: skip
-    assert features.dtype == (out_dtype or dtype)
 
 
 def in_one_voxel(value: float, dtype=torch.float64) -> torch.Tensor:

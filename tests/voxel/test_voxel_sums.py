@@ -78,18 +78,6 @@ def test_sums_worked_out_by_hand(device, values, total):
     assert check_op("voxel_scatter", device, feats, rows, 1, "sum")[0].item() == total
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS)
-@pytest.mark.parametrize("max_points", [10, 500])
-def test_two_interleaved_voxels(device, max_points, reduce):
-    cloud = one_voxel(noisy(1500))
-    cloud[::2, 0] += 2
-    _, indices, num_points, *_ = check_voxelize(
-        device, cloud, *UNIT_GRID, max_points, 4, reduce=reduce
-    )
-    assert indices[:2].tolist() == [[0, 0, 0, 2], [0, 0, 0, 0]]
-    assert num_points.tolist() == [max_points, max_points, 0, 0]
-
-
 @pytest.mark.parametrize("reduce", ["max", "min"])
 def test_signed_zeros_and_ties_go_to_the_first_point(device, reduce):
     for first, second in ((-0.0, 0.0), (0.0, -0.0)):
@@ -105,6 +93,3 @@ def test_signed_zeros_and_ties_go_to_the_first_point(device, reduce):
 def test_every_number_of_features(device, num_features, reduce, dtype):
     cloud = street_cloud(250, num_features, seed=num_features, dtype=dtype)
     check_voxelize(device, cloud, *GRID, 3, -1, reduce=reduce)
-    if num_features == 64:
-        check_voxelize(device, torch.randn(3000, 64, generator=torch.Generator().manual_seed(6)),
-                       *GRID, 40, -1, reduce=reduce)  # fmt: skip
