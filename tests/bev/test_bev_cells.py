@@ -91,16 +91,6 @@ def test_the_corner_cells(device, corner, orientation):
     assert height.shape == ((1, 32, 20) if orientation == "image" else (1, 20, 32))
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e-2])
-def test_quantized_coordinates_on_cell_faces(device, scale):
-    rng = np.random.default_rng(1)
-    xyz = np.round(rng.uniform(-6, 6, (4000, 3)) / scale) * scale
-    xyz[:, 2] *= 0.3
-    points = torch.from_numpy(xyz.astype(np.float32))
-    for size in ([16, 12], [160, 120], [1600, 1200]):
-        assert_all_as_reference(device, points, size=size)
-
-
 @pytest.mark.parametrize("shift", [0.0, 1e4, -3e5])
 def test_float64_points_use_the_float32_grid_widened(device, shift):
     bounds = [v + shift for v in RANGE]

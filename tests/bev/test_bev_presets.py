@@ -20,8 +20,6 @@ NAMES = {
 
 # One cell of three points, by height and intensity, and what each published network sees in it.
 CELL = torch.tensor([[10.03, 5.02, z, i] for z, i in ((-1.45, 0.2), (0.07, 0.4), (-0.93, 0.9))])
-    [[10.03, 5.02, -1.45, 0.2], [10.03, 5.02, 0.07, 0.4], [10.03, 5.02, -0.93, 0.9]]
-)
 DENSITY = math.log(4) / math.log(64)
 PIXELS = {
     "mv3d": [0, -1.45, -0.93, 0, 0, 0.07, 0.4, DENSITY],  # slices of 0.4 m from -2 m

@@ -119,14 +119,6 @@ def test_features_replace_the_intensity_column(device, shape, dtype):
     assert_same_bits(check(device, points, intensities)[0], image)
 
 
-def test_other_channels_need_no_intensity(device):
-    points = polluted()
-    channels = [c for c in CHANNELS if "intensity" not in c]
-    assert torch.equal(
-        check(device, points[:, :3], channels)[0], check(device, points, channels)[0]
-    )
-
-
 @pytest.mark.parametrize("k", [1, 2, 3, 7, 10, 35, 100])
 @pytest.mark.parametrize("bounds", [(-2.0, 2.0), (-2.5, 1.0), (0.0, 0.3), (-1e4, 1e4)])
 def test_slices_at_their_faces(device, k, bounds):

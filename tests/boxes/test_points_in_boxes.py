@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from box_cases import box, kitti_cars, random_pairs
+from box_cases import box, kitti_cars
 from helpers import assert_same_bits
 
 import torchvox
@@ -53,22 +53,6 @@ def test_the_first_box_wins_and_boxes_without_volume_hold_nothing(device):
     }
     assert torchvox.points_in_boxes(**call).tolist() == [[4]]
     assert torchvox.points_in_boxes(**call, mode="count").tolist() == [[0, 0, 0, 0, 1, 1]]
-
-
-def test_the_modes_tell_one_story(device):
-    boxes = torch.stack(random_pairs(150, 3))
-    points = torch.randn(2, 20_000, 5, generator=torch.Generator().manual_seed(2)) * 3
-    call = {
-        "points": points.to(device),
-        "boxes": boxes.to(device),
-        "lengths": torch.tensor([20_000, 12_345], device=device),
-        "box_lengths": torch.tensor([150, 70], device=device),
-    }
-    mask = torchvox.points_in_boxes(**call, mode="mask")
-    assert mask.any() and not mask[1, :, 12_345:].any() and not mask[1, 70:].any()
-    assert_same_bits(torchvox.points_in_boxes(**call, mode="count"), mask.sum(-1).int())
-    first = torch.where(mask.any(1), mask.int().argmax(1), -1).int()
-    assert_same_bits(torchvox.points_in_boxes(**call), first)
 
 
 def test_a_box_moved_and_turned_with_its_points_holds_the_same_ones():

@@ -195,15 +195,6 @@ def test_boxes_far_away_overlap_as_those_at_the_origin():  # mmdetection3d#1597
     assert_same_bits(torchvox.rotated_iou(a, b), near)
 
 
-def test_a_tile_of_the_kernel_more_or_less_changes_nothing(device):
-    a, b = (t.to(device) for t in random_pairs(300, seed=7))
-    whole = torchvox.rotated_iou(a, b)
-    for n, m in ((1, 300), (63, 64), (65, 129), (300, 1)):
-        assert_same_bits(torchvox.rotated_iou(a[:n], b[:m]), whole[:n, :m].contiguous())
-    batch = torchvox.rotated_iou(torch.stack([a, b]), torch.stack([b, a]))
-    assert_same_bits(batch, torch.stack([whole, torchvox.rotated_iou(b, a)]))
-
-
 @pytest.mark.parametrize("metric", ["iou", "iof", "overlap"])
 def test_identical_boxes_are_whole_and_get_the_mean_of_both_slopes(metric, device):
     """One that gains a size shares none of it, one that loses it loses it all."""

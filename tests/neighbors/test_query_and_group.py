@@ -19,8 +19,8 @@ def case(n=200, m=30, c=6, seed=0, dtype=torch.float32, coordinates=torch.float3
 
 def unfused(points, query, features, radii, ks, use_xyz=True, normalize_xyz=False):
     """The same from the other ops: a ball query a radius, gathers, torch's arithmetic."""
-    idx = [ops.ball_query(points, query, radius, k)[1] for radius, k in zip(radii, ks, strict=True)]
-    idx = torch.cat(idx, -1)
+    balls = [ops.ball_query(points, query, *ball) for ball in zip(radii, ks, strict=True)]
+    idx = torch.cat([ball[1] for ball in balls], -1)
     flat, parts = idx.flatten(1), []
     if use_xyz:
         neighbors = ops.gather_points(points, flat).view(*idx.shape, -1)
@@ -41,6 +41,14 @@ CASES = {
     "one radius": (case(), [0.2], [3], {}),
     "three radii": (case(), RADII, KS, NORMAL),
     "eight radii": (case(), EIGHT, [3 + i for i in range(8)], NORMAL),
+    "radii in any order": (
+        (spoilt(1500, batch=2), spoilt(40, seed=1, batch=2), None),
+        [0.1, 1.5, 0.3, 2.5], [5, 33, 0, 70], {},
+    ),
+    "ties": (
+        (lattice(1500, batch=2), lattice(40, seed=1, batch=2), None),
+        [0.1, 1.5, 2.5], [5, 33, 70], {},
+    ),
     # All slots name one point, whose chunks are counted off for each of the two sums.
     "one point": (case(n=1, m=700), [9.0], [3], NORMAL),
     **{
@@ -63,40 +71,30 @@ CASES = {
 }  # fmt: skip
 
 
+def outputs_and_gradients(function, device, tensors, leaves, *args, **options) -> tuple:
+    """The groups, and the gradients of the tensors whose numbers are `leaves`."""
+    call = [
+        None if t is None else t.to(device, copy=True).requires_grad_(i in leaves)
+        for i, t in enumerate(tensors)
+    ]
+    out = function(*call, *args, **options)
+    out = out if torch.is_tensor(out) else out[0]
+    seed = torch.randn(out.shape, generator=torch.Generator().manual_seed(5)).to(out)
+    return out.detach(), *torch.autograd.grad(out, [call[i] for i in leaves], seed)
+
+
 @pytest.mark.parametrize("kernel", ["scan", "cells"])
 @pytest.mark.parametrize("name", CASES)
 def test_it_has_the_bits_and_gradients_of_its_parts(device, name, kernel):
-    tensors, radii, ks, options = CASES[name]
-    results = []
-    for function in (ops.query_and_group, unfused):
-        leaves = [None if t is None else t.to(device).requires_grad_() for t in tensors]
-        with forced(ball_kernel=kernel):
-            out = function(leaves[0], leaves[1].detach(), leaves[2], radii, ks, **options)
-        out = out if torch.is_tensor(out) else out[0]
-        seed = torch.randn(out.shape, generator=torch.Generator().manual_seed(5)).to(out)
-        wanting = [t for t in leaves[::2] if t is not None]
-        grads = torch.autograd.grad(out, wanting, seed, retain_graph=True, allow_unused=True)
-        for leaf, whole in zip(wanting, grads, strict=True):  # each alone too
-            if whole is not None:
-                assert_same_bits(torch.autograd.grad(out, leaf, seed, retain_graph=True)[0], whole)
-        results.append((out.detach(), *(g for g in grads if g is not None)))
-    assert_same_bits(*results)
-    assert len(results[0]) == (1 if tensors[2] is None else 2) + options.get("use_xyz", True)
-
-
-@pytest.mark.parametrize("kernel", ["scan", "cells"])
-@pytest.mark.parametrize("make", [spoilt, lattice], ids=["spoilt", "lattice"])
-def test_several_radii_in_one_scan_are_those_of_single_queries(device, make, kernel):
-    points, query = make(1500, batch=2).to(device), make(40, seed=1, batch=2).to(device)
-    radii, ks = [0.1, 1.5, 0.3, 2.5], [5, 33, 0, 70]
-    with forced(ball_kernel=kernel):
-        _, idx, count = ops.query_and_group(points, query, None, radii, ks)
-    begin = 0
-    for r, (radius, k) in enumerate(zip(radii, ks, strict=True)):
-        _, alone, hits = ops.ball_query(points, query, radius, k)
-        assert_same_bits(idx[:, :, begin : begin + k], alone)
-        assert_same_bits(count[:, :, r], hits)
-        begin += k
+    tensors, *args, options = CASES[name]
+    differentiable = {0: options.get("use_xyz", True), 2: tensors[2] is not None}
+    for leaves in ([0, 2], [0], [2]):
+        leaves = [i for i in leaves if differentiable[i]]
+        if leaves:
+            call = (device, tensors, leaves, *args)
+            with forced(ball_kernel=kernel):
+                actual = outputs_and_gradients(ops.query_and_group, *call, **options)
+            assert_same_bits(actual, outputs_and_gradients(unfused, *call, **options))
 
 
 @pytest.mark.parametrize(

@@ -105,17 +105,6 @@ def test_no_points_change_nothing(channels):
 
 
 @each_depth
-def test_one_row_has_variance_zero(channels):
-    """A single stored point, nothing padded: N = 1."""
-    net = net_of(channels, pad_semantics="none", max_points=-1).train()
-    points = torch.tensor([[0.3, 0.2, 0.1, 0.5]])
-    found = torchvox.voxel_map(points, **GRID, max_points=-1, max_voxels=-1)
-    out = net(points, *(getattr(found, name) for name in MAP), 1)
-    shown = out[0, :, 3, 4]
-    torch.testing.assert_close(shown, torch.relu(net.pfn_layers[-1].norm.bias), atol=1e-4, rtol=0)
-
-
-@each_depth
 def test_fused_equals_evaluation_and_may_be_half(channels):
     net = net_of(channels).eval()
     inputs, _ = scene()

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import torch
-from fps_cases import CLOUDS, assert_as_reference, assert_ragged_as_reference, samples
+from fps_cases import CLOUDS, assert_as_reference, samples
 from helpers import cube, lattice, real_scan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -155,10 +155,3 @@ def test_whole_scans(device, name, tie):
 @pytest.mark.parametrize("name", SCANS)
 def test_two_thousand_samples(device, name):
     assert_as_reference(device, scan(name)[None], 2048)
-
-
-def test_scans_of_different_sizes_in_one_call(device):
-    clouds = [scan(name)[:9000] for name in SCANS]
-    batch_offsets = torch.tensor(np.cumsum([0, *map(len, clouds)]))
-    out_offsets = torch.tensor([0, 40, 60, 100, 101])
-    assert_ragged_as_reference(device, torch.cat(clouds), batch_offsets, out_offsets, 101)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Points at, just below and just above the ends of the range, and on the faces of cells."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -125,23 +123,6 @@ def test_sums_of_denormals_are_not_flushed(device):
         reduce="sum",
     )[0]  # fmt: skip
     assert values[0, 0].item() == F32(1e-45) + F32(3e-45) + F32(1e-40) > 0
-
-
-def faces(axis, dtype):
-    """Every face of an axis as k * size in float64, and its two neighbors in `dtype`."""
-    lo, _, size = axis
-    n = reference.grid_size(*x_axis(*axis))[0]
-    on = torch.tensor([lo + k * size for k in range(-1, n + 2)], dtype=torch.float64).to(dtype)
-    up = torch.full_like(on, math.inf)
-    return torch.cat([on, torch.nextafter(on, up), torch.nextafter(on, -up)]).double().numpy()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "axis", [(-54.0, 54.0, 0.2), (-3.0, 1.0, 0.1), (0.0, 69.12, 0.16), (-10.0, 10.0, 0.075)]
-)
-def test_every_cell_face_of_an_axis(device, axis, dtype):
-    cells_on_x(device, faces(axis, dtype), axis, dtype=dtype)
 
 
 @pytest.mark.parametrize("size", [0.05, 0.075, 0.1, 0.16, 0.2])

@@ -6,10 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import real_scan
 from voxel_cases import UNIT_GRID, check_op, check_voxelize, cloud_at
-
-from torchvox import reference
 
 # Cells (x, y, z): A = (1, 2, 3), B = (0, 0, 0), C = (3, 0, 1).
 A0, A1, A2 = (1.25, 2.5, 3.75, 10.0), (1.75, 2.0, 3.0, 20.0), (1.0, 2.75, 3.5, 60.0)
@@ -117,21 +114,3 @@ def test_scatter_reductions_and_arguments(device):
     high, arg = check_op("voxel_scatter", device, feats, rows, 3, "max")
     assert arg.tolist() == [[4, 4], [1, 3], [-1, -1]]
     assert high[1, 1].isnan()
-
-
-@pytest.mark.parametrize(
-    ("scan", "columns", "grid", "max_points", "voxels", "share_over_points"),
-    [
-        ("lidar/hdl64_360.bin", 4, ([0.2] * 3, [-54, -54, -5, 54, 54, 3]), 10, 18300, 0.295),
-        ("lidar/kitti_000008.bin", 4, ([0.16, 0.16, 4], [0, -39.68, -3, 69.12, 39.68, 1]), 32,
-         3945, 0.070),
-        ("lidar/nuscenes_sweep.pcd.bin", 5, ([0.2, 0.2, 8], [-51.2, -51.2, -5, 51.2, 51.2, 3]), 20,
-         7896, 0.241),
-    ],
-)  # fmt: skip
-def test_real_scans_give_the_known_numbers(
-    scan, columns, grid, max_points, voxels, share_over_points
-):
-    counts = reference.voxel_map(real_scan(scan, columns), *grid, max_points, -1)[4][0].tolist()
-    assert counts[0] == voxels
-    assert counts[3] / (counts[2] + counts[3]) == pytest.approx(share_over_points, abs=5e-4)
