@@ -282,13 +282,13 @@ def _selected(
     heads: list[_Head], classes: _Classes, groups: int, options: _Options
 ) -> tuple[list[list[_Candidate]], int]:
     """The `pre` best candidates of every group in order, and how many there were beyond them."""
-    found: list[list[_Candidate]] = [[] for _ in range(1 if options.shared_pre else groups)]
+    lists: list[list[_Candidate]] = [[] for _ in range(1 if options.shared_pre else groups)]
     for h, head in enumerate(heads):
         for c in _candidates(head, h, options.best_class or options.shared_pre, options):
             of = {"none": 0, "task": h, "class": classes.first[h] + c.cls}[options.group]
-            found[0 if options.shared_pre else of].append(c)
-    over = sum(max(len(f) - options.pre, 0) for f in found)
-    chosen = [sorted(f, key=lambda c: c.order)[: options.pre] for f in found]
+            lists[0 if options.shared_pre else of].append(c)
+    over = sum(max(len(f) - options.pre, 0) for f in lists)
+    chosen = [sorted(f, key=lambda c: c.order)[: options.pre] for f in lists]
     if not options.shared_pre:
         return chosen, over
     segments: list[list[_Candidate]] = [[] for _ in range(groups)]
