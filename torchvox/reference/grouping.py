@@ -103,7 +103,7 @@ def three_interpolate(
     query_batch_offsets: Tensor | None = None,
     local_index: bool = False,
 ) -> Tensor:
-    """fma(w2, f2, fma(w0, f0, w1 * f1)) of the rows that idx names, rounded once more to a half."""
+    """fma(w2, f2, fma(w0, f0, w1 * f1)) of the rows that idx names, then rounded to a half."""
     if batch_offsets is not None:
         clouds = (batch_offsets, query_batch_offsets, local_index)
         row = torch.from_numpy(slot_rows(idx, len(features), None, *clouds))
