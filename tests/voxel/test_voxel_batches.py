@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples, offsets, padding and num_valid."""
+"""Samples, offsets, padding and num_valid, also of values that only a mistake produces."""
 
 import pytest
 import torch
@@ -7,6 +7,9 @@ from helpers import assert_same_bits
 from voxel_cases import GRID, check_op, check_voxelize, street_cloud
 
 import torchvox
+
+ops = torch.ops.torchvox
+WIDE_GRID = ([1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 400.0, 400.0, 4.0])
 
 
 def offsets_of(sizes) -> torch.Tensor:
@@ -30,11 +33,10 @@ def offsets_of(sizes) -> torch.Tensor:
     ],
 )
 def test_offsets_and_counts_are_clamped_to_the_cloud(device, offsets, valid, lengths):
-    given = {"batch_offsets": offsets, "num_valid": valid}
-    given = {k: torch.tensor(v) for k, v in given.items() if v is not None}
-    *_, point_voxel, counts = check_voxelize(
-        device, street_cloud(300, seed=34), *GRID, 3, -1, **given
-    )
+    options = {"batch_offsets": offsets, "num_valid": valid}
+    options = {k: torch.tensor(v) for k, v in options.items() if v is not None}
+    cloud = street_cloud(300, seed=34)
+    *_, point_voxel, counts = check_voxelize(device, cloud, *GRID, 3, -1, **options)
     assert counts[1:, 2:7].sum(dim=1).tolist() == lengths
     starts = torch.tensor(offsets or [0])[: len(lengths)].clamp(0, 300).tolist()
     inside = torch.zeros(300, dtype=torch.bool)
@@ -69,10 +71,6 @@ def test_many_samples(device, num_samples):
     cloud = street_cloud(sum(sizes), seed=41)
     check_voxelize(device, cloud, *GRID, 2, -1, batch_offsets=offsets_of(sizes), reduce="mean")
     check_op("voxel_map", device, cloud, *GRID, 2, 1, batch_offsets=offsets_of(sizes))
-
-
-ops = torch.ops.torchvox
-WIDE_GRID = ([1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 400.0, 400.0, 4.0])
 
 
 def wide_cloud(n, device):

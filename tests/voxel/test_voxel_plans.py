@@ -7,7 +7,12 @@ from helpers import forced
 from voxel_cases import GRID, ORDERS, REDUCTIONS, check_op, check_voxelize, street_cloud
 
 TABLES = ("dense", "hash", "hash_wide")
-KERNELS = ("separate", "fused")
+KERNELS = {
+    "separate": {"voxel_kernels": "separate"},
+    "fused": {"voxel_kernels": "fused"},
+    "general": {"voxel_common": "general"},
+    "general, separate": {"voxel_common": "general", "voxel_kernels": "separate"},
+}
 CLOUD = street_cloud(3000, seed=51)
 BATCH = torch.tensor([0, 1000, 1000, 1001, 2900])
 
@@ -26,10 +31,11 @@ each_reduction = pytest.mark.parametrize("reduce", REDUCTIONS)
 @each_reduction
 def test_every_table_and_launch_plan_gives_the_same_bits(device, reduce, table, kernels, order):
     options = {"order": order, "reduce": reduce}
-    with forced(voxel_table=table, voxel_kernels=kernels):
-        for caps in ((5, 300), (5, -1), (40, -1)):
+    with forced(voxel_table=table, **KERNELS[kernels]):
+        for caps in ((5, 300), (10, -1), (40, -1)):
             check_voxelize(device, CLOUD, *GRID, *caps, **options)
             check_voxelize(device, CLOUD, *GRID, *caps, **options, batch_offsets=BATCH)
+        check_voxelize(device, CLOUD, *GRID, 40, 300, **options, out_dtype=torch.half)
 
 
 def every_point_its_own_voxel(n: int = 4096) -> torch.Tensor:
@@ -50,15 +56,6 @@ def test_every_table_with_few_points_one_key_or_many(device, table, order):
         check_voxelize(device, every_point_its_own_voxel(), *wide, 1, -1, order=order)
         for max_voxels in (0, 3, -1):
             check_op("voxel_map", device, CLOUD, *GRID, 2, max_voxels, order=order)
-
-
-@pytest.mark.parametrize("reduce", ["none", "mean"])
-@pytest.mark.parametrize("common", ["general", "common"])
-def test_general_kernels_give_the_bits_of_those_for_the_usual_call(device, common, reduce):
-    for kernels in KERNELS:
-        with forced(voxel_common=common, voxel_kernels=kernels):
-            check_voxelize(device, CLOUD, *GRID, 10, -1, reduce=reduce)
-            check_voxelize(device, CLOUD, *GRID, 40, 300, reduce=reduce, out_dtype=torch.half)
 
 
 @pytest.mark.one_of("order")

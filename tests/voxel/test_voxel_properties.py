@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever the cloud and the arguments: the op equals its definition."""
+"""Whatever the cloud and the arguments: the op equals its definition, at caps and with points that
+are not finite too."""
 
+import itertools
 import math
 
 import numpy as np
@@ -12,9 +14,12 @@ from hypothesis import strategies as st
 from voxel_cases import (
     BOUNDS,
     FLOAT_DTYPES,
+    FOUND,
     GRID,
+    KEPT,
     ORDERS,
     REDUCTIONS,
+    UNIT_GRID,
     check_op,
     check_voxelize,
     street_cloud,
@@ -140,3 +145,76 @@ def test_permuting_the_points_permutes_their_rows(device, order):
         assert_same_bits(after[i], before[i], name)
     assert_same_bits(after[3], before[3][permutation], "point_voxel")
     assert torch.equal(after[0], before[0])  # maxima; the sign of a zero may follow the order
+
+
+def cloud_with_a_hot_voxel() -> torch.Tensor:
+    """1200 points of a street and 400 points of one voxel, shuffled."""
+    generator = torch.Generator().manual_seed(1)
+    hot = torch.rand(400, 4, generator=generator) * 0.19
+    street = street_cloud(1200, seed=11)
+    return torch.cat([street, hot])[torch.randperm(1600, generator=generator)]
+
+
+HOT = cloud_with_a_hot_voxel()
+TOTAL = 847  # voxels of HOT
+
+
+@pytest.mark.one_of("order", "reduce")
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("max_points", [0, 1, 5, 33, 1000])
+@pytest.mark.parametrize("max_voxels", [0, 1, 20, TOTAL - 1, TOTAL, TOTAL + 1, -1])
+def test_every_pair_of_caps(device, max_voxels, max_points, reduce, order):
+    check_op("voxel_map", device, HOT, *GRID, max_points, max_voxels, order=order)
+    if max_points == 1000 and max_voxels == -1:
+        max_voxels = TOTAL + 3  # a capacity of N rows of 1000 slots is too much for a test
+    features, *_, counts = check_voxelize(
+        device, HOT, *GRID, max_points, max_voxels, order=order, reduce=reduce
+    )
+    assert counts[0, FOUND] == TOTAL
+    assert counts[0, KEPT] == (TOTAL if max_voxels < 0 else min(TOTAL, max_voxels))
+    assert counts[0, 2:7].sum() == len(HOT)
+    if max_points == 0:  # voxels without features
+        assert (features == 0).all() and counts[0, 2] == 0
+
+
+SPECIAL = [math.nan, math.inf, -math.inf, 1e30, -1e30, 1.0]
+each_reduction = pytest.mark.parametrize("reduce", REDUCTIONS)
+each_dtype = pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@each_dtype
+def test_every_mix_of_special_coordinates(device, dtype, bounds):
+    cloud = torch.tensor(list(itertools.product(SPECIAL, repeat=3)), dtype=dtype)
+    *_, point_voxel, counts = check_voxelize(device, cloud, *UNIT_GRID, 2, -1, bounds=bounds)
+    non_finite = int((~cloud.isfinite().all(dim=1)).sum())  # 1e30 is inf in float16
+    assert counts[0].tolist() == [1, 1, 1, 0, 0, len(cloud) - non_finite - 1, non_finite, 0]
+    assert (point_voxel >= 0).nonzero().tolist() == [[len(cloud) - 1]]
+
+
+@each_reduction
+@each_dtype
+def test_feature_columns_may_hold_anything(device, dtype, reduce):
+    cloud = torch.ones(6, 5, dtype=dtype)
+    cloud[:, 3] = torch.tensor([1.0, math.nan, 2.0, math.nan, 3.0, 4.0])
+    cloud[:, 4] = torch.tensor([math.inf, 1.0, -math.inf, 2.0, 3.0, 4.0])
+    features, *_, counts = check_voxelize(device, cloud, *UNIT_GRID, 6, 2, reduce=reduce)
+    assert counts[0].tolist() == [1, 1, 6, 0, 0, 0, 0, 0]
+    if reduce in ("mean", "sum"):
+        assert features[0, 3:].isnan().all()  # inf - inf too
+    elif reduce in ("max", "min"):
+        assert features[0, 3].isnan()
+        assert features[0, 4] == (math.inf if reduce == "max" else -math.inf)
+    big = torch.finfo(dtype).max  # sums that overflow
+    cloud = torch.full((40, 4), big, dtype=dtype)
+    cloud[:, :3], cloud[7, 3] = 1, -big
+    check_voxelize(device, cloud, *UNIT_GRID, 40, 1, reduce=reduce)
+
+
+def test_zero_padded_cloud_is_one_hot_voxel(device):
+    """The origin is an ordinary place: padding by zeros is points, not padding."""
+    cloud = torch.cat([street_cloud(300), torch.zeros(5000, 4)])
+    for name in ("voxelize", "voxel_map"):
+        counts = check_op(name, device, cloud, *GRID, 10, -1)[4]
+        assert counts[0, KEPT] > 1 and counts[0, 3] >= 4990

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of a sum is part of its value: hot voxels, interleaved voxels, exact cascades."""
+"""Values: the order of a sum, hot voxels, exact cascades, half types rounded once at the end."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
+from helpers import assert_same_bits
 from voxel_cases import (
     FLOAT_DTYPES,
     GRID,
@@ -13,6 +14,7 @@ from voxel_cases import (
     UNIT_GRID,
     check_op,
     check_voxelize,
+    cloud_at,
     street_cloud,
 )
 
@@ -93,3 +95,89 @@ def test_signed_zeros_and_ties_go_to_the_first_point(device, reduce):
 def test_every_number_of_features(device, num_features, reduce, dtype):
     cloud = street_cloud(250, num_features, seed=num_features, dtype=dtype)
     check_voxelize(device, cloud, *GRID, 3, -1, reduce=reduce)
+
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def in_one_voxel(value: float, dtype=torch.float64) -> torch.Tensor:
+    return cloud_at((0.5, 0.5, 0.5, value), dtype=dtype)
+
+
+@pytest.mark.parametrize("reduce", ["none", "mean", "max"])
+@pytest.mark.parametrize(
+    ("out_dtype", "value", "rounded"),
+    [
+        (torch.float16, 1 + 2.0**-11, 1.0),
+        (torch.float16, 1 + 2.0**-11 + 2.0**-40, 1 + 2.0**-10),  # via float32: 1.0
+        (torch.float16, 1 + 3 * 2.0**-11 - 2.0**-40, 1 + 2.0**-10),  # via float32: 1 + 2^-9
+        (torch.float16, 65519.999999, 65504.0),
+        (torch.float16, 65520.0, float("inf")),
+        (torch.float16, 2.0**-25, 0.0),
+        (torch.float16, 2.0**-25 + 2.0**-60, 2.0**-24),
+        (torch.float16, 3 * 2.0**-25, 2.0**-23),
+        (torch.bfloat16, 1 + 2.0**-8, 1.0),
+        (torch.bfloat16, 1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-7),
+        (torch.bfloat16, 1 + 3 * 2.0**-8 - 2.0**-40, 1 + 2.0**-7),
+        (torch.bfloat16, 1e300, float("inf")),
+        (torch.bfloat16, -(2.0**-134), -0.0),
+        (torch.bfloat16, 2.0**-134 + 2.0**-160, 2.0**-133),
+    ],
+)
+def test_float64_becomes_half_in_one_rounding(device, out_dtype, value, rounded, reduce):
+    features = check_voxelize(
+        device, in_one_voxel(value), *UNIT_GRID, 1, 1, reduce=reduce, out_dtype=out_dtype
+    )[0]
+    assert features.flatten()[3].item() == rounded
+
+
+@pytest.mark.parametrize("out_dtype", HALVES)
+def test_every_kind_of_float32_becomes_half_as_torch_rounds(device, out_dtype):
+    """Random bit patterns: denormals, infinities, NaN, both signs, and exact ties."""
+    rng = np.random.default_rng(84)
+    patterns = rng.integers(0, 2**32, 20_000, dtype=np.uint64).astype(np.uint32)
+    ties = (patterns[:4000] & np.uint32(0xFFFF0000)) | np.uint32(0x8000)
+    half_ties = (patterns[4000:8000] & np.uint32(0xFFFFE000)) | np.uint32(0x1000)
+    half_ties = (half_ties & np.uint32(0x87FFFFFF)) | np.uint32(0x38000000)
+    values = torch.from_numpy(np.concatenate([patterns, ties, half_ties]).view(np.float32))
+    cloud = torch.cat([torch.full((7000, 3), 0.5), values.reshape(7000, 4)], dim=1)
+    features = check_voxelize(device, cloud, *UNIT_GRID, 7000, 1, out_dtype=out_dtype)[0]
+    assert_same_bits(features[0, :, 3:], cloud[:, 3:].to(out_dtype))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_sums_of_half_points_are_in_float32(device, dtype):
+    cloud = torch.full((40, 4), 0.5, dtype=dtype)
+    cloud[:, 3] = 1.0
+    cloud[0, 3] = 4096.0  # 4096 + 1 is lost in float16 and in bfloat16
+    total = check_voxelize(device, cloud, *UNIT_GRID, -1, 1, reduce="sum", out_dtype=torch.float32)[
+        0
+    ][0, 3]
+    assert total == 4135.0
+    rows = torch.zeros(40, dtype=torch.int32)
+    out = check_op("voxel_scatter", device, cloud[:, 3:], rows, 1, "sum")[0]
+    assert out.item() == torch.tensor(4135.0).to(dtype)
+
+
+def test_center_relative_uses_separate_roundings(device):
+    """lo + (i + 0.5) * v with every operation rounded: a fused multiply-add would differ."""
+    voxel_size, lo = np.float32(0.075), np.float32(-54.0)
+    i = np.arange(1440, dtype=np.float32)
+    center = lo + (i + np.float32(0.5)) * voxel_size
+    fused = (lo + (i.astype(np.float64) + 0.5) * np.float64(voxel_size)).astype(np.float32)
+    assert (center != fused).any(), "the axis must tell them apart"
+    cloud = torch.full((1440, 3), 0.5)
+    cloud[:, 0] = torch.from_numpy(center)
+    grid = ([0.075, 1.0, 1.0], [-54.0, 0.0, 0.0, 54.0, 1.0, 1.0])
+    features, indices, *_ = check_voxelize(device, cloud, *grid, 1, -1, center_relative=True)
+    assert indices[:, 3].tolist() == list(range(1440))
+    assert_same_bits(features, torch.zeros(1440, 1, 3))
+
+
+def test_center_relative_of_float64_uses_the_float32_grid_widened(device):
+    cloud = cloud_at((0.25, 0.25, 0.25), dtype=torch.float64)
+    features = check_voxelize(
+        device, cloud, [0.1] * 3, [0.0] * 3 + [4.0] * 3, 1, 1, center_relative=True
+    )[0]
+    center = 2.5 * float(np.float32(0.1))
+    assert features[0, 0, 0].item() == 0.25 - center != 0.25 - 2.5 * 0.1
