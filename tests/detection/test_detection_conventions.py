@@ -95,17 +95,3 @@ def test_a_center_convention_selects_and_turns_as_its_library(device, name):
     labels, yaw = CENTER_RULES[name]
     assert out.labels[0, : int(out.count[0])].tolist() == labels
     assert out.boxes[0, 0, 6].item() == pytest.approx(yaw)
-
-
-@pytest.mark.parametrize(
-    ("op", "make"),
-    [
-        ("box_decode", infos.decode_call),
-        ("anchor_decode_nms", infos.anchor_call),
-        ("center_decode_nms", infos.center_call),
-    ],
-)
-def test_an_unknown_convention_is_refused(op, make):
-    words = f"^{op}: convention must be one of 'torchvox', 'openpcdet', .*, got 'pcdet'"
-    with pytest.raises(ValueError, match=words):
-        getattr(torchvox, op)(**make(4), convention="pcdet")

@@ -53,6 +53,7 @@ def test_the_conventions_differ():
 
 @pytest.mark.parametrize("op", CALLS)
 def test_an_unknown_convention_is_refused_by_name(op):
+    """Conventions of all domains are looked up by one function."""
     words = f"{op}: convention must be one of 'torchvox', .*, got 'mmdet'"
     with pytest.raises(ValueError, match=words):
         getattr(torchvox, op)(*CALLS[op][1], convention="mmdet")

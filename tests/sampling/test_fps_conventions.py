@@ -91,21 +91,6 @@ def test_a_convention_picks_what_its_library_picks(device, name):
         assert name in repr(module)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("furthest_point_sample", (cube(10), 2)),
-        ("furthest_point_sample_ragged", (cube(10)[0], *[torch.tensor([0, 10])] * 2, 2)),
-        ("nn.FurthestPointSample", (2,)),
-    ],
-)
-def test_an_unknown_convention_is_refused(name, arguments):
-    *module, function = name.split(".")
-    words = f"^{function}: convention must be one of 'torchvox', 'mmcv', .*, got 'pcdet'"
-    with pytest.raises(ValueError, match=words):
-        getattr(torchvox.nn if module else torchvox, function)(*arguments, convention="pcdet")
-
-
 def clouds_with_ties(cap: int, cases: int):
     rng = np.random.default_rng(cap + cases)
     for n in (1, 2, 3, 5, 37, 100, 700, 1024, 1500):

@@ -21,14 +21,6 @@ def test_a_list_of_sizes_gives_one_prefix_per_level(device):
         assert same(level, ops.furthest_point_sample(points, size))
 
 
-def test_each_level_is_the_sampling_of_the_level_before(device):
-    points = cube(200, batch=2).to(device)
-    levels = torchvox.furthest_point_sample(points, [64, 16])
-    first = torchvox.gather_points(points, levels[0].idx)
-    inner = torchvox.furthest_point_sample(first, 16).idx
-    assert (inner.cpu() == torch.arange(16)).all()
-
-
 def test_random_starts_follow_the_generator_and_stay_inside_the_lengths(device):
     points = cube(500, batch=8).to(device)
 
