@@ -161,3 +161,18 @@ def test_the_portable_kernel_has_the_bits_of_the_cpu(dtype):
         with forced(group_mlp=0):
             on_gpu = torchvox.group_mlp_max(**scene(dtype, widths, k=40, device="cuda"))
         assert_same_bits(on_gpu, torchvox.group_mlp_max(**call))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_tensor_cores_give_the_same_bits_each_run_and_in_a_graph(dtype):
+    call = scene(dtype, (128, 128, 256), m=500, k=64, channels=128, device="cuda")
+    first = torchvox.group_mlp_max(**call)
+    for _ in range(50):
+        assert_same_bits(torchvox.group_mlp_max(**call), first)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = torchvox.group_mlp_max(**call)
+    call["features"].neg_()
+    graph.replay()
+    assert_same_bits(out, torchvox.group_mlp_max(**call))

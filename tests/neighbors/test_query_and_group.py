@@ -18,7 +18,7 @@ def case(n=200, m=30, c=6, seed=0, dtype=torch.float32, coordinates=torch.float3
 
 
 def unfused(points, query, features, radii, ks, use_xyz=True, normalize_xyz=False):
-    """The same from the other ops: a ball query a radius, gathers, torch's arithmetic."""
+    """The same from the other ops: one ball query per radius, gathers, torch's arithmetic."""
     balls = [ops.ball_query(points, query, *ball) for ball in zip(radii, ks, strict=True)]
     idx = torch.cat([ball[1] for ball in balls], -1)
     flat, parts = idx.flatten(1), []

@@ -120,7 +120,7 @@ def test_it_equals_the_plain_net(pad_semantics, legacy, center_axes, channels, d
     inputs, padded = scene(dtype=dtype)
     close([net.eval()(*inputs)], [plain.eval()(*padded)], 2e-5, "evaluation")
     net.train(), plain.train()
-    if dtype == torch.float32:  # the plain net's own rounding is no measure
+    if dtype == torch.float32:  # the plain net rounds too much to compare with
         plain, padded = plain.double(), (padded[0].double(), *padded[1:])
     out, want = net(*inputs), plain(*padded)
     forward, backward = TOLERANCE[dtype]

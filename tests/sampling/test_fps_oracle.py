@@ -72,7 +72,7 @@ CALLS = {
     "a long start set": (lattice(300, side=20, batch=2), 160, {"start_idx": STARTS}),
     "starts in a large cloud": (lattice(9000, side=20, batch=2), 160, {"start_idx": STARTS}),
     "lengths": (SIX, 10, {"lengths": LENGTHS}),
-    "lengths, int32": (SIX, 10, {"lengths": LENGTHS.int()}),
+    "lengths, mmcv": (SIX, 40, {"lengths": LENGTHS.int(), "tie": "mmcv", "exhausted": "repeat"}),
     "counts": (cube(60, batch=6), 20, {"counts": COUNTS}),
     "counts, repeated": (cube(60, batch=6), 20, {"counts": COUNTS, "exhausted": "repeat"}),
     **{f"{d} axes, {order}": (cube(150, d=d, seed=d), 40, {"dist_order": order})
@@ -82,20 +82,17 @@ CALLS = {
     **{f"{d} axes of {dtype}": (cube(300, d=d, seed=6).to(dtype), 40, {})
        for dtype in HALVES for d in (3, 5)},
 }  # fmt: skip
-LARGE = {
-    "many samples": (lattice(16_384, seed=9), 4096, {"tie": "mmcv"}),
-    "more clouds than a grid dimension": (cube(16, seed=2, batch=65_537), 4, {}),
-}
-each_call = pytest.mark.parametrize(
-    "call",
-    [
-        *(pytest.param(call, id=name) for name, call in CALLS.items()),
-        *(pytest.param(call, id=name, marks=SLOW) for name, call in LARGE.items()),
-    ],
-)
+LARGE = [
+    pytest.param((lattice(16_384, seed=9), 4096, {"tie": "mmcv"}), id="many samples", marks=SLOW),
+    pytest.param(
+        (cube(16, seed=2, batch=65_537), 4, {}),
+        id="more clouds than a grid dimension holds",
+        marks=[SLOW, pytest.mark.gpu],
+    ),
+]
 
 
-@each_call
+@pytest.mark.parametrize("call", [*(pytest.param(v, id=k) for k, v in CALLS.items()), *LARGE])
 def test_every_call_has_the_bits_of_the_reference(device, call):
     points, count, options = call
     assert_as_reference(device, points, count, **options)

@@ -37,7 +37,7 @@ def fps(points, s, device="cpu", **options):
         # A start set is emitted as given.
         ((0, 1, 2, 3, 9), 5, {"start_idx": [[2, 2, 0]]}, [2, 2, 0, 4, 1], [INF, INF, INF, 49, 1]),
         ((0, 1, 2, 3, 9), 2, {"start_idx": [[2, 2, 0]]}, [2, 2], [INF, INF]),
-        # A start that is no point becomes the first candidate.
+        # A start that is not a point becomes the first candidate.
         *(((NAN, 1, 2, 4), 2, {"start_idx": [i]}, [1, 3], [INF, 9]) for i in (0, 7, -3)),
         ((NAN, 1, 2, 4), 3, {"start_idx": [[3, 0]]}, [3, 1, 2], [INF, INF, 1]),
         ((NAN, 1, 2, 4), 2, {"start": 4}, [1, 3], [INF, 9]),

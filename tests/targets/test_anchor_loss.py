@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""anchor_loss: what each term holds, what counts for nothing, layouts, gradients."""
+"""anchor_loss: its terms, ignored anchors, layouts, gradients."""
 
 import math
 
@@ -172,7 +172,7 @@ def test_halves_are_computed_in_float32_and_gradients_rounded_once(dtype, device
 
 
 def test_sums_of_several_levels_have_the_bits_of_the_loops(device):
-    """More than 256 blocks of 256 anchors, most of which count for nothing."""
+    """More than 256 blocks of 256 anchors, most of which are ignored."""
     call = loss_call(150, height=111)  # 66,600 anchors
     most = torch.rand(call["assigned"].shape, generator=torch.Generator().manual_seed(2)) < 0.99
     call["assigned"] = torch.where(most, -2, call["assigned"])

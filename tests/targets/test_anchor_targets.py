@@ -48,7 +48,7 @@ EIGHTH = [square(0.0, l=4.0, yaw=torch.pi / 4)]
         # Of equal boxes the first is best and the last forces.
         (SAME, [0.0, 0.4], {}, [0, 0]),
         (SAME, [0.0, 0.4], MMDET, [2, 0]),
-        # What overlaps an ignored box most counts for nothing.
+        # An anchor that overlaps an ignored box most is ignored.
         *(([square(0.0)], [0.0, 0.5, 1.0, 1.9, 4.0], {**mode, "weight": [0.0]}, [-2] * 4 + [-1])
           for mode in EACH_MODE),
         *(([square(0.0), square(1.0)], [0.0, 0.5, 1.0, 1.9, 4.0], {**mode, "weight": [0.0, 1.0]},
