@@ -146,9 +146,3 @@ def test_whole_scans(device, name, tie):
     exhausted = "repeat" if tie == "mmcv" else "distinct"
     idx, dist2 = assert_as_reference(device, points, 96, tie=tie, exhausted=exhausted)
     assert len(set(idx[0].tolist())) == 96 and (dist2[0, 1:] <= dist2[0, :-1]).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SCANS)
-def test_two_thousand_samples(device, name):
-    assert_as_reference(device, scan(name)[None], 2048)

@@ -10,7 +10,7 @@ from operator import xor
 import torch
 from torch import Tensor
 
-from torchvox.reference.filter import mix, voxel_cells, voxel_group, voxel_keys
+from torchvox.reference.filter import frame, mix, voxel_cells, voxel_group, voxel_keys
 from torchvox.reference.voxel_grouping import sample_ranges
 
 __all__ = ["grid_cells", "grid_sample", "serialize", "unique_cells"]
@@ -91,11 +91,11 @@ def _sample_cells(
 ) -> tuple[Tensor, int]:
     """(b, x, y, z) [N, 4] int32, each from its sample's lowest, or -1; points beyond the limit."""
     samples = 1 if batch_offsets is None else len(batch_offsets) - 1
-    bits = (63 - max(samples - 1, 0).bit_length()) // 3
+    bits, lower = frame(-1, None, batch_offsets)
     keys, counts = voxel_keys(
         points, [grid_size] * 3, batch_offsets=batch_offsets, num_valid=num_valid
     )
-    cells = voxel_cells(keys, bits, [-(1 << bits - 1)] * 3)[:, [0, 3, 2, 1]]
+    cells = voxel_cells(keys, bits, lower)[:, [0, 3, 2, 1]]
     for b in range(samples):
         own = cells[:, 0] == b
         if own.any():

@@ -65,7 +65,7 @@ def _decode_anchors(
             chosen = lowest.argmax(-1)
             # -inf is greater than NaN, which never wins
             only_nan = np.isnan(np.take_along_axis(direction, chosen[..., None], -1))[..., 0]
-            chosen = np.where(only_nan, _first_number(direction), chosen)
+            chosen = np.where(only_nan, (~np.isnan(direction)).argmax(-1), chosen)
             chosen = (count - 1 - chosen if flip else chosen).astype(f32)
             period = f32(2 * np.pi / count)
             turned = yaw - f32(offset)
@@ -75,11 +75,6 @@ def _decode_anchors(
         if delta.shape[-1] >= 9:
             columns += [delta[..., -2], delta[..., -1]]
     return np.stack(columns, -1).astype(f32)
-
-
-def _first_number(direction: np.ndarray) -> np.ndarray:
-    """The first bin that is not NaN, 0 without one."""
-    return (~np.isnan(direction)).argmax(-1)
 
 
 @dataclass

@@ -28,7 +28,7 @@ DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64
 KEYED, OUTSIDE, NON_FINITE = range(3)  # columns of the counts of voxel_keys
 
 
-def _frame(
+def frame(
     bits: int, lower: Sequence[int] | None, batch_offsets: Tensor | None
 ) -> tuple[int, list[int]]:
     """bits and lower with their defaults: a sample takes ceil(log2 B) of the 63 bits of a key."""
@@ -83,7 +83,7 @@ def voxel_keys(
     num_valid: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(keys [N] int64, counts [B + 1, 3] int32: keyed, outside, non-finite)."""
-    bits, lower = _frame(bits, lower, batch_offsets)
+    bits, lower = frame(bits, lower, batch_offsets)
     real = np.float64 if points.dtype in (torch.float64, torch.int32) else np.float32
     xyz = points[:, :3].double().numpy().astype(real)  # exact
     size = [real(v) for v in voxel_size]
@@ -228,7 +228,7 @@ def voxel_downsample(
 
     counts [B + 1, 4] int32: rows, points in rows, outside, non-finite.
     """
-    bits, lower = _frame(bits, lower, batch_offsets)
+    bits, lower = frame(bits, lower, batch_offsets)
     keys, counts = voxel_keys(
         points, voxel_size, origin=origin, lower=lower, bits=bits,
         batch_offsets=batch_offsets, num_valid=num_valid,

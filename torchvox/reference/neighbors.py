@@ -153,15 +153,20 @@ def query_and_group(
     dtype = points.dtype if features is None else features.dtype
     parts = []
     if use_xyz:
-        neighbors = to_working(group_points(points, idx))
-        with np.errstate(all="ignore"):
-            relative = neighbors - to_working(query)[:, :, None]
-            if normalize_xyz:
-                relative = to_working(from_working(relative, points.dtype))
-                divisor = np.repeat(np.array(radii, relative.dtype), ks)
-                relative = relative / divisor[:, None]
-        relative = from_working(relative, points.dtype)
-        parts.append(from_working(to_working(relative), dtype))
+        divisor = np.repeat(radii, ks)[:, None] if normalize_xyz else None
+        parts.append(from_working(relative_rows(points, query, idx, divisor), dtype))
     if features is not None:
         parts.append(group_points(features, idx))
     return torch.cat(parts[::-1] if features_first else parts, -1), idx, count
+
+
+def relative_rows(
+    points: Tensor, query: Tensor, idx: Tensor, divisor: np.ndarray | float | None
+) -> np.ndarray:
+    """[B, M, K, D]: neighbor less query, over the divisor; each step rounded to points.dtype."""
+    with np.errstate(all="ignore"):
+        relative = to_working(group_points(points, idx)) - to_working(query)[:, :, None]
+        relative = to_working(from_working(relative, points.dtype))
+        if divisor is None:
+            return relative
+        return to_working(from_working(relative / relative.dtype.type(divisor), points.dtype))

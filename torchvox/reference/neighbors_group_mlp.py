@@ -8,6 +8,7 @@ from torch import Tensor
 from .arithmetic import from_working, to_working
 from .fma import fma
 from .grouping import group_points
+from .neighbors import relative_rows
 
 __all__ = [
     "group_mlp_max",
@@ -34,11 +35,7 @@ def group_mlp_max(
     parts = []
     with np.errstate(all="ignore"):
         if use_xyz:
-            relative = to_working(group_points(points, idx)) - to_working(query)[:, :, None]
-            relative = to_working(from_working(relative, points.dtype))
-            if normalize_radius is not None:
-                relative = relative / relative.dtype.type(normalize_radius)
-                relative = to_working(from_working(relative, points.dtype))
+            relative = relative_rows(points, query, idx, normalize_radius)
             parts.append(relative.astype(wide))
         if features is not None:
             parts.append(to_working(group_points(features, idx)))
