@@ -34,10 +34,9 @@ def noisy(n: int, seed: int = 0) -> np.ndarray:
     return rng.normal(0, 1, n) * 10.0 ** rng.integers(-3, 6, n)
 
 
-large = pytest.mark.slow
 # Lengths of up to four levels of the cascade.
 LENGTHS = [1, 2, 8, 9, 31, 32, 33, 63, 64, 65, 1000, 1023, 1024, 1025, 1056, 2048, 5000,
-           32767, 32768, 32769, 33825, pytest.param(2**20 + 33, marks=large)]  # fmt: skip
+           32767, 32768, 32769, 33825]  # fmt: skip
 
 
 @pytest.mark.one_of("dtype", "reduce")
@@ -67,6 +66,7 @@ def test_hot_voxel_with_a_cap_uses_the_first_points(device, max_points):
         ([BIG] + ([0.0] * 31 + [1.0]) * 31 + [0.0] * 31, BIG),  # sums of blocks, left to right
         (([0.0] * 32 + ([1.0] + [0.0] * 31) * 30 + [BIG] + [0.0] * 31), BIG + 30),
         *(([i % 7 for i in range(n)], sum(i % 7 for i in range(n))) for n in (33, 1025, 40_000)),
+        pytest.param([1.0] * (2**20 + 33), 2.0**20 + 33, marks=pytest.mark.slow),
         ([-0.0, -0.0], 0.0),
     ],
     ids=lambda v: "" if isinstance(v, list) else str(v),
