@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which points count, and in which cell they land: both ends of every axis, all orientations."""
+"""Which points count, and in which cell they land: ends of axes, orientations, samples, padding."""
 
 import numpy as np
 import pytest
 import torch
-from bev_cases import ORIENTATIONS, RANGE, SIZE, assert_all_as_reference, call, polluted
+from bev_cases import (
+    ORIENTATIONS,
+    RANGE,
+    SIZE,
+    assert_all_as_reference,
+    call,
+    cloud,
+    polluted,
+    scan,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +28,9 @@ AXES = [
     (0.0, 100.0, 1024, False),
     (-51.2, 51.2, 512, False),
 ]
+
+
+NON_FINITE = [float("nan"), float("inf"), -float("inf")]
 
 
 def edge_values(lo, hi):
@@ -57,7 +69,7 @@ def test_both_ends_and_their_neighbors(device, lo, hi, n, escapes, axis):
         *((k, RANGE[k + 3], [0, 0, 1, 0]) for k in range(3)),
         *((k, np.nextafter(np.float32(RANGE[k]), np.float32(-9)), [0, 0, 1, 0]) for k in range(3)),
         (0, 1e30, [0, 0, 1, 0]),
-        (1, float("nan"), [0, 0, 0, 1]),
+        *((k, value, [0, 0, 0, 1]) for k in range(3) for value in NON_FINITE),
     ],
 )
 def test_where_one_point_is_counted(device, axis, value, expected):
@@ -80,45 +92,6 @@ def test_the_corner_cells(device, corner, orientation):
     assert height.shape == ((1, 32, 20) if orientation == "image" else (1, 20, 32))
 
 
-def test_orientations_are_flips_of_each_other(device):
-    grid, _, counts = assert_all_as_reference(device, polluted())
-    image, _, counts_image = assert_all_as_reference(device, polluted(), orientation="image")
-    north_up, _, _ = assert_all_as_reference(device, polluted(), orientation="north_up")
-    assert torch.equal(image, grid.flip(1, 2).transpose(1, 2))
-    assert torch.equal(north_up, grid.flip(1))
-    assert torch.equal(counts, counts_image)
-
-
-def test_nonfinite_points_are_counted_apart(device):
-    points = torch.full((12, 4), 0.5)
-    values = [float("nan"), float("inf"), -float("inf")]
-    for k in range(9):
-        points[k, k // 3] = values[k % 3]
-    points[9, 3] = float("nan")  # the intensity may be anything
-    points[10, 0] = 1e30
-    _, _, counts = assert_all_as_reference(device, points)
-    assert counts.tolist() == [[1, 2, 1, 9]] * 2
-
-
-def test_the_resolution_follows_from_the_size(device):
-    # (0.3 - 0) / 3 in fp32 is not fp32(0.1); 0.2 then falls into cell 1 or 2 by division only.
-    bounds = [0.0, 0.0, 0.0, 0.3, 0.3, 1.0]
-    x = np.linspace(0, 0.3, 400, dtype=np.float32)
-    points = torch.from_numpy(np.stack([x, x[::-1], np.full_like(x, 0.5)], 1).copy())
-    for n in (1, 3, 7, 30):
-        assert_all_as_reference(device, points, bounds, [n, n])
-
-
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e-2])
-def test_quantized_coordinates_on_cell_faces(device, scale):
-    rng = np.random.default_rng(1)
-    xyz = np.round(rng.uniform(-6, 6, (4000, 3)) / scale) * scale
-    xyz[:, 2] *= 0.3
-    points = torch.from_numpy(xyz.astype(np.float32))
-    for size in ([16, 12], [160, 120], [1600, 1200]):
-        assert_all_as_reference(device, points, size=size)
-
-
 @pytest.mark.parametrize("shift", [0.0, 1e4, -3e5])
 def test_float64_points_use_the_float32_grid_widened(device, shift):
     bounds = [v + shift for v in RANGE]
@@ -126,14 +99,6 @@ def test_float64_points_use_the_float32_grid_widened(device, shift):
     points[:, :3] += shift + 1e-9
     _, _, counts = assert_all_as_reference(device, points, bounds)
     assert counts[0, 1] > 500
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_points_are_the_upcast_cloud(device, dtype):
-    points = polluted().to(dtype)
-    half = assert_all_as_reference(device, points)
-    full = assert_all_as_reference(device, points.float())
-    assert all(torch.equal(a, b) for a, b in zip(half, full, strict=True))
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -148,3 +113,62 @@ def test_any_small_cloud_in_any_grid(device, data):
     rows = data.draw(st.lists(st.tuples(*[values] * 4), max_size=12), "rows")
     points = torch.tensor(rows, dtype=torch.float32).reshape(-1, 4)
     assert_all_as_reference(device, points, [*lo, *hi], list(size), orientation="image")
+
+
+@pytest.mark.parametrize("name", ["hdl64", "kitti", "nuscenes"])
+@pytest.mark.parametrize("orientation", ["grid", "image"])
+def test_real_scans(device, name, orientation):
+    points = scan(name)
+    bounds = [-50.0, -50.0, -3.0, 50.0, 50.0, 2.0]
+    _, _, counts = assert_all_as_reference(
+        device, points, bounds, [512, 512], orientation=orientation
+    )
+    assert counts[0, 1:].sum() == len(points) and counts[0, 1] > 0.8 * len(points)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "valid", "lengths"),
+    [
+        ([0, 0, 500, 501, 501, 900, 900], None, [0, 500, 1, 0, 399, 0]),
+        ([200, 500, 700], None, [300, 200]),  # rows outside all blocks are padding
+        *(([0, 300, 1000], v, n) for v, n in {
+            (0, 0): [0, 0], (1, 0): [1, 0], (300, 700): [300, 700], (10**6, -5): [300, 0],
+            (299, 1): [299, 1],
+        }.items()),
+        (None, 600, [600]),
+        (None, [600], [600]),
+        ([0, 10**10], None, [1000]),
+        ([-5, 20, 2**40], None, [20, 980]),
+        ([-(2**40), 0, 50], None, [0, 50]),
+        ([0], None, []),
+        ([40, 10, 60, -3], None, None),  # in disorder: the values are unspecified
+    ],
+)  # fmt: skip
+def test_offsets_and_counts_are_clamped_to_the_cloud(device, offsets, valid, lengths):
+    points, given = polluted(1000), {"batch_offsets": offsets, "num_valid": valid}
+    given = {k: torch.tensor(v) for k, v in given.items() if v is not None}
+    if lengths is None:
+        _, top, _ = call(device, "bev_max_height_with_index", points, RANGE, SIZE, **given)
+        assert top.shape == (3, 20, 32) and top.min() >= -1 and top.max() < 1000
+        return
+    _, top, counts = assert_all_as_reference(device, points, **given)
+    assert counts[1:, 1:].sum(1).tolist() == lengths
+    for b, length in enumerate(lengths):
+        first = min(max((offsets or [0])[b], 0), 1000)
+        rows = top[b][top[b] >= 0]
+        assert len(rows) == 0 or (rows.min() >= first and rows.max() < first + length)
+
+
+def test_nan_padding_only_shows_in_the_counts(device):
+    points = cloud(500)
+    padded = torch.cat([points, torch.full((77, 4), float("nan"))])
+    plain = assert_all_as_reference(device, points)
+    with_nan = assert_all_as_reference(device, padded)
+    assert torch.equal(plain[0], with_nan[0]) and torch.equal(plain[1], with_nan[1])
+    assert (with_nan[2] - plain[2]).tolist() == [[0, 0, 0, 77]] * 2
+
+
+def test_many_samples(device):
+    assert_all_as_reference(
+        device, cloud(3000), size=[4, 3], batch_offsets=torch.arange(0, 3001, 3)
+    )

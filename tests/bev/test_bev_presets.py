@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The presets are the published encodings, recomputed here with plain NumPy."""
+"""What Python adds to the rasters: the map from pixels to meters, and published encodings."""
 
 import math
 
-import numpy as np
 import pytest
 import torch
-from bev_cases import assert_as_reference, call, scan
+from bev_cases import ORIENTATIONS, RANGE, SIZE, call
 
 import torchvox
+from torchvox.reference import bev as reference
 
 NAMES = {
     "mv3d": (704, 800, 8),
@@ -17,84 +17,33 @@ NAMES = {
     "birdnet": (700, 700, 3),
     "second": (400, 352, 12),
 }
-SLOWEST = ("pixor", "hdl64")  # for the reference
 
 
-def street(n=4000, seed=0):
-    """Points ahead of the car, clustered so that cells hold several of them."""
-    rng = np.random.default_rng(seed)
-    centers = rng.uniform([0, -20, -2.5], [50, 20, 1.5], (150, 3))
-    xyz = centers[rng.integers(0, 150, n)] + rng.normal(size=(n, 3)) * 0.15
-    return torch.from_numpy(np.hstack([xyz, rng.random((n, 1))]).astype(np.float32))
-
-
-def cells(points, bounds, size):
-    """(ix, iy) -> [n, 4] points, in input order; the rule of the contract in float32."""
-    lo, hi = np.float32(bounds[:3]), np.float32(bounds[3:])
-    res = (hi[:2] - lo[:2]) / np.float32(size)
-    grouped = {}
-    for p in points.numpy():
-        if (lo <= p[:3]).all() and (p[:3] < hi).all():
-            ix, iy = np.floor((p[:2] - lo[:2]) / res)
-            if ix < size[0] and iy < size[1]:
-                grouped.setdefault((int(ix), int(iy)), []).append(p)
-    return {cell: np.array(members) for cell, members in grouped.items()}
-
-
-def top(p):
-    return p[p[:, 2].argmax()]
-
-
-def slice_values(p, z0, z1, k, value):
-    dz = np.float32((np.float32(z1) - np.float32(z0)) / np.float32(k))
-    which = np.minimum(np.floor((p[:, 2] - np.float32(z0)) / dz), k - 1)
-    return [value(p[which == j]) if (which == j).any() else 0.0 for j in range(k)]
-
-
-def mean(v):
-    return np.float32(v.astype(np.float64).mean())
-
-
-def density(n):
-    return min(1.0, math.log(n + 1) / math.log(64))
-
-
-def highest(p):
-    return p[:, 2].max()
-
-
-PIXELS = {  # what each published network sees in a cell
-    "mv3d": lambda p: [*slice_values(p, -2.0, 0.4, 6, highest), top(p)[3], density(len(p))],
-    "complex_yolo": lambda p: [density(len(p)), (highest(p) + 2.73) / 4.0, top(p)[3]],
-    "pixor": lambda p: [*slice_values(p, -2.5, 1.0, 35, lambda _: 1.0), mean(p[:, 3])],
-    "birdnet": lambda p: [highest(p), mean(p[:, 3]), len(p)],
-    "second": lambda p: [*slice_values(p, -3.0, 1.0, 10, highest), top(p)[3], len(p)],
+# One cell of three points, by height and intensity, and what each published network sees in it.
+CELL = torch.tensor([[10.03, 5.02, z, i] for z, i in ((-1.45, 0.2), (0.07, 0.4), (-0.93, 0.9))])
+DENSITY = math.log(4) / math.log(64)
+PIXELS = {
+    "mv3d": [0, -1.45, -0.93, 0, 0, 0.07, 0.4, DENSITY],  # slices of 0.4 m from -2 m
+    "complex_yolo": [DENSITY, (0.07 + 2.73) / 4.0, 0.4],
+    "pixor": [*(float(i in (10, 15, 25)) for i in range(35)), 0.5],  # of 0.1 m from -2.5 m
+    "birdnet": [0.07, 0.5, 3],
+    "second": [0, 0, 0, -1.45, 0, -0.93, 0, 0.07, 0, 0, 0.4, 3],  # of 0.4 m from -3 m
 }
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pixels_against_numpy(device, name):
+def test_pixels_by_hand(device, name):
     preset = torchvox.bev_preset(name)
-    points = street()
-    (image,), _ = call(device, "bev_rasterize", points, **preset)
-    expected = np.zeros_like(image.numpy())
-    assert expected.shape == (NAMES[name][2], *NAMES[name][:2])
+    (image,), _ = call(device, "bev_rasterize", CELL, **preset)
+    assert image.shape == (NAMES[name][2], *NAMES[name][:2])
+    lower, upper = preset["point_cloud_range"][:2], preset["point_cloud_range"][3:5]
+    share = [(v - a) / (b - a) for v, a, b in zip((10.03, 5.02), lower, upper, strict=True)]
+    ix, iy = (int(s * n) for s, n in zip(share, preset["size"], strict=True))
     nx, ny = preset["size"]
-    for (ix, iy), members in cells(points, preset["point_cloud_range"], preset["size"]).items():
-        forward_up = preset["orientation"] == "image"
-        row, col = (nx - 1 - ix, ny - 1 - iy) if forward_up else (iy, ix)
-        expected[:, row, col] = PIXELS[name](members)
-    np.testing.assert_allclose(image.numpy(), expected, rtol=2e-6, atol=2e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "data"), [(n, d) for n in NAMES for d in ("kitti", "hdl64") if (n, d) != SLOWEST]
-)
-def test_real_scans(device, name, data):
-    _, counts = assert_as_reference(
-        device, "bev_rasterize", scan(data), **torchvox.bev_preset(name)
-    )
-    assert counts[0, 0] > 1000 and counts[0, 1:].sum() == len(scan(data))
+    row, col = (nx - 1 - ix, ny - 1 - iy) if preset["orientation"] == "image" else (iy, ix)
+    expected = torch.zeros_like(image)
+    expected[:, row, col] = torch.tensor(PIXELS[name])
+    torch.testing.assert_close(image, expected)
 
 
 def test_a_preset_is_a_fresh_dictionary():
@@ -116,3 +65,51 @@ def test_a_point_at_each_corner_stays_in_its_corner(device):
     points = torch.tensor([[0.01, -39.99, 0, 1], [70.39, 39.99, 0, 1]])
     (image,), _ = call(device, "bev_rasterize", points, **preset)
     assert image[7].nonzero().tolist() == [[0, 0], [703, 799]]
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_every_pixel_center_lands_in_its_pixel(device, orientation):
+    rows, cols = (32, 20) if orientation == "image" else (20, 32)
+    affine = torchvox.bev_affine(RANGE, SIZE, orientation=orientation)
+    row, col = torch.meshgrid(torch.arange(rows), torch.arange(cols), indexing="ij")
+    pixel = torch.stack([col, row, torch.ones_like(row)], -1).reshape(-1, 3).double()
+    meters = pixel @ affine.T
+    points = torch.cat([meters[:, :2], torch.zeros(len(meters), 1)], 1).float()
+    _, top, _ = call(
+        device, "bev_max_height_with_index", points, RANGE, SIZE, orientation=orientation
+    )
+    assert torch.equal(top.flatten(), torch.arange(rows * cols, dtype=torch.int32))
+
+
+def test_grid_is_the_default():
+    exact = float(torch.tensor(12.0) / torch.tensor(20.0))  # 0.6, divided in float32
+    expected = [[0.5, 0, -7.75], [0, exact, -5.7], [0, 0, 1]]
+    torch.testing.assert_close(torchvox.bev_affine(RANGE, SIZE), torch.tensor(expected).double())
+
+
+@pytest.mark.parametrize(
+    ("orientation", "matrix"),
+    [
+        ("grid", [[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]]),
+        ("image", [[0, -1, 2.5], [-1, 0, 1.5], [0, 0, 1]]),
+        ("north_up", [[1, 0, 0.5], [0, -1, 1.5], [0, 0, 1]]),
+    ],
+)
+def test_matrices_of_cells_of_a_meter(orientation, matrix):
+    for function in (torchvox.bev_affine, reference.bev_affine):
+        affine = function([0.0, 0.0, -1.0, 3.0, 2.0, 3.0], [3, 2], orientation=orientation)
+        assert affine.dtype == torch.float64 and affine.tolist() == matrix
+
+
+BAD = {
+    "point_cloud_range": [RANGE[:5], [*RANGE[:3], -8.0, 6.0, 2.0]],
+    "size": [[32, 0], [32]],
+    "orientation": ["up"],
+}
+
+
+@pytest.mark.parametrize(("argument", "value"), [(a, v) for a in BAD for v in BAD[a]])
+def test_wrong_arguments_are_refused(argument, value):
+    call = {"point_cloud_range": RANGE, "size": SIZE, argument: value}
+    with pytest.raises(ValueError, match=rf"^bev_affine: {argument} must .*got"):
+        torchvox.bev_affine(**call)

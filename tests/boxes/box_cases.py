@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Boxes for the tests, and what overlaps should be: polygons clipped in float64."""
 
+import cmath
 import json
 import math
 
@@ -36,11 +37,8 @@ def exact_iou(a: Tensor, b: Tensor, volume: bool = False) -> np.ndarray:
 
 
 def _iou(a: list[float], b: list[float], volume: bool) -> float:
-    near = [
-        b[0] - a[0],
-        b[1] - a[1],
-        *b[2:],
-    ]  # float64 loses nothing here, at the origin or far off
+    # float64 loses nothing in these differences, at the origin or far away
+    near = [b[0] - a[0], b[1] - a[1], *b[2:]]
     shared = _shared_area(_corners([0.0, 0.0, *a[2:]]), _corners(near))
     size_a, size_b = a[3] * a[4], b[3] * b[4]
     if volume:
@@ -50,27 +48,29 @@ def _iou(a: list[float], b: list[float], volume: bool) -> float:
     return shared / (size_a + size_b - shared)
 
 
-def _corners(b: list[float]) -> list[tuple[float, float]]:
-    c, s = math.cos(b[6]), math.sin(b[6])
-    halves = [(i * b[3] / 2, j * b[4] / 2) for i, j in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
-    return [(b[0] + x * c - y * s, b[1] + x * s + y * c) for x, y in halves]
+def _corners(b: list[float]) -> list[complex]:
+    """Counterclockwise, as x + iy."""
+    halves = [complex(i * b[3], j * b[4]) / 2 for i, j in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
+    return [complex(b[0], b[1]) + half * cmath.rect(1, b[6]) for half in halves]
 
 
-def _shared_area(polygon, window) -> float:
+def _cross(u: complex, v: complex) -> float:
+    return u.real * v.imag - u.imag * v.real
+
+
+def _shared_area(polygon: list[complex], window: list[complex]) -> float:
     """Sutherland and Hodgman 1974."""
-    for (ax, ay), (bx, by) in zip(window, window[1:] + window[:1], strict=True):
-        sides = [(bx - ax) * (y - ay) - (by - ay) * (x - ax) for x, y in polygon]
+    for begin, end in zip(window, window[1:] + window[:1], strict=True):
+        sides = [_cross(end - begin, p - begin) for p in polygon]
         clipped = []
-        for i, ((px, py), side) in enumerate(zip(polygon, sides, strict=True)):
-            (qx, qy), other = polygon[(i + 1) % len(polygon)], sides[(i + 1) % len(polygon)]
+        for i, (p, side) in enumerate(zip(polygon, sides, strict=True)):
+            q, other = polygon[(i + 1) % len(polygon)], sides[(i + 1) % len(polygon)]
             if side >= 0:
-                clipped.append((px, py))
+                clipped.append(p)
             if (side >= 0) != (other >= 0):
-                t = side / (side - other)
-                clipped.append((px + t * (qx - px), py + t * (qy - py)))
+                clipped.append(p + side / (side - other) * (q - p))
         polygon = clipped
-    after = polygon[1:] + polygon[:1]
-    return sum(x * v - y * u for (x, y), (u, v) in zip(polygon, after, strict=True)) / 2
+    return sum(_cross(p, q) for p, q in zip(polygon, polygon[1:] + polygon[:1], strict=True)) / 2
 
 
 def kitti_cars() -> tuple[Tensor, Tensor]:
@@ -81,10 +81,10 @@ def kitti_cars() -> tuple[Tensor, Tensor]:
     labels = json.loads(path.read_text())
     to_lidar = np.linalg.inv(np.array(labels["lidar2cam"]))
     cars = []
-    for found in labels["objects"]:
-        if found["type"] != "Car":
+    for label in labels["objects"]:
+        if label["type"] != "Car":
             continue
-        x, y, z, l, h, w, ry = found["box3d_cam"]  # noqa: E741
+        x, y, z, l, h, w, ry = label["box3d_cam"]  # noqa: E741
         bottom = to_lidar @ np.array([x, y, z, 1])
         cars.append([*bottom[:2], bottom[2] + h / 2, l, w, h, -ry - math.pi / 2])
     return real_scan("lidar/kitti_000008.bin", 4), torch.tensor(cars, dtype=torch.float64)

@@ -64,31 +64,28 @@ def test_a_box_without_area_meets_nothing(device):
     assert torchvox.place_boxes(boxes, candidates, group).tolist() == [[0, 0, 0]]
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_any_scene_is_filled_as_the_loops_do(data):
-    boxes, count, tries = (data.draw(st.integers(*ends)) for ends in ((0, 4), (0, 9), (0, 4)))
+def boxes_on_a_lattice(g: torch.Generator, *shape: int) -> torch.Tensor:
+    boxes = torch.ones(*shape, 8)
+    for column, values in ((0, range(9)), (1, range(3)), (3, (1, 2, 0)), (6, (0.0, 0.6))):
+        chosen = torch.randint(len(values), shape, generator=g)
+        boxes[..., column] = torch.tensor(values).float()[chosen]
+    return boxes
 
-    def lattice(*shape: int) -> torch.Tensor:
-        size = torch.Size(shape).numel()
-        out = torch.ones(size, 8)
-        for column, values in ((0, range(9)), (1, range(3)), (3, [1.0, 2.0, 0.0]), (6, [0.0, 0.6])):
-            drawn = st.lists(st.sampled_from(list(values)), min_size=size, max_size=size)
-            out[:, column] = torch.tensor(data.draw(drawn), dtype=torch.float32)
-        return out.reshape(*shape, 8)
 
-    def integers(low: int, high: int, *shape: int) -> torch.Tensor:
-        size = torch.Size(shape).numel()
-        drawn = st.lists(st.integers(low, high), min_size=size, max_size=size)
-        return torch.tensor(data.draw(drawn), dtype=torch.int64).reshape(shape)
-
+@settings(max_examples=300)
+@given(
+    *(st.integers(0, most) for most in (4, 9, 4)), st.sampled_from(["both", "greedy"]),
+    st.integers(0, 2**30),
+)  # fmt: skip
+def test_any_scene_is_filled_as_the_loops_do(boxes, count, tries, mode, seed):
+    g = torch.Generator().manual_seed(seed)
     call = {
-        "boxes": lattice(2, boxes),
-        "candidates": lattice(2, count, tries),
-        "group": integers(-1, 4, 2, count),
-        "lengths": integers(-1, 6, 2),
-        "mode": data.draw(st.sampled_from(["both", "greedy"])),
-        "replaces": integers(-2, 5, 2, count),
+        "boxes": boxes_on_a_lattice(g, 2, boxes),
+        "candidates": boxes_on_a_lattice(g, 2, count, tries),
+        "group": torch.randint(-1, 5, (2, count), generator=g),
+        "lengths": torch.randint(-1, 7, (2,), generator=g),
+        "mode": mode,
+        "replaces": torch.randint(-2, 6, (2, count), generator=g),
     }
     check_op("place_boxes", "cpu", **call)
 

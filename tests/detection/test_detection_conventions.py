@@ -38,21 +38,19 @@ CENTER_RULES = {
     "det3d": ([1, 3], math.pi / 2),
 }
 each_anchor_convention = pytest.mark.parametrize("name", ANCHORS)
-each_center_convention = pytest.mark.parametrize("name", CENTERS)
 
 
-@each_anchor_convention
-def test_an_anchor_convention_is_the_op_with_its_options(device, name):
-    call = on(device, infos.anchor_call(40))
-    found = torchvox.anchor_decode_nms(**call, convention=name)
-    assert_same_bits(tuple(found), ops.anchor_decode_nms(**call, **ANCHORS[name]))
-
-
-@each_center_convention
-def test_a_center_convention_is_the_op_with_its_options(device, name):
-    call = on(device, infos.center_call(40))
-    found = torchvox.center_decode_nms(**call, convention=name)
-    assert_same_bits(tuple(found), ops.center_decode_nms(**call, **CENTERS[name]))
+@pytest.mark.parametrize(
+    ("op", "make", "name", "options"),
+    [
+        *(("anchor_decode_nms", infos.anchor_call, *item) for item in ANCHORS.items()),
+        *(("center_decode_nms", infos.center_call, *item) for item in CENTERS.items()),
+    ],
+)
+def test_a_convention_is_the_op_with_its_options(device, op, make, name, options):
+    call = on(device, make(40))
+    expected = getattr(ops, op)(**call, **options)
+    assert_same_bits(tuple(getattr(torchvox, op)(**call, convention=name)), expected)
 
 
 @each_anchor_convention
@@ -85,7 +83,7 @@ def test_an_anchor_convention_turns_boxes_as_its_library(device, name):
     torch.testing.assert_close(boxes[:, 6].cpu(), turned + number * math.pi)
 
 
-@each_center_convention
+@pytest.mark.parametrize("name", CENTERS)
 def test_a_center_convention_selects_and_turns_as_its_library(device, name):
     call = center_maps(1, 2, 2)
     call["heatmap"][0][0, :, 0, 0] = torch.tensor([1.0, 2.0])
@@ -97,15 +95,3 @@ def test_a_center_convention_selects_and_turns_as_its_library(device, name):
     labels, yaw = CENTER_RULES[name]
     assert out.labels[0, : int(out.count[0])].tolist() == labels
     assert out.boxes[0, 0, 6].item() == pytest.approx(yaw)
-
-
-@pytest.mark.parametrize("name", ["pcdet", ""])
-def test_an_unknown_convention_is_refused(name):
-    for op, call in (
-        ("box_decode", infos.decode_call(4)),
-        ("anchor_decode_nms", infos.anchor_call(4)),
-        ("center_decode_nms", infos.center_call(4)),
-    ):
-        words = f"^{op}: convention must be one of 'torchvox', 'openpcdet', .*, got {name!r}"
-        with pytest.raises(ValueError, match=words):
-            getattr(torchvox, op)(**call, convention=name)

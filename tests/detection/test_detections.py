@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import assert_same_bits
 from op_infos import detection as infos
+from op_infos.op_info import on
 from torch import Tensor
 
 import torchvox
@@ -44,53 +44,68 @@ def anchor_call(logits: Tensor, **options) -> dict:
 
 
 def detect(device: str, call: dict) -> torchvox.ops.Detections:
-    moved = {
-        k: [t.to(device) for t in v]
-        if isinstance(v, list) and v and isinstance(v[0], Tensor)
-        else v
-        for k, v in call.items()
-    }
     op = ops.anchor_decode_nms if "cls" in call else ops.center_decode_nms
-    return torchvox.ops.Detections(*(t.cpu() for t in op(**moved)))
+    return torchvox.ops.Detections(*(t.cpu() for t in op(**on(device, call))))
 
 
 def quiet(*shape: int) -> Tensor:
     return torch.full(shape, -9.0)
 
 
-def numbers(out: torchvox.ops.Detections) -> list[int]:
-    """Which anchors of far_anchors the rows are."""
-    return (out.boxes[0, : int(out.count[0]), 0] / 10).round().int().tolist()
+def boxes_x(out: torchvox.ops.Detections) -> list[int]:
+    """x of the boxes: ten times the number of an anchor of far_anchors."""
+    return out.boxes[0, : int(out.count[0]), 0].round().int().tolist()
 
 
-def test_ties_go_to_the_lower_place_and_the_best_come_first(device):
-    logits = quiet(4, 3, 2, 1)
-    logits.view(-1)[[20, 3, 11, 7]] = torch.tensor([1.0, 1.0, 2.0, 1.0])
-    out = detect(device, anchor_call(logits))
-    assert numbers(out) == [11, 3, 7, 20]
-    out = detect(device, anchor_call(logits, pre=3))
-    assert numbers(out) == [11, 3, 7] and out.overflow.tolist() == [1]
+MANY = {"pre": 700, "post": 700}
+SHARED = {"group": "class", "shared_pre": True, "global_post": True, "pre": 2}
+LABELED = {"x": [0, 0], "group": "class", "post": 2, "class_labels": [7, 4]}
+CIRCLES = {"x": [0, 2, 0, 2], "group": "class", "nms": "circle", "nms_threshold": [4.0, 3.9]}
 
 
-def test_ties_of_a_whole_map_go_to_the_lowest_numbers(device):
-    out = detect(device, anchor_call(torch.zeros(100, 50, 4, 1), pre=700, post=700))
-    assert numbers(out) == list(range(700)) and out.overflow.tolist() == [20_000 - 700]
-
-
-def test_saturated_scores_are_ties_of_one_label_each(device):
-    logits = quiet(1, 3, 1, 2) * 0 + 30
-    logits[0, 0, 0, 1] = 40.0
-    logits[0, 2, 0, 0] = 50.0
-    out = detect(device, anchor_call(logits))
-    assert numbers(out) == [0, 1, 2] and out.labels[0, :3].tolist() == [1, 0, 0]
-    assert out.scores[0, :4].tolist() == [1, 1, 1, 0]
-
-
-@pytest.mark.parametrize(("closed", "count"), [(True, 3), (False, 1)])
-def test_a_score_at_the_threshold_passes_when_closed(closed, count, device):
-    logits = quiet(1, 4, 1, 1)
-    logits.view(-1)[:3] = torch.tensor([0.0, 1e-3, 0.0])  # sigmoid(0) is 0.5
-    assert detect(device, anchor_call(logits, closed=closed)).count.tolist() == [count]
+@pytest.mark.parametrize(
+    ("shape", "logits", "options", "xs", "labels", "overflow"),
+    [
+        # The best come first, of ties the lower places.
+        ((4, 3, 2, 1), {20: 1, 3: 1, 11: 2, 7: 1}, {}, [110, 30, 70, 200], [0] * 4, 0),
+        ((4, 3, 2, 1), {20: 1, 3: 1, 11: 2, 7: 1}, {"pre": 3}, [110, 30, 70], [0] * 3, 1),
+        ((100, 50, 4, 1), dict.fromkeys(range(20_000), 0), MANY, [*range(0, 7000, 10)], [0] * 700,
+         20_000 - 700),
+        # Saturated scores are ties, with one label each.
+        ((1, 3, 1, 2), dict.fromkeys(range(6), 30) | {1: 40, 4: 50}, {}, [0, 10, 20], [1, 0, 0], 0),
+        # A score at the threshold, sigmoid(0) = 0.5, passes when closed.
+        ((1, 4, 1, 1), {0: 0, 1: 1e-3, 2: 0}, {"closed": True}, [10, 0, 20], [0] * 3, 0),
+        ((1, 4, 1, 1), {0: 0, 1: 1e-3, 2: 0}, {"closed": False}, [10], [0], 0),
+        # Of one candidate too many the worst is dropped.
+        ((1, 3, 1, 1), {0: 1, 1: 3, 2: 2}, {"pre": 2}, [10, 20], [0, 0], 1),
+        # A greedy chain keeps what only a suppressed box overlaps: boxes of 3.9 m.
+        ((1, 3, 1, 1), {0: 3, 1: 2, 2: 1}, {"x": [0, 2, 4], "nms_threshold": [0.2]}, [0, 4],
+         [0, 0], 0),
+        # Classes are apart, and a box may appear once per class.
+        ((1, 2, 1, 2), {0: 1, 1: 2, 3: 3}, LABELED, [0, 0], [7, 4], 0),
+        ((1, 2, 1, 2), {0: 1, 1: 2, 3: 3}, {**LABELED, "global_post": True}, [0, 0], [4, 7], 0),
+        # A shared selection takes boxes and then their classes.
+        ((1, 3, 1, 2), {0: 1, 1: 3, 2: 2, 5: 1.5}, SHARED, [0, 10, 0], [1, 0, 0], 1),
+        # Thresholds of circles are squared, and one per group.
+        ((1, 4, 1, 2), {0: KEPT, 2: KEPT, 5: KEPT, 7: KEPT}, CIRCLES, [0, 0, 2], [0, 1, 1], 0),
+    ],
+)  # fmt: skip
+def test_rows_by_hand(device, shape, logits, options, xs, labels, overflow):
+    """shape [H, W, A, C]; options["x"]: where the anchors are."""
+    cls, options = quiet(*shape), dict(options)
+    cls.view(-1)[list(logits)] = torch.tensor([float(v) for v in logits.values()])
+    places = options.pop("x", None)
+    call = anchor_call(cls, **options)
+    if places:
+        call["anchors"][0][0, :, 0, 0] = torch.tensor(places).float()
+    out = detect(device, call)
+    rows = int(out.count[0])
+    assert boxes_x(out) == xs and out.labels[0, :rows].tolist() == labels
+    assert out.overflow.tolist() == [overflow]
+    assert options.get("group") or (out.scores[0, :rows].diff() <= 0).all()
+    # Rows past the count are filled.
+    assert (out.labels[0, rows:] == -1).all() and (out.scores[0, rows:] == 0).all()
+    assert (out.boxes[0, rows:] == 0).all()
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -103,13 +118,9 @@ def test_thresholds_of_subnormal_scores_are_exact(threshold, closed, device):
     assert detect(device, call).count.tolist() == [expected]
 
 
-def test_rows_past_the_count_are_filled(device):
-    logits = quiet(1, 4, 1, 1)
-    logits.view(-1)[2] = KEPT
-    out = detect(device, anchor_call(logits, post=3))
-    assert out.count.tolist() == [1] and out.labels.tolist() == [[0, -1, -1]]
-    assert out.scores[0, 0].item() == pytest.approx(0.9) and (out.scores[0, 1:] == 0).all()
-    assert (out.boxes[0, 1:] == 0).all()
+def test_a_score_is_the_sigmoid_of_its_logit(device):
+    out = detect(device, anchor_call(quiet(1, 1, 1, 1) * 0 + KEPT))
+    assert out.scores[0, 0].item() == pytest.approx(0.9)
 
 
 def test_logits_and_boxes_that_are_not_finite_are_dropped(device):
@@ -121,7 +132,7 @@ def test_logits_and_boxes_that_are_not_finite_are_dropped(device):
     call["box"][0][0, 3, 0, 2] = 100.0  # exp overflows
     call["box"][0][0, 6, 0, 3] = float("nan")
     out = detect(device, call)
-    assert numbers(out) == [4, 5, 0] and out.labels[0, :3].tolist() == [0, 0, 1]
+    assert boxes_x(out) == [40, 50, 0] and out.labels[0, :3].tolist() == [0, 0, 1]
     assert out.overflow.tolist() == [0]
 
 
@@ -134,32 +145,6 @@ def test_boxes_without_area_stay_and_suppress_nothing(device):
     assert detect(device, call).count.tolist() == [2]
 
 
-def test_classes_are_apart_and_a_box_may_appear_once_a_class(device):
-    logits = quiet(1, 2, 1, 2)
-    logits[0, 0, 0], logits[0, 1, 0, 1] = torch.tensor([1.0, 2.0]), 3.0
-    call = anchor_call(logits, group="class", post=2, class_labels=[7, 4])
-    call["anchors"][0][..., 0] = 0.0  # all at one place
-    out = detect(device, call)
-    assert out.count.tolist() == [2] and out.labels.tolist() == [[7, 4, -1, -1]]
-    out = detect(device, {**call, "global_post": True})
-    assert out.labels.tolist() == [[4, 7]] and out.scores[0, 0] > out.scores[0, 1]
-
-
-def test_a_shared_selection_takes_boxes_and_then_their_classes(device):
-    logits = quiet(1, 3, 1, 2)
-    logits[0, :, 0] = torch.tensor([[1.0, 3.0], [2.0, -9.0], [-9.0, 1.5]])
-    call = anchor_call(logits, group="class", shared_pre=True, global_post=True, pre=2)
-    out = detect(device, call)
-    assert numbers(out) == [0, 1, 0] and out.labels[0, :3].tolist() == [1, 0, 0]
-    assert out.overflow.tolist() == [1]
-
-
-def test_of_one_candidate_too_many_the_worst_is_dropped(device):
-    logits = torch.tensor([1.0, 3.0, 2.0]).reshape(1, 3, 1, 1)
-    out = detect(device, anchor_call(logits, pre=2))
-    assert numbers(out) == [1, 2] and out.overflow.tolist() == [1]
-
-
 def test_a_shared_selection_reads_each_head_within_its_own_classes(device):
     """The map of the first head goes on with channels of somebody else, all of them high."""
     call, second = anchor_call(quiet(1, 2, 1, 1) * 0 + 2), anchor_call(quiet(1, 2, 1, 1) * 0 + 3)
@@ -168,22 +153,6 @@ def test_a_shared_selection_reads_each_head_within_its_own_classes(device):
     out = detect(device, {**call, "group": "class", "shared_pre": True, "nms_threshold": [1.0]})
     assert out.count.tolist() == [4] and out.labels[0, :4].tolist() == [0, 0, 1, 1]
     assert (out.scores[0, 2:4] > 0.95).all()
-
-
-def test_a_greedy_chain_keeps_what_only_a_suppressed_box_overlaps(device):
-    logits = torch.tensor([3.0, 2.0, 1.0]).reshape(1, 3, 1, 1)
-    call = anchor_call(logits, nms_threshold=[0.2])
-    call["anchors"][0][0, :, 0, 0] = torch.tensor([0.0, 2.0, 4.0])  # of 3.9 m
-    out = detect(device, call)
-    assert out.boxes[0, : out.count[0], 0].tolist() == [0.0, 4.0]
-
-
-def test_thresholds_of_circles_are_squared_and_one_a_group(device):
-    logits = quiet(1, 4, 1, 2)
-    logits[0, :2, 0, 0], logits[0, 2:, 0, 1] = KEPT, KEPT
-    call = anchor_call(logits, group="class", nms="circle", nms_threshold=[4.0, 3.9])
-    call["anchors"][0][0, :, 0, 0] = torch.tensor([0.0, 2.0, 0.0, 2.0])
-    assert detect(device, call).labels[0, :4].tolist() == [0, 1, 1, -1]
 
 
 def test_a_head_of_its_own_has_its_classes_and_cells(device):
@@ -195,7 +164,7 @@ def test_a_head_of_its_own_has_its_classes_and_cells(device):
         out = detect(device, {**call, "group": group})
         labels = [0, 2]
         assert out.labels[0, :2].tolist() == [labels[r] for r in rows], group
-        assert numbers(out) == [[1, 11][r] for r in rows]
+        assert boxes_x(out) == [[10, 110][r] for r in rows]
 
 
 def test_the_direction_turns_the_box(device):
@@ -260,70 +229,20 @@ def test_a_cell_appears_once_with_best_class(device):
     assert detect(device, {**call, "best_class": True}).labels[0, :2].tolist() == [1, -1]
 
 
-@pytest.mark.parametrize("make", [infos.anchor_call, infos.center_call], ids=["anchors", "centers"])
-def test_maps_are_read_where_they_lie(make, device):
-    """As channels of one channels-last convolution's output."""
-    call = make(30)
-    expected = detect(device, call)
-    maps = [k for k, v in call.items() if isinstance(v, list) and isinstance(v[0], Tensor)]
-    maps.remove("anchors") if "anchors" in maps else None
-    for head in range(len(call[maps[0]])):
-        merged = torch.cat([call[k][head] for k in maps], 1).to(memory_format=torch.channels_last)
-        parts = merged.split([call[k][head].size(1) for k in maps], 1)
-        for name, part in zip(maps, parts, strict=True):
-            call[name][head] = part
-    assert_same_bits(detect(device, call), expected)
-
-
-def test_a_sample_does_not_depend_on_its_batch(device):
-    call = infos.anchor_call(40)
-    both = detect(device, call)
-    for b in range(infos.BATCH):
-        maps = {k: [t[b : b + 1] for t in call[k]] for k in ("cls", "box", "direction")}
-        alone = detect(device, {**call, **maps})
-        assert_same_bits(alone, type(both)(*(t[b : b + 1] for t in both)))
-
-
-def test_box_decode_is_the_decoding_of_the_heads(device):
-    call = infos.anchor_call(30, score_threshold=0.0, pre=10_000, post=10_000, nms_threshold=[1.0])
-    call["cls"] = [torch.arange(2.0 * 3 * 30 * 3 * 2).flip(0).reshape(2, 6, 30, 3) * 1e-3]
-    out = detect(device, call)
-    values = [m[0].unflatten(1, (infos.ANCHORS, -1)).permute(0, 3, 4, 1, 2) for m in
-              (call["box"], call["direction"])]  # fmt: skip
-    boxes = torchvox.box_decode(values[0], call["anchors"][0], direction=values[1],
-                                dir_offset=call["dir_offset"])  # fmt: skip
-    finite = [b[b.isfinite().all(-1)] for b in boxes.flatten(1, 3)]
-    for b, expected in enumerate(finite):
-        n = int(out.count[b])
-        got = out.boxes[b, :n]
-        assert n > 50 and all((row == expected).all(-1).any() for row in got)
-
-
-@pytest.mark.parametrize("code", [7, 8, 9, 10])
-@pytest.mark.parametrize("bins", [0, 2, 4])
-def test_box_decode_follows_its_formulas(code, bins, device):
-    """In float64, by hand: Yan et al., SECOND, Sensors 2018."""
-    call = infos.decode_call(200, code=code, bins=bins, dir_limit=0.5)
-    deltas, anchors, logits = (call[k] for k in ("deltas", "anchors", "direction"))
-    deltas, logits = deltas.nan_to_num(0.5, 1.0, -1.0), logits if logits is None else logits.sin()
-    moved = {"anchors": anchors.to(device), "deltas": deltas.to(device)}
-    moved["direction"] = None if logits is None else logits.nan_to_num(0.0).to(device)
-    boxes = ops.box_decode(**{**call, **moved}).cpu().double()
-
-    d, (x, y, z, length, width, height, turn) = deltas.double(), anchors.double().unbind(-1)
-    diagonal = torch.hypot(length, width)
-    sizes = (d[..., 3:6].exp() * anchors[:, 3:6].double()).unbind(-1)
-    yaw = d[..., 6] + turn
-    if code in (8, 10):
-        yaw = torch.atan2(d[..., 7] + turn.sin(), d[..., 6] + turn.cos())
-    if bins:
-        period = 2 * math.pi / bins
-        off = yaw - call["dir_offset"]
-        wrapped = off - torch.floor(off / period + 0.5) * period
-        best = moved["direction"].cpu().argmax(-1)
-        yaw = wrapped + call["dir_offset"] + period * best
-    places = (d[..., 0] * diagonal + x, d[..., 1] * diagonal + y, d[..., 2] * height + z)
-    velocity = d[..., code - 2 :].unbind(-1) if code > 8 else ()
-    expected = torch.stack([*places, *sizes, yaw, *velocity], -1)
-    assert boxes.shape == expected.shape
-    torch.testing.assert_close(boxes, expected, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize(
+    ("code", "yaw"),
+    [
+        ([0.1], 0.6),
+        ([0.1, 7.0, -8.0], 0.6),
+        ([-math.cos(0.5), 1 - math.sin(0.5)], math.pi / 2),  # a cosine and a sine
+        ([-math.cos(0.5), 1 - math.sin(0.5), 7.0, -8.0], math.pi / 2),
+    ],
+)
+def test_box_decode_by_hand(code, yaw, device):
+    """Differences in parts of the diagonal and the height, logarithms of sizes (SECOND, 2018)."""
+    anchor = torch.tensor([1.0, 2.0, 3.0, 3.0, 4.0, 2.0, 0.5])
+    deltas = torch.tensor([1.0, 2.0, 0.5, math.log(2), 0.0, -1.0, *code])
+    boxes = ops.box_decode(deltas.to(device), anchor.to(device)).cpu()
+    velocity = code[-2:] if len(code) > 2 else []
+    expected = [6.0, 12.0, 4.0, 6.0, 4.0, 2 / math.e, yaw, *velocity]
+    torch.testing.assert_close(boxes, torch.tensor(expected))

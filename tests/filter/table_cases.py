@@ -11,7 +11,7 @@ from helpers import assert_same_points as same
 from torchvox.filter import downsample
 from torchvox.filter.policy import rules_of
 from torchvox.io import PointTable
-from torchvox.reference.filter import filter_table
+from torchvox.reference.filter_table import filter_table
 
 INTS = [f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)]
 FLOATS = ["f2", "f4", "f8"]

@@ -17,7 +17,7 @@ from torchvox.filter.lattice import ALIGNED, MOST_BITS, Lattice
 from torchvox.filter.memory import origin_of
 from torchvox.io import PointTable
 from torchvox.ops.filter import voxel_cells
-from torchvox.reference.filter import las_cell, table_cells
+from torchvox.reference.filter_table import las_cell, table_cells
 
 CPU = torch.device("cpu")
 ZERO = (0.0, 0.0, 0.0)

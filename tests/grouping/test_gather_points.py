@@ -1,102 +1,72 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gather_points: rows by index, zeros where there is no such row, and its backward."""
+"""gather_points, group_points, neighbor_rows: rows by index, zeros where there is no such row."""
 
-import numpy as np
 import pytest
 import torch
-from helpers import assert_same_bits
+from helpers import assert_same_bits, forced, to
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from op_infos import distances, grouping
 
 from torchvox import reference
 
 ops = torch.ops.torchvox
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+INF, NAN = float("inf"), float("nan")
 
 
-def case(b=3, n=20, m=33, c=5, dtype=torch.float32, seed=0):
-    rng = np.random.default_rng(seed)
-    features = torch.from_numpy(rng.normal(size=(b, n, c))).to(dtype)
-    idx = torch.from_numpy(rng.integers(-2, n + 2, (b, m)).astype(np.int32))
-    return features, idx
+def check(device, features, idx, channels_first=False):
+    """Both ops and their gradients have the bits of the reference; features [B, N, C]."""
+    n, options = features.size(1), {"channels_first": channels_first}
+    features = features.mT.contiguous() if channels_first else features
+    expected = reference.group_points(features, idx, **options)
+    grad = torch.randn(expected.shape, generator=torch.Generator().manual_seed(n)).to(features)
+    begin = 2 if channels_first else 1
+    flat = grad.flatten(begin, begin + 1)
+    gradient = reference.gather_points_backward(flat, idx.flatten(1), n, **options)
+    leaf, there = features.to(device, copy=True).requires_grad_(), idx.to(device)
+    grouped = ops.group_points(leaf, there, **options)
+    gathered = ops.gather_points(leaf, there.flatten(1), **options)
+    assert_same_bits(grouped, expected, "group_points")
+    assert_same_bits(gathered, expected.flatten(begin, begin + 1), "gather_points")
+    assert grouped.is_contiguous() and gathered.is_contiguous()
+    for out, seed in ((grouped, grad), (gathered, flat)):
+        assert_same_bits(torch.autograd.grad(out, leaf, seed.to(device))[0], gradient, "gradient")
 
 
-@pytest.mark.one_of("c")
+def taken_often(rows: int, dtype, queries=400, k=8):
+    """Lists of one, a few and thousands of slots side by side, with ends inside chunks of 256."""
+    g = torch.Generator().manual_seed(rows)
+    idx = (torch.rand(2, queries, k, generator=g) ** 4 * (rows + 1)).int() - int(rows > 2)
+    return torch.randn(2, rows, 8, generator=g).to(dtype), idx
+
+
+def one_row(slots: int):
+    return torch.zeros(1, 4, 2), torch.full((1, slots, 1), 2, dtype=torch.int32)
+
+
+CASES = {
+    **{
+        f"{c} channels of {dtype}": (
+            grouping.features_of(20, 1, c).to(dtype), grouping.neighbors(11, 20, 2)
+        )
+        for dtype in FLOATS
+        for c in (0, 1, 3, 4, 8, 33, 64)
+    },
+    **{f"{n} rows of {dtype}": taken_often(n, dtype) for n in (1, 2, 40) for dtype in FLOATS},
+    **{f"one row of {n} slots": one_row(n) for n in (255, 256, 257, 511, 512, 513, 70_000)},
+    **{
+        f"B, N, M, k, C {shape}": (torch.ones(*shape[:2], shape[4]), torch.zeros(
+            shape[0], *shape[2:4], dtype=torch.int32))
+        for shape in ((0, 5, 4, 3, 2), (2, 0, 4, 3, 2), (2, 5, 0, 3, 2), (2, 5, 4, 0, 2))
+    },
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("channels_first", [False, True])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("c", [0, 1, 3, 4, 8, 33])
-def test_forward_equals_the_reference(device, c, dtype, channels_first):
-    features, idx = case(c=c, dtype=dtype)
-    if channels_first:
-        features = features.transpose(1, 2).contiguous()
-    expected = reference.gather_points(features, idx, channels_first=channels_first)
-    actual = ops.gather_points(features.to(device), idx.to(device), channels_first=channels_first)
-    assert_same_bits(actual, expected)
-    assert actual.is_contiguous()
-
-
-@pytest.mark.parametrize("index", [-1, -2, 20, 21, 2**31 - 1, -(2**31)])
-def test_an_index_outside_gives_a_zero_row_and_no_gradient(device, index):
-    features, _ = case()
-    features = features.clone().to(device).requires_grad_()
-    idx = torch.full((3, 4), index, dtype=torch.int32, device=device)
-    idx[:, 2] = 19
-    out = ops.gather_points(features, idx)
-    assert (out[:, [0, 1, 3]] == 0).all() and torch.equal(out[:, 2], features[:, 19])
-    out.sum().backward()
-    assert features.grad[:, :19].abs().sum() == 0 and (features.grad[:, 19] == 1).all()
-
-
-@pytest.mark.parametrize("index", [2**32, 2**32 + 5, -(2**32), 2**62])
-def test_a_wide_index_does_not_wrap(device, index):
-    features, _ = case()
-    out = ops.gather_points(features.to(device), torch.full((3, 4), index, device=device))
-    assert (out == 0).all()
-
-
-def backward(device, features, idx, grad, channels_first=False):
-    features = features.clone().to(device).requires_grad_()
-    out = ops.gather_points(features, idx.to(device), channels_first=channels_first)
-    (result,) = torch.autograd.grad(out, features, grad.to(device))
-    return result
-
-
-@pytest.mark.one_of("m")
-@pytest.mark.parametrize("channels_first", [False, True])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(("n", "m"), [(20, 33), (3, 1000), (1, 513), (700, 40)])
-def test_gradient_equals_the_reference(device, n, m, dtype, channels_first):
-    features, idx = case(n=n, m=m, dtype=dtype, seed=m)
-    grad = torch.from_numpy(np.random.default_rng(1).normal(size=(3, m, 5))).to(dtype)
-    if channels_first:
-        features, grad = features.transpose(1, 2).contiguous(), grad.transpose(1, 2).contiguous()
-    expected = reference.gather_points_backward(grad, idx, n, channels_first=channels_first)
-    actual = backward(device, features, idx, grad, channels_first)
-    assert_same_bits(actual, expected)
-
-
-@pytest.mark.parametrize("m", [255, 256, 257, 511, 512, 513, 70_000])
-def test_one_row_hit_by_every_slot_sums_in_runs_of_256(device, m):
-    features, _ = case(b=1, n=4, c=2)
-    grad = torch.from_numpy(np.random.default_rng(m).normal(size=(1, m, 2)).astype(np.float32))
-    idx = torch.full((1, m), 2, dtype=torch.int32)
-    expected = reference.gather_points_backward(grad, idx, 4)
-    assert_same_bits(backward(device, features, idx, grad), expected)
-
-
-def test_runs_are_counted_within_a_row_not_over_all_slots(device):
-    grad = torch.ones(1, 1024, 1)
-    grad[0, 0] = 2.0**24  # row 0 has the even slots: its first run holds slots 0 .. 510
-    idx = (torch.arange(1024) % 2)[None]
-    actual = backward(device, torch.zeros(1, 2, 1), idx, grad)
-    assert actual.flatten().tolist() == [2.0**24 + 256, 512]
-
-
-def test_half_gradients_are_summed_in_float32(device):
-    grad = torch.full((1, 4097, 1), 1.0, dtype=torch.float16)
-    grad[0, 0] = 2048.0  # half sums stick at 2048
-    actual = backward(device, torch.zeros(1, 1, 1).half(), torch.zeros(1, 4097).int(), grad)
-    assert actual.item() == 6144
+@pytest.mark.parametrize("name", CASES)
+def test_both_ops_and_their_gradients_equal_the_reference(device, name, channels_first):
+    check(device, *CASES[name], channels_first)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -105,18 +75,93 @@ def test_half_gradients_are_summed_in_float32(device):
     slots=st.lists(st.integers(-2, 10), max_size=12), channels_first=st.booleans(),
 )  # fmt: skip
 def test_any_small_gather(device, b, n, c, slots, channels_first):
-    features = torch.randn((b, c, n) if channels_first else (b, n, c))
-    idx = torch.tensor([slots] * b, dtype=torch.int64).reshape(b, len(slots))
-    expected = reference.gather_points(features, idx, channels_first=channels_first)
-    actual = ops.gather_points(features.to(device), idx.to(device), channels_first=channels_first)
-    assert_same_bits(actual, expected)
-    back = reference.gather_points_backward(expected, idx, n, channels_first=channels_first)
-    actual = ops._gather_points_backward(actual, idx.to(device), n, channels_first=channels_first)
-    assert_same_bits(actual, back)
+    idx = torch.tensor([slots] * b, dtype=torch.int64).reshape(b, len(slots), 1)
+    check(device, torch.randn(b, n, c), idx, channels_first)
+
+
+@pytest.mark.parametrize(
+    "index", [-1, -2, 20, 21, 2**31 - 1, -(2**31), 2**32, 2**32 + 5, -(2**32), 2**62]
+)
+def test_an_index_outside_gives_a_zero_row_and_no_gradient(device, index):
+    features = torch.randn(2, 20, 5, device=device, requires_grad=True)
+    idx = torch.full((2, 4, 2), index, device=device)
+    idx[:, 1] = 19
+    for out in (
+        ops.group_points(features, idx),
+        ops.gather_points(features, idx.flatten(1)).unflatten(1, (4, 2)),
+    ):
+        assert (out[:, [0, 2, 3]] == 0).all() and (out[:, 1] == features[:, 19:]).all()
+        (grad,) = torch.autograd.grad(out.sum(), features)
+        assert grad[:, :19].abs().sum() == 0 and (grad[:, 19] == 2).all()
+    rows = ops.neighbor_rows(idx, 20)
+    assert (rows[:, 1] == 19).all() and (rows[:, [0, 2, 3]] == -1).all()
 
 
 def test_values_are_copied_bit_for_bit(device):
-    features = torch.tensor([[[float("nan")], [-0.0], [float("-inf")], [1e-45]]])
-    idx = torch.tensor([[3, 2, 1, 0]])
-    actual = ops.gather_points(features.to(device), idx.to(device))
-    assert_same_bits(actual, features[:, [3, 2, 1, 0]])
+    features = torch.tensor([[[NAN], [-0.0], [-INF], [1e-45]]])
+    idx = torch.tensor([[3, 2, 1, 0]], device=device)
+    assert_same_bits(ops.gather_points(features.to(device), idx), features[:, [3, 2, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("grad", "idx", "expected"),
+    [
+        # Runs are counted within a row: the first of row 0 holds slots 0, 2 .. 510.
+        ([2.0**24] + [1.0] * 1023, [0, 1] * 512, [2.0**24 + 256, 512]),
+        ([2.0**24] + [1.0] * 511, [0] * 512, [2.0**24 + 256, 0]),
+        ([INF, -INF, 1.0], [0, 0, 1], [NAN, 1]),
+    ],
+)
+def test_sums_of_gradients_by_hand(device, grad, idx, expected):
+    grad, idx = torch.tensor(grad).view(1, -1, 1), torch.tensor([idx])
+    actual = ops._gather_points_backward(grad.to(device), idx.to(device), 2)
+    assert_same_bits(actual.flatten(), torch.tensor(expected).float())
+
+
+def test_half_gradients_are_summed_in_float32(device):
+    grad = torch.full((1, 4097, 1), 1.0, dtype=torch.float16, device=device)
+    grad[0, 0] = 2048.0  # half sums stick at 2048
+    idx = torch.zeros(1, 4097, dtype=torch.int32, device=device)
+    assert ops._gather_points_backward(grad, idx, 1).item() == 6144
+
+
+@pytest.mark.parametrize("plan", ["counted", "sorted"])
+@pytest.mark.parametrize(("rows", "k"), [(1, 8), (50, 40), (3000, 8), (40_000, 3), (200_000, 3)])
+def test_every_way_to_list_slots_gives_the_same_gradient(device, plan, rows, k):
+    """Rows in one tile and in several, more than can be counted, and lists of many chunks."""
+    g = torch.Generator().manual_seed(rows)
+    idx = torch.randint(-1, rows + 1, (2, 700, k), generator=g, dtype=torch.int32)
+    idx[:, ::3, 0] = rows // 2
+    grad = torch.randn(2, 700, k, 4, generator=g)
+    expected = ops._group_points_backward(grad, idx, rows)
+    with forced(inverse_index=plan):
+        for dtype in (torch.int32, torch.int64):
+            actual = ops._group_points_backward(grad.to(device), idx.to(device, dtype), rows)
+            assert_same_bits(actual, expected)
+
+
+@pytest.mark.parametrize("local_index", [False, True])
+def test_offsets_in_disorder_stay_in_bounds(device, local_index):
+    group = grouping.packed_group(5, local_index=local_index)
+    distance = distances.ragged_distance_call(5, local_index=local_index)
+    for offsets in ([-5, 3, 900, 2], [9, 9, 0, 0]):
+        for query_offsets in ([-2, 40, 3, 99], [5, 4, 3, 2]):
+            disorder = {
+                "batch_offsets": torch.tensor(offsets),
+                "query_batch_offsets": torch.tensor(query_offsets),
+            }
+            for op, call in (
+                (ops.group_points, group),
+                (ops._neighbor_distance_backward, distance),
+            ):
+                outs = op(**{k: to(device, v) for k, v in {**call, **disorder}.items()})
+                assert all(out.isfinite().all() for out in outs)
+
+
+def test_neighbor_rows_turns_the_repeats_of_a_ball_into_zero_rows(device):
+    idx = torch.tensor([[[3, 4, 3], [0, 0, 0]]], dtype=torch.int32, device=device)
+    count = torch.tensor([[2, 0]], dtype=torch.int32, device=device)
+    rows = ops.neighbor_rows(idx, 5, count=count)
+    assert rows.tolist() == [[[3, 4, -1], [-1, -1, -1]]]
+    out = ops.group_points(torch.ones(1, 5, 2, device=device), rows)
+    assert out[..., 0].tolist() == [[[1, 1, 0], [0, 0, 0]]]

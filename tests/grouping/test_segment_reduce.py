@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from helpers import assert_same_bits
+from helpers import assert_same_bits, to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,8 +27,8 @@ def values(n, channels, dtype=torch.float32, seed=0):
 def check(device, src, offsets, reduce, index=None):
     """The result of the op, which has the bits of the reference."""
     expected = reference.segment_reduce(src, offsets, reduce, index=index)
-    there = None if index is None else index.to(device)
-    actual = ops.segment_reduce(src.to(device), offsets.to(device), reduce, index=there)
+    call = (to(device, src), to(device, offsets), reduce)
+    actual = ops.segment_reduce(*call, index=to(device, index))
     assert_same_bits(actual, expected)
     return actual
 
@@ -37,10 +37,9 @@ def check(device, src, offsets, reduce, index=None):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("channels", [1, 3, 16, 72, 264])
 def test_every_dtype_and_width(device, channels, dtype, reduce):
-    offsets = torch.tensor([0, 0, 7, 40, 41, 130])
-    check(device, values(130, channels, dtype), offsets, reduce)
-    index = torch.arange(-20, 160).flip(0)
-    check(device, values(130, channels, dtype), offsets, reduce, index)
+    src, offsets = values(130, channels, dtype), torch.tensor([0, 0, 7, 40, 41, 130])
+    for index in (None, torch.arange(-20, 160).flip(0)):
+        check(device, src, offsets, reduce, index)
 
 
 @each_reduction
@@ -98,57 +97,31 @@ def test_more_chunks_than_blocks_look_for(channels, reduce):
     assert_same_bits(ops.segment_reduce(src.cuda(), offsets.cuda(), reduce), expected)
 
 
-def plain_gradient(src, offsets, reduce, index, grad):
-    """Entry by entry, in float64."""
-    out = torch.zeros_like(src)
-    for s in range(len(offsets) - 1):
-        entries = range(int(offsets[s]), int(offsets[s + 1]))
-        rows = [e if index is None else int(index[e]) for e in entries]
-        rows = [n for n in rows if 0 <= n < len(src)]
-        for c in range(src.size(1) if rows else 0):
-            if reduce in ("sum", "mean"):
-                for n in rows:
-                    out[n, c] += grad[s, c] / (len(rows) if reduce == "mean" else 1)
-            else:
-                sign = 1 if reduce == "max" else -1
-                best = min(rows, key=lambda n: (-sign * float(src[n, c]), n))
-                out[best, c] += grad[s, c]
-    return out
+# Rows of two columns, segments of the entries 1 to 4 and 4 to 6, gradients of 6 and of 12.
+ROWS, OFFSETS = torch.tensor([[9.0, 9], [2, 5], [4, 3], [4, 3], [1, 1], [1, 8]]), [1, 4, 4, 6]
+INDEX = torch.tensor([0, 2, 3, -1, 5, 5])  # entries may name one row twice, or none
 
 
-@each_reduction
-@pytest.mark.parametrize("indexed", [False, True])
-def test_gradients_of_rows_that_repeat_and_tie(device, indexed, reduce):
-    g = torch.Generator().manual_seed(5)
-    src = torch.randint(-3, 4, (40, 3), generator=g).double()
-    index = torch.randint(-1, 41, (90,), generator=g) if indexed else None
-    if indexed:
-        index[60:70] = 7  # one row many times, in two segments
-    entries = 90 if indexed else 40
-    offsets = torch.tensor([2, 2, 5, entries // 3, 64 if indexed else 30, entries - 3])
-    grad = torch.randint(-8, 9, (5, 3), generator=g).double()
-    leaf = src.clone().to(device).requires_grad_()
-    there = index.to(device) if indexed else None
-    out, _ = torchvox.segment_reduce(leaf, offsets.to(device), reduce, index=there)
-    (actual,) = torch.autograd.grad(out, leaf, grad.to(device))
-    torch.testing.assert_close(actual.cpu(), plain_gradient(src, offsets, reduce, index, grad))
-
-
-@each_reduction
-def test_a_padded_neighbor_list(device, reduce):
-    """[M, k] with -1: the reduction over the gathered neighbors that are there."""
-    src = torch.randn(50, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    idx = torch.randint(-1, 50, (20, 6), generator=torch.Generator().manual_seed(2))
-    idx[:, 0] = 3
-    offsets = 6 * torch.arange(21)
-    out, _ = torchvox.segment_reduce(
-        src.to(device), offsets.to(device), reduce, index=idx.flatten().to(device)
-    )
-    fill = {"max": -torch.inf, "min": torch.inf}.get(reduce, 0.0)
-    near = torch.where(idx[..., None] >= 0, src[idx.clamp(min=0)], fill)
-    want = {"max": near.amax(1), "min": near.amin(1), "sum": near.sum(1)}
-    want["mean"] = want["sum"] / (idx >= 0).sum(1, keepdim=True)
-    torch.testing.assert_close(out.cpu(), want[reduce])
+@pytest.mark.parametrize(
+    ("index", "reduce", "first", "second"),
+    [
+        (None, "sum", [0, 6, 6, 6, 12, 12], [0, 6, 6, 6, 12, 12]),
+        (None, "mean", [0, 2, 2, 2, 6, 6], [0, 2, 2, 2, 6, 6]),
+        (None, "max", [0, 0, 6, 0, 12, 0], [0, 6, 0, 0, 0, 12]),  # a tie: the lowest row
+        (None, "min", [0, 6, 0, 0, 12, 0], [0, 0, 6, 0, 12, 0]),
+        (INDEX, "sum", [0, 0, 6, 6, 0, 24], [0, 0, 6, 6, 0, 24]),
+        (INDEX, "mean", [0, 0, 3, 3, 0, 12], [0, 0, 3, 3, 0, 12]),
+        (INDEX, "max", [0, 0, 6, 0, 0, 12], [0, 0, 6, 0, 0, 12]),
+        (INDEX, "min", [0, 0, 6, 0, 0, 12], [0, 0, 6, 0, 0, 12]),
+    ],
+)
+def test_gradients_of_rows_that_repeat_and_tie(device, index, reduce, first, second):
+    leaf = ROWS.to(device, copy=True).requires_grad_()
+    offsets = torch.tensor(OFFSETS, device=device)
+    out, _ = torchvox.segment_reduce(leaf, offsets, reduce, index=to(device, index))
+    grad = torch.tensor([[6.0], [99.0], [12.0]], device=device).expand(3, 2)  # one is empty
+    (actual,) = torch.autograd.grad(out, leaf, grad)
+    assert actual.T.tolist() == [first, second]
 
 
 @pytest.mark.parametrize("shape", [(30,), (30, 2, 3), (30, 0, 3)])

@@ -5,17 +5,13 @@ import math
 
 import pytest
 import torch
-from helpers import assert_same_bits, forced
+from helpers import assert_same_bits, forced, to
 from op_infos import grouping, interpolation
 
 from torchvox import reference
 
 ops = torch.ops.torchvox
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-
-
-def moved(call, device):
-    return {k: v.to(device) if torch.is_tensor(v) else v for k, v in call.items()}
 
 
 def case(c, dtype=torch.float32, weight=torch.float32, channels_first=False, n=20):
@@ -28,45 +24,42 @@ def case(c, dtype=torch.float32, weight=torch.float32, channels_first=False, n=2
     }
 
 
-@pytest.mark.one_of("c")
-@pytest.mark.parametrize("channels_first", [False, True])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("c", [0, 1, 3, 8, 33, 70])
-def test_forward_and_gradients_equal_the_reference(device, c, dtype, channels_first):
-    for weight in {torch.float32, dtype}:
-        call = case(c, dtype, weight, channels_first)
-        expected = reference.three_interpolate(**call)
-        call = moved(call, device)
-        assert_same_bits(ops.three_interpolate(**call), expected)
-        grad = torch.randn(expected.shape, generator=torch.Generator().manual_seed(c)).to(dtype)
-        wanted = reference.three_interpolate_backward(grad, **moved(call, "cpu"))
-        assert_same_bits(ops._three_interpolate_backward(grad.to(device), **call), wanted)
-
-
-@pytest.mark.parametrize("instructions", [0, 1])
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_every_instruction_set_gives_the_same_bits(dtype, instructions):
-    call = case(70, dtype)
-    expected = ops.three_interpolate(**call)
-    grads = ops._three_interpolate_backward(expected, **call)
-    with forced(interpolate_cpu=instructions):
-        assert_same_bits(ops.three_interpolate(**call), expected)
-        assert_same_bits(ops._three_interpolate_backward(expected, **call), grads)
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-def test_points_that_many_queries_took(device, rows):
+def often(rows: int) -> dict:
+    """Points that many queries took."""
     g = torch.Generator().manual_seed(rows)
-    call = {
+    return {
         "features": torch.randn(2, rows, 4, generator=g),
         "idx": torch.randint(-1, rows, (2, 700, 3), generator=g),
         "weight": torch.rand(2, 700, 3, generator=g),
     }
-    grad = torch.randn(2, 700, 4, generator=g)
-    wanted = reference.three_interpolate_backward(grad, **call)
-    assert_same_bits(
-        ops._three_interpolate_backward(grad.to(device), **moved(call, device)), wanted
-    )
+
+
+CASES = {
+    **{
+        f"{c} channels of {dtype}, {weight}, {'first' if channels_first else 'last'}": case(
+            c, dtype, weight, channels_first
+        )
+        for channels_first in (False, True)
+        for dtype in FLOATS
+        for weight in {torch.float32: 0, dtype: 0}
+        for c in (0, 1, 3, 8, 33, 70)
+    },
+    **{f"{rows} rows": often(rows) for rows in (1, 3)},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_forward_and_gradients_equal_the_reference(device, name):
+    call = CASES[name]
+    expected = reference.three_interpolate(**call)
+    grad = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1)).to(expected)
+    gradients = reference.three_interpolate_backward(grad, **call)
+    there = {k: to(device, v) for k, v in call.items()}
+    for instructions in (0, 1) if device == "cpu" else (0,):
+        with forced(interpolate_cpu=instructions):
+            assert_same_bits(ops.three_interpolate(**there), expected)
+            actual = ops._three_interpolate_backward(grad.to(device), **there)
+        assert_same_bits(actual, gradients)
 
 
 def test_an_index_outside_reads_zeros_and_gives_its_weight_no_gradient(device):
@@ -80,31 +73,16 @@ def test_an_index_outside_reads_zeros_and_gives_its_weight_no_gradient(device):
     assert weight.grad.tolist() == [[[12, 0, 0]]]
 
 
-def test_packed_three_interpolate_equals_each_cloud_apart(device):
-    call = interpolation.packed_interpolate(20)
-    actual = ops.three_interpolate(**moved(call, device))
-    for queries, rows in [((0, 15), (0, 20)), ((15, 17), (20, 20)), ((17, 30), (20, 40))]:
-        alone = reference.three_interpolate(
-            call["features"][slice(*rows)][None],
-            call["idx"][slice(*queries)][None] - rows[0],
-            call["weight"][slice(*queries)][None],
-        )[0]
-        assert_same_bits(actual[slice(*queries)], alone)
-
-
-@pytest.mark.parametrize("weight", ["dist", "dist2"])
+@pytest.mark.parametrize("options", [{}, {"eps": 0.5}, {"weight": "dist2"}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_interpolation_weights_equal_the_reference(device, dtype, weight):
+def test_interpolation_weights_equal_the_reference(device, dtype, options):
     dist2 = interpolation.some_distances(300).to(dtype)
-    for eps in (1e-8, 0.5):
-        actual = ops.interpolation_weights(dist2.to(device), eps=eps, weight=weight)
-        assert_same_bits(actual, reference.interpolation_weights(dist2, eps=eps, weight=weight))
-        grad = torch.randn(dist2.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
-        slope = ops._interpolation_weights_backward(
-            grad.to(device), dist2.to(device), eps=eps, weight=weight
-        )
-        wanted = reference.interpolation_weights_backward(grad, dist2, eps=eps, weight=weight)
-        assert_same_bits(slope, wanted)
+    actual = ops.interpolation_weights(dist2.to(device), **options)
+    assert_same_bits(actual, reference.interpolation_weights(dist2, **options))
+    grad = torch.randn(dist2.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    there = (grad.to(device), dist2.to(device))
+    slope = ops._interpolation_weights_backward(*there, **options)
+    assert_same_bits(slope, reference.interpolation_weights_backward(grad, dist2, **options))
 
 
 @pytest.mark.parametrize("weight", ["dist", "dist2"])
@@ -122,9 +100,9 @@ def test_the_gradient_of_the_weights_is_exact_where_a_query_all_but_lies_on_a_po
     terms = (slope[:, :, None] - slope[:, None]) * (u / u.sum(1, keepdim=True))[:, None]
     by_dist2 = -u * u / u.sum(1, keepdim=True) / (2 * d if weight == "dist" else 1)
     exact, scale = by_dist2 * terms.sum(2), by_dist2.abs() * terms.abs().sum(2)
-    known = (d > 0) | (weight == "dist2")
-    assert ((got.cpu() - exact).abs() <= 1e-6 * scale)[known].all()
-    assert (got.cpu()[~known] == 0).all()
+    sloped = (d > 0) | (weight == "dist2")
+    assert ((got.cpu() - exact).abs() <= 1e-6 * scale)[sloped].all()
+    assert (got.cpu()[~sloped] == 0).all()
 
 
 def test_weights_sum_to_one_or_are_zero_where_no_point_is(device):
@@ -134,22 +112,6 @@ def test_weights_sum_to_one_or_are_zero_where_no_point_is(device):
     torch.testing.assert_close(weight.sum(-1), torch.tensor([1.0, 1, 1, 0]))
     assert weight[2].tolist() == [1, 0, 0] and weight[3].tolist() == [0, 0, 0]
     assert weight[1, 0] > 0.9999
-
-
-@pytest.mark.parametrize("name", ["plain", *interpolation.INTERPOLATE_FEATURES_SAMPLE_INPUTS])
-def test_interpolate_features_equals_its_three_parts(device, name):
-    make = {"plain": lambda: interpolation.interpolate_features_call(40)}
-    call = moved({**make, **interpolation.INTERPOLATE_FEATURES_SAMPLE_INPUTS}[name](), device)
-    of_search = {k: call[k] for k in ("lengths", "query_lengths") if k in call}
-    of_weights = {k: call[k] for k in ("eps", "weight") if k in call}
-    dist2, idx = ops.three_nn(call["query"], call["points"], **of_search)
-    weight = ops.interpolation_weights(dist2, **of_weights)
-    if call["features"].dtype != torch.float64:
-        weight = weight.float()
-    expected = ops.three_interpolate(call["features"], idx, weight)
-    assert_same_bits(ops.interpolate_features(**call), expected)
-    call["features"].requires_grad_()
-    assert_same_bits(ops.interpolate_features(**call), expected, "with a gradient")
 
 
 def test_a_query_on_a_point_takes_its_feature_and_one_point_is_broadcast(device):

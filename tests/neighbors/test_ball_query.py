@@ -1,14 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ball_query: which points are hits, in which order they come, what follows them."""
+"""ball_query: which points are hits, in which order they come, what follows them, in every plan."""
 
 import pytest
 import torch
-from ball_cases import INF, NAN, assert_as_reference, found, line, spoilt
-from helpers import cube, lattice
+from helpers import assert_same_bits, cube, forced, lattice, real_scan
 from hypothesis import given
 from hypothesis import strategies as st
+from search_cases import INF, NAN, check_ball_query, spoilt
+
+ops = torch.ops.torchvox
+
+
+def line(*xs):
+    """[1, n, 3]: points on the x axis."""
+    points = torch.zeros(1, len(xs), 3)
+    points[0, :, 0] = torch.tensor(xs)
+    return points
+
 
 ORIGIN = line(0.0)
+
+
+def search(device, points, radius, k, query=ORIGIN, **options):
+    """dist2, idx and count of one query, as lists."""
+    outs = ops.ball_query(points.to(device), query.to(device), radius, k, **options)
+    return tuple(out[0, 0].tolist() for out in outs)
 
 
 BELOW = torch.tensor(1.0).nextafter(torch.tensor(0.0)).item()
@@ -40,8 +56,8 @@ PAD = {"fill": "pad"}
     ],
 )
 def test_hits_on_a_line(device, x, radius, k, options, idx):
-    dist2, found_idx, count = found(device, line(*x), ORIGIN, radius, k, **options)
-    assert found_idx == idx
+    dist2, actual, count = search(device, line(*x), radius, k, **options)
+    assert actual == idx
     hits = [i for n, i in enumerate(idx) if i >= 0 and i not in idx[:n]]
     if x == (9.0,):
         hits = []
@@ -53,9 +69,8 @@ def test_the_radius_is_squared_in_float32_and_radius2_is_taken_as_given(device):
     square = torch.tensor(0.7) * torch.tensor(0.7)
     assert square.item() != torch.tensor(0.7 * 0.7).item()  # the point of radius2
     root = torch.tensor([square, torch.tensor(0.7 * 0.7)]).sort().values
-    points = line(0.7)
-    inside = found(device, points, ORIGIN, 0.7, 1, radius2=root[1].item())[2]
-    assert inside == 1 and found(device, points, ORIGIN, 0.7, 1, radius2=root[0].item())[2] == 0
+    for radius2, count in ((root[1], 1), (root[0], 0)):
+        assert search(device, line(0.7), 0.7, 1, radius2=radius2.item())[2] == count
 
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
@@ -65,57 +80,8 @@ def test_what_is_not_finite_has_and_is_no_neighbor(device, value, axis):
     bad[0, 0, axis] = value
     points = torch.cat([bad, ORIGIN], dim=1)
     for radius in (1.0, INF):
-        assert found(device, points, ORIGIN, radius, 2, closed=True, fill="pad")[1] == [1, -1]
-        assert found(device, points, bad, radius, 2, closed=True)[2] == 0
-
-
-@pytest.mark.parametrize("order", ["pn2", "loop"])
-def test_the_two_orders_round_as_their_expressions(device, order):
-    points, query = cube(500, seed=1), cube(7, seed=2)
-    assert_as_reference(device, points, query, 0.4, 500, dist_order=order)
-
-
-@pytest.mark.parametrize("k", [1, 31, 32, 33, 64, 200])
-@pytest.mark.parametrize("n", [1, 31, 32, 33, 1023, 1024, 1025, 2100])
-def test_sizes_around_those_of_warps_and_tiles(device, n, k):
-    assert_as_reference(device, spoilt(n, seed=n), cube(5, seed=k), 0.5, k)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_every_dtype(device, dtype):
-    points, query = spoilt(300, batch=2).to(dtype), cube(20, seed=5, batch=2).to(dtype)
-    dist2, _, _ = assert_as_reference(device, points, query, 0.3, 16)
-    assert dist2.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("d", [1, 2, 4, 9])
-def test_any_number_of_axes(device, d, dtype):
-    points, query = cube(200, d, batch=2).to(dtype), cube(11, d, seed=1, batch=2).to(dtype)
-    assert_as_reference(device, points, query, 0.3 * d**0.5, 12)
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_lengths_are_clamped_and_hide_what_lies_behind(device, dtype):
-    points, query = lattice(60, side=3, batch=4), lattice(9, side=3, seed=1, batch=4)
-    lengths = torch.tensor([0, 7, 60, 99], dtype=dtype)
-    query_lengths = torch.tensor([9, -3, 4, 99], dtype=dtype)
-    points[1, 7:], query[2, 4:] = NAN, 1e30
-    _, _, count = assert_as_reference(
-        device, points, query, 1.5, 5, lengths=lengths, query_lengths=query_lengths
-    )
-    assert count[0].sum() == 0 and count[1].sum() == 0 and (count[2] > 0).tolist()[3:5] == [1, 0]
-
-
-@pytest.mark.parametrize("points", [lattice(400), lattice(400) * 2e5, lattice(400) * 1e-20])
-def test_ties_duplicates_and_points_at_the_radius(device, points):
-    unit = points.max() / 7
-    for closed in (False, True):
-        query = points[:, ::40]
-        _, _, count = assert_as_reference(
-            device, points, query, float(unit * 2), 50, closed=closed, fill="pad"
-        )
-        assert count.max() > 1
+        assert search(device, points, radius, 2, closed=True, fill="pad")[1] == [1, -1]
+        assert search(device, points, radius, 2, query=bad, closed=True)[2] == 0
 
 
 @given(
@@ -125,7 +91,104 @@ def test_ties_duplicates_and_points_at_the_radius(device, points):
     fill=st.sampled_from(["first", "pad"]), order=st.sampled_from(["pn2", "loop"]),
 )  # fmt: skip
 def test_any_small_call(device, n, m, k, seed, radius, min_radius, core, closed, fill, order):
-    assert_as_reference(
+    check_ball_query(
         device, lattice(n, side=4, seed=seed), lattice(m, side=4, seed=seed + 1), radius, k,
         min_radius=min_radius, core_dist2=core, closed=closed, fill=fill, dist_order=order,
     )  # fmt: skip
+
+
+SPREAD = torch.randn(500, 3, generator=torch.Generator().manual_seed(0))
+CLOUDS = {
+    "cube": cube(1500),
+    "spoilt": spoilt(1500),
+    "lattice": lattice(1500),
+    "one place": torch.full((1, 300, 3), 0.3),
+    "line": torch.arange(500.0).reshape(1, 500, 1) * torch.tensor([0.002, 0.0, 0.0]),
+    "far away": cube(700) + 1e6,
+    "across the origin": cube(700) - 0.5,
+    "all scales": (SPREAD * 10.0 ** torch.linspace(-20, 18, 500)[:, None])[None],
+}
+each_kernel = pytest.mark.parametrize("kernel", ["scan", "cells"])
+
+
+@pytest.mark.one_of("radius")
+@each_kernel
+@pytest.mark.parametrize("name", CLOUDS)
+@pytest.mark.parametrize("radius", [0.0, 1e-19, 0.03, 0.2, 1.0, 1e6, 1e19])
+def test_every_cloud_at_every_scale(device, name, radius, kernel):
+    points = CLOUDS[name]
+    query = torch.cat([points[:, ::50], points[:, ::70] + 0.01], dim=1)
+    with forced(ball_kernel=kernel):
+        check_ball_query(device, points, query, radius, 20)
+
+
+TWO = spoilt(1000, batch=2), spoilt(40, seed=1, batch=2)
+TIES = lattice(400), lattice(400)[:, ::40]
+HALF = tuple(cube(n, 2, seed=n, batch=2).half() for n in (400, 30))
+LENGTHS = {"lengths": torch.tensor([0, 700]), "query_lengths": torch.tensor([9, 30])}
+CALLS = {
+    "closed": (*TWO, 0.2, 10, {"closed": True}),
+    "a hole": (*TWO, 0.2, 10, {"min_radius": 0.1, "fill": "pad"}),
+    "a core": (*TWO, 0.2, 10, {"min_radius": 0.1, "core_dist2": 0.002, "dist_order": "loop"}),
+    "a core beyond": (*TWO, 0.2, 10, {"core_dist2": 0.25}),
+    "without itself": (*TWO, 0.2, 10, {"core_dist2": -1.0}),
+    "radius2": (*TWO, 0.2, 10, {"radius2": 0.03}),
+    "lengths": (*TWO, 0.2, 10, LENGTHS),
+    "loop": (cube(500, seed=1), cube(7, seed=2), 0.4, 500, {"dist_order": "loop"}),
+    "halves of two axes": (*HALF, 0.1, 9, {}),
+    "nine axes": (cube(200, 9), cube(11, 9, seed=1), 0.9, 12, {}),
+    "shared buckets": (lattice(16, 3, 0, 500), lattice(4, 3, 1, 500), 1.5, 4, {}),
+    **{f"ties, {k}": (*TIES, 2.0, 50, {"closed": k}) for k in (False, True)},
+    **{f"ties at {s}": (*(t * s for t in TIES), 2.0 * s, 50, PAD) for s in (2e5, 1e-20)},
+    **{
+        f"{k} in {radius}": (cube(3000, seed=4), cube(20, seed=k), radius, k, {})
+        for radius in (0.05, 0.3, 0.8)
+        for k in (3, 100, 600)
+    },
+    # Sizes around those of warps and tiles.
+    **{
+        f"{n} points": (spoilt(n, seed=n), cube(5, seed=n), 0.5, k, {})
+        for n, k in ((1, 1), (31, 33), (32, 32), (33, 31), (1023, 64), (1024, 1), (1025, 200))
+    },
+}  # fmt: skip
+
+
+@each_kernel
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_every_kernel_has_the_bits_of_the_reference(device, call, kernel):
+    *args, options = call
+    levels = (0, 1, 2) if device == "cpu" else (0,)  # instruction sets of the CPU
+    for level in levels:
+        with forced(ball_kernel=kernel, ball_cpu=level):
+            check_ball_query(device, *args, **options)
+
+
+@pytest.mark.parametrize(
+    ("scan", "columns", "radius"),
+    [("lidar/kitti_000008.bin", 4, 0.8), ("indoor/scannet_scene0000_00.bin", 6, 0.1)],
+)
+def test_real_scans_in_every_plan(device, scan, columns, radius):
+    points = real_scan(scan, columns)[None, :, :3].to(device)  # a view of wider rows
+    query = points[:, ::40]
+    with forced(ball_kernel="scan"):
+        expected = ops.ball_query(points, query, radius, 32)
+    with forced(ball_kernel="cells"):
+        assert_same_bits(ops.ball_query(points, query, radius, 32), expected, scan)
+    assert expected[2].max() == 32
+
+
+@pytest.mark.gpu
+@each_kernel
+def test_a_replayed_graph_follows_new_points(kernel):
+    points, query = cube(40_000, seed=1).cuda(), cube(300, seed=2).cuda()
+    with forced(ball_kernel=kernel):
+        ops.ball_query(points, query, 0.05, 32)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = ops.ball_query(points, query, 0.05, 32)
+    for seed in (3, 4):
+        points.copy_(cube(40_000, seed=seed))
+        points[0, seed] = NAN
+        graph.replay()
+        expected = ops.ball_query(points.cpu(), query.cpu(), 0.05, 32)
+        assert_same_bits(tuple(o.cpu() for o in outputs), expected)

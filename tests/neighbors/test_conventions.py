@@ -39,19 +39,21 @@ def test_fill_goes_before_the_convention():
 
 def test_the_conventions_differ():
     """On the points about the radius: closed or open, squared in float32 or in double."""
-
-    def hits(op, convention):
-        radius = 0.7 if op == "ball_query" else [0.7]
-        k = 40 if op == "ball_query" else [40]
-        call = (NEAR, ORIGIN, radius, k) if op == "ball_query" else (NEAR, ORIGIN, None, radius, k)
-        return int(getattr(torchvox, op)(*call, convention=convention).count)
-
-    assert hits("ball_query", "pytorch3d") != hits("ball_query", "torch_cluster")
-    assert hits("query_and_group", "torchvox") < hits("query_and_group", "yanx27")
+    count = {
+        name: int(torchvox.ball_query(NEAR, ORIGIN, 0.7, 40, convention=name).count)
+        for name in ("pytorch3d", "torch_cluster")
+    }
+    assert count["pytorch3d"] != count["torch_cluster"]
+    grouped = [
+        int(torchvox.query_and_group(NEAR, ORIGIN, None, [0.7], [40], convention=name).count)
+        for name in ("torchvox", "yanx27")
+    ]
+    assert grouped[0] < grouped[1]
 
 
 @pytest.mark.parametrize("op", CALLS)
 def test_an_unknown_convention_is_refused_by_name(op):
+    """Conventions of all domains are looked up by one function."""
     words = f"{op}: convention must be one of 'torchvox', .*, got 'mmdet'"
     with pytest.raises(ValueError, match=words):
         getattr(torchvox, op)(*CALLS[op][1], convention="mmdet")

@@ -1,34 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""knn against the reference: every k, ties, dtypes, dimensions, norms."""
+"""knn: the written semantics by hand, then against the reference: every k, ties, dtypes, norms."""
 
 import pytest
 import torch
 from helpers import assert_same_bits, cube, lattice
-from knn_cases import CLOUDS, assert_as_reference, brute, ops, some_queries
+from search_cases import INF, NAN, check_knn, queries_of
 
-each_order = pytest.mark.parametrize("dist_order", ["pn2", "loop"])
+import torchvox
+from torchvox import reference
+
+ops = torch.ops.torchvox
+LINE, ORIGIN = [[0.0, 0, 0], [1, 0, 0], [2, 0, 0], [4, 0, 0]], [0.0, 0, 0]
+TIED = [[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [-1, 0, 0]]
+OVERFLOW = [[3e38, 0, 0], [-3e38, 0, 0], [1.0, 0, 0]]
+SLOPED = [[1.0, 1, 1], [2.5, 0, 0]]
 
 
-@each_order
-@pytest.mark.parametrize("name", CLOUDS)
-def test_clouds(device, name, dist_order):
-    points = CLOUDS[name]
-    for k in (1, 3, 16, 40):
-        assert_as_reference(device, points, some_queries(points), k, dist_order=dist_order)
+@pytest.mark.parametrize(
+    ("points", "query", "k", "options", "idx", "dist2"),
+    [
+        (LINE, [3.0, 0, 0], 3, {}, [2, 3, 1], [1, 1, 4]),  # nearest first
+        (TIED, ORIGIN, 2, {}, [0, 1], [1, 1]),  # of equal distances the lower indices
+        (LINE, ORIGIN, 6, {"lengths": [2]}, [0, 1, -1, -1, -1, -1], [0, 1, INF, INF, INF, INF]),
+        (OVERFLOW, ORIGIN, 4, {}, [2, 0, 1, -1], [1, INF, INF, INF]),  # neighbors all the same
+        *(([*LINE[:1], [0, 0, bad], *LINE[2:]], ORIGIN, 2, {}, [0, 2], [0, 4])
+          for bad in (NAN, INF, -INF)),
+        *((LINE, [bad, 0, 0], 2, {}, [-1, -1], [INF, INF]) for bad in (NAN, INF, -INF)),
+        (SLOPED, ORIGIN, 2, {}, [0, 1], [3, 6.25]),
+        (SLOPED, ORIGIN, 2, {"norm": 1}, [1, 0], [2.5, 3]),
+        *((LINE, ORIGIN, 1, {"query_lengths": [n]}, [-1], [INF]) for n in (0, -5)),
+    ],
+)  # fmt: skip
+def test_neighbors_by_hand(device, points, query, k, options, idx, dist2):
+    options = {name: torch.tensor(v) if name != "norm" else v for name, v in options.items()}
+    call = torch.tensor([points]), torch.tensor([[query]]), k
+    expected = check_knn(device, *call, **options)
+    assert expected[1].tolist() == [[idx]] and expected[0].tolist() == [[dist2]]
 
 
-@pytest.mark.one_of("n")
-@pytest.mark.parametrize("k", [0, 1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 128, 129, 700, 5000])
-@pytest.mark.parametrize("n", [1, 200, 6000])
-def test_every_k(device, n, k):
+# The sizes of warps and tiles, and around them.
+SIZES = [31, 32, 33, 63, 64, 65, 127, 128, 129, 1023, 1024, 1025, 2048, 2049]
+
+
+@pytest.mark.parametrize(
+    ("n", "k"),
+    [
+        *((n, 17) for n in SIZES),
+        *((200, k) for k in (0, 1, 31, 33, 700)),
+        *((6000, k) for k in (1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 128, 129, 700)),
+    ],
+)
+def test_every_size_and_k(device, n, k):
     points = lattice(n, side=12, seed=k)
-    assert_as_reference(device, points, some_queries(points, 3), k)
-
-
-@pytest.mark.parametrize("n", [31, 32, 33, 63, 64, 65, 127, 128, 129, 1023, 1024, 1025, 2048, 2049])
-def test_sizes_at_the_edges_of_tiles(device, n):
-    points = cube(n, seed=n)
-    assert_as_reference(device, points, some_queries(points, 4), 17)
+    check_knn(device, points, queries_of(points, 3), k)
 
 
 @pytest.mark.parametrize("k", [1, 4, 16, 33, 200])
@@ -41,55 +65,58 @@ def test_ties_at_the_last_place_go_to_the_lower_index(device, k):
     assert (dist2 == 0.75).all()
 
 
-@pytest.mark.parametrize("norm", [1, 2])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("d", [1, 2, 3, 4, 9])
-def test_dtypes_dimensions_and_norms(device, d, dtype, norm):
-    points = cube(60, d, seed=d, batch=2, scale=20.0).to(dtype)
-    query = some_queries(points, 6)
-    for k in (5, 70):
-        assert_as_reference(device, points, query, k, norm=norm)
-
-
 def test_many_clouds_with_lengths_of_their_own(device):
     points, query = lattice(150, seed=1, batch=9), lattice(20, seed=2, batch=9) + 0.25
     lengths = torch.tensor([0, 1, 2, 149, 150, 151, -3, 1 << 40, 64])
     counts = torch.tensor([20, 0, 1, 19, 21, -1, 5, 1 << 40, 7])
-    assert_as_reference(device, points, query, 8, lengths=lengths, query_lengths=counts)
-    assert_as_reference(device, points, query, 8, lengths=lengths.clamp(-9, 999).int())
+    check_knn(device, points, query, 8, lengths=lengths, query_lengths=counts)
 
 
 def test_points_and_queries_that_are_not_finite(device):
     points, query = lattice(400, seed=5), lattice(30, seed=6)
-    bad = torch.tensor([float("nan"), float("inf"), -float("inf")])
-    points[0, ::3, 0], points[0, 1::7, 2] = bad.repeat(45)[:134], float("nan")
+    bad = torch.tensor([NAN, INF, -INF])
+    points[0, ::3, 0], points[0, 1::7, 2] = bad.repeat(45)[:134], NAN
     query[0, ::4, 1] = bad.repeat(3)[:8]
     for k in (1, 20, 300):
-        assert_as_reference(device, points, query, k)
-    points[:] = float("nan")
-    assert_as_reference(device, points, query, 2)
+        check_knn(device, points, query, k)
+    check_knn(device, points * NAN, query, 2)
 
 
-@pytest.mark.parametrize("k", [3, 16, 100])
-def test_many_queries_of_a_larger_cloud(device, k):
-    points = cube(5000, seed=9, batch=2)
-    query = some_queries(points, 300)
-    dist2, idx = ops.knn(points.to(device), query.to(device), k)
-    for b in range(2):
-        assert_same_bits((dist2[b].cpu(), idx[b].cpu()), brute(points[b], query[b], k))
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 900])
+def test_three_nn(device, n):
+    points, query = cube(n, seed=n), cube(33, seed=5)
+    nearest = torchvox.three_nn(query.to(device), points.to(device))
+    assert_same_bits(tuple(nearest), reference.three_nn(query, points))
+    assert (nearest.idx[..., n:] == -1).all() and (nearest.dist2[..., n:] == INF).all()
 
 
-def test_every_point_of_a_cloud_is_its_own_first_neighbor(device):
-    points = cube(3000, seed=4).to(device)
-    dist2, idx = ops.knn(points, points, 4)
-    assert (dist2[..., 0] == 0).all()
-    assert idx[0, :, 0].tolist() == list(range(3000))
+def gradients(points, query, k, **options):
+    points, query = points.detach().requires_grad_(), query.detach().requires_grad_()
+    dist2 = torchvox.knn(points, query, k, **options).dist2
+    seed = torch.arange(dist2.numel(), dtype=dist2.dtype, device=dist2.device) % 7 - 3.0
+    return torch.autograd.grad(dist2, (points, query), seed.reshape(dist2.shape))
 
 
-def test_permuting_the_points_permutes_the_neighbors(device):
-    points, query = cube(2500, seed=11), cube(60, seed=12)
-    order = torch.randperm(2500, generator=torch.Generator().manual_seed(0))
-    dist2, idx = ops.knn(points[:, order].to(device), query.to(device), 12)
-    expected = ops.knn(points, query, 12)
-    assert_same_bits(dist2.cpu(), expected[0])
-    assert torch.equal(order[idx.cpu().long()].int(), expected[1])
+def test_a_slot_without_a_neighbor_passes_nothing_on(device):
+    points, query = cube(3).to(device), cube(5, seed=1).to(device)
+    lengths = torch.tensor([2], device=device)
+    of_points, of_query = gradients(points, query, 4, lengths=lengths)
+    assert of_points.isfinite().all() and of_query.isfinite().all()
+    assert (of_points[0, 2] == 0).all() and (of_points[0, :2] != 0).all()
+    bad = query.clone()
+    bad[0, 1] = float("nan")
+    assert (gradients(points, bad, 2)[1][0, 1] == 0).all()
+
+
+def test_a_point_at_distance_0_has_gradient_0(device):
+    points = cube(20).to(device)
+    for norm in (1, 2):
+        of_points, of_query = gradients(points, points, 1, norm=norm)
+        assert (of_points == 0).all() and (of_query == 0).all()
+
+
+def test_one_set_may_be_both(device):
+    """Each point's distance to its nearest other one: both ends of the pair move."""
+    points = torch.tensor([[[0.0, 0, 0], [1, 0, 0], [5, 0, 0]]], device=device).requires_grad_()
+    torchvox.knn(points, points, 2).dist2[..., 1].sum().backward()
+    assert points.grad[0, :, 0].tolist() == [-4.0, 4.0 - 8.0, 8.0]

@@ -4,8 +4,9 @@
 import pytest
 import torch
 from helpers import assert_same_bits, cube, forced, lattice, real_scan
-from knn_cases import CLOUDS, assert_as_reference, brute, ops, some_queries
+from search_cases import CLOUDS, check_knn, queries_of
 
+ops = torch.ops.torchvox
 PLANS = {
     "scan": {"knn_kernel": "scan"},
     "tiles": {"knn_kernel": "tiles"},
@@ -13,16 +14,11 @@ PLANS = {
     "select": {"knn_kernel": "select"},
 }
 SCANS = {
-    "kitti": ("lidar/kitti_000008.bin", 4),
-    "hdl64": ("lidar/hdl64_360.bin", 4),
-    "nuscenes": ("lidar/nuscenes_sweep.pcd.bin", 5),
-    "scannet": ("indoor/scannet_scene0000_00.bin", 6),
+    "lidar/kitti_000008.bin": 4,
+    "lidar/hdl64_360.bin": 4,
+    "lidar/nuscenes_sweep.pcd.bin": 5,
+    "indoor/scannet_scene0000_00.bin": 6,
 }
-
-
-def scan(name):
-    file, columns = SCANS[name]
-    return real_scan(file, columns)[None, :, :3].contiguous()
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -31,8 +27,9 @@ def test_every_kernel_of_every_cloud(device, name, plan):
     points = CLOUDS[name]
     with forced(**PLANS[plan]):
         for k in (1, 5, 20, 40, 100, 200):
-            assert_as_reference(device, points, some_queries(points), k)
-        assert_as_reference(device, points, some_queries(points), 9, norm=1)
+            check_knn(device, points, queries_of(points), k)
+        for options in ({"norm": 1}, {"dist_order": "loop"}):
+            check_knn(device, points, queries_of(points), 9, **options)
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -44,15 +41,15 @@ def test_every_kernel_of_packed_clouds_and_lengths(device, plan):
         "query_batch_offsets": torch.tensor([0, 40, 60, 89]),
     }
     with forced(**PLANS[plan]):
-        assert_as_reference(device, points, query, 9, lengths=lengths, query_lengths=counts)
-        assert_as_reference(device, points.flatten(0, 1), query.flatten(0, 1), 6, **offsets)
+        check_knn(device, points, query, 9, lengths=lengths, query_lengths=counts)
+        check_knn(device, points.flatten(0, 1), query.flatten(0, 1), 6, **offsets)
 
 
 @pytest.mark.parametrize("instructions", [0, 1, 2])
 @pytest.mark.parametrize("k", [3, 64, 65, 300])
 def test_every_instruction_set_of_the_cpu(instructions, k):
     for points in (cube(3000, seed=k), lattice(3000, seed=k)):
-        query = some_queries(points, 40)
+        query = queries_of(points, 40)
         with forced(knn_kernel="scan"):
             expected = ops.knn(points, query, k)
         with forced(knn_kernel="tiles", knn_cpu=instructions):
@@ -62,22 +59,13 @@ def test_every_instruction_set_of_the_cpu(instructions, k):
 @pytest.mark.parametrize("name", SCANS)
 def test_real_scans(device, name):
     """Quantized coordinates, points on points: ties everywhere."""
-    points = scan(name)
-    query = some_queries(points, 64)
-    expected = brute(points[0], query[0], 50)
+    points = real_scan(name, SCANS[name])[None, :, :3].contiguous()
+    query = queries_of(points, 64)
+    with forced(knn_kernel="scan"):
+        expected = ops.knn(points, query, 50)
     for k in (3, 16, 50):
-        dist2, idx = ops.knn(points.to(device), query.to(device), k)
-        got = (dist2[0].cpu(), idx[0].cpu())
-        assert_same_bits(got, tuple(t[:, :k].contiguous() for t in expected), f"k {k}")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", SCANS)
-def test_every_point_of_a_real_scan_on_both_devices(name):
-    points = scan(name)
-    for k in (1, 16, 33):
-        on_gpu = ops.knn(points.cuda(), points.cuda(), k)
-        assert_same_bits(tuple(t.cpu() for t in on_gpu), tuple(ops.knn(points, points, k)))
+        nearest = ops.knn(points.to(device), query.to(device), k)
+        assert_same_bits(tuple(nearest), tuple(t[..., :k].contiguous() for t in expected), f"k {k}")
 
 
 @pytest.mark.gpu

@@ -4,8 +4,8 @@
 import numpy as np
 import pytest
 import torch
-from fps_cases import CLOUDS, assert_as_reference
-from helpers import cube, lattice
+from fps_cases import CLOUDS, assert_as_reference, samples
+from helpers import cube, lattice, real_scan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,8 +33,8 @@ def rule_id(rules):
 @pytest.mark.parametrize("name", [*CLOUDS, "nonfinite"])
 def test_every_cloud_under_every_rule(device, name, rules):
     points = NONFINITE if name == "nonfinite" else CLOUDS[name]
-    samples = points.size(1) + 5 if name in TIED else 60
-    idx, _ = assert_as_reference(device, points, samples, **rules)
+    count = points.size(1) + 5 if name in TIED else 60
+    idx, _ = assert_as_reference(device, points, count, **rules)
     assert name != "nonfinite" or "nonfinite" in rules or not np.isin(idx, BAD).any()
 
 
@@ -48,58 +48,54 @@ def test_sizes_around_every_edge_of_the_launch_table(device, n, tie):
     assert_as_reference(device, lattice(n, side=40, seed=n), min(n, 24), tie=tie)
 
 
-@pytest.mark.parametrize("n", [20_000, 70_000])
-@pytest.mark.parametrize("make", [cube, lattice])
-def test_clouds_beyond_one_block(device, n, make):
-    assert_as_reference(device, make(n, seed=n), 40)
+@pytest.mark.parametrize("name", [*CLOUDS, "large"])
+def test_a_prefix_of_an_order_is_the_order_of_the_prefix(device, name):
+    points = lattice(9000, side=30) if name == "large" else CLOUDS[name]
+    order, dist2 = samples(device, points, 64)
+    for s in (1, 2, 17, 64):
+        idx, inner = samples(device, points[:, order[0, :s]], s)
+        assert idx[0].tolist() == list(range(s))
+        np.testing.assert_array_equal(inner[0], dist2[0, :s])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
-@pytest.mark.parametrize("make", [cube, lattice])
-def test_many_samples_of_a_large_cloud(device, make, tie):
-    assert_as_reference(device, make(16_384, seed=9), 4096, tie=tie)
+SLOW = pytest.mark.slow
+REPEAT = {"exhausted": "repeat", "init_dist2": 0.01}
+HALVES = (torch.float16, torch.bfloat16)
+STARTS = torch.from_numpy(np.random.default_rng(0).integers(-5, 9005, (2, 130)))
+LENGTHS, COUNTS = torch.tensor([80, 79, 1, 0, 500, -3]), torch.tensor([0, 1, 7, 20, 500, -2])
+SIX = lattice(80, batch=6)
+SIX[:, 79] = 1e6  # the furthest by far, visible only to full clouds
+CALLS = {
+    "cube beyond a block": (cube(70_000, seed=1), 40, {}),
+    "lattice beyond a block": (lattice(20_000, seed=2), 40, {}),
+    "many small clouds": (lattice(16, side=3, seed=1, batch=3000), 8, {}),
+    "a long start set": (lattice(300, side=20, batch=2), 160, {"start_idx": STARTS}),
+    "starts in a large cloud": (lattice(9000, side=20, batch=2), 160, {"start_idx": STARTS}),
+    "lengths": (SIX, 10, {"lengths": LENGTHS}),
+    "lengths, mmcv": (SIX, 40, {"lengths": LENGTHS.int(), "tie": "mmcv", "exhausted": "repeat"}),
+    "counts": (cube(60, batch=6), 20, {"counts": COUNTS}),
+    "counts, repeated": (cube(60, batch=6), 20, {"counts": COUNTS, "exhausted": "repeat"}),
+    **{f"{d} axes, {order}": (cube(150, d=d, seed=d), 40, {"dist_order": order})
+       for d in (1, 2, 3, 4, 6, 17) for order in ("pn2", "loop")},
+    **{f"{d} axes of float64, {rules}": (cube(90, d=d, seed=d).double() / 3, 24, rules)
+       for d in (2, 3, 5) for rules in ({}, {"dist_order": "loop"}, {"tie": "mmcv", **REPEAT})},
+    **{f"{d} axes of {dtype}": (cube(300, d=d, seed=6).to(dtype), 40, {})
+       for dtype in HALVES for d in (3, 5)},
+}  # fmt: skip
+LARGE = [
+    pytest.param((lattice(16_384, seed=9), 4096, {"tie": "mmcv"}), id="many samples", marks=SLOW),
+    pytest.param(
+        (cube(16, seed=2, batch=65_537), 4, {}),
+        id="more clouds than a grid dimension holds",
+        marks=[SLOW, pytest.mark.gpu],
+    ),
+]
 
 
-def test_many_small_clouds(device):
-    assert_as_reference(device, lattice(16, side=3, seed=1, batch=3000), 8)
-
-
-@pytest.mark.gpu
-@pytest.mark.slow
-def test_more_clouds_than_a_grid_dimension_holds():
-    assert_as_reference("cuda", cube(16, seed=2, batch=65_537), 4)
-
-
-@pytest.mark.gpu
-@pytest.mark.slow
-def test_five_million_points():
-    assert_as_reference("cuda", cube(5_000_000, seed=3), 12)
-
-
-@pytest.mark.parametrize("d", [1, 2, 3, 4, 6, 17])
-@pytest.mark.parametrize("dist_order", ["pn2", "loop"])
-def test_any_dimension(device, d, dist_order):
-    assert_as_reference(device, cube(150, d=d, seed=d), 40, dist_order=dist_order)
-
-
-@pytest.mark.parametrize("d", [2, 3, 5])
-@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
-def test_float64_points(device, d, tie):
-    points = cube(90, d=d, seed=d).double() / 3
-    for options in ({}, {"dist_order": "loop"}, {"exhausted": "repeat", "init_dist2": 0.01}):
-        _, dist2 = assert_as_reference(device, points, 24, tie=tie, **options)
-        assert dist2.dtype == torch.float64
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("d", [3, 5])
-def test_half_points_are_the_upcast_cloud(device, dtype, d):
-    points = cube(300, d=d, seed=6).to(dtype)
-    half = assert_as_reference(device, points, 40)
-    full = assert_as_reference(device, points.float(), 40)
-    assert torch.equal(half[0], full[0]) and torch.equal(half[1], full[1])
-    assert half[1].dtype == torch.float32
+@pytest.mark.parametrize("call", [*(pytest.param(v, id=k) for k, v in CALLS.items()), *LARGE])
+def test_every_call_has_the_bits_of_the_reference(device, call):
+    points, count, options = call
+    assert_as_reference(device, points, count, **options)
 
 
 coordinate = st.sampled_from([0.0, -0.0, 1.0, 2.0, 0.1, 1e-3, 1e5, 3e38, -1.0, 1e-40]) | st.floats(
@@ -128,3 +124,25 @@ def test_any_small_cloud_under_any_rules(device, data):
         "init_dist2": data.draw(st.sampled_from([None, 1e10, 1.0])),
     }
     assert_as_reference(device, points, s, **options)
+
+
+SCANS = {
+    "kitti": ("lidar/kitti_000008.bin", 4),
+    "hdl64": ("lidar/hdl64_360.bin", 4),
+    "nuscenes": ("lidar/nuscenes_sweep.pcd.bin", 5),
+    "scannet": ("indoor/scannet_scene0000_00.bin", 6),
+}
+
+
+def scan(name):
+    file, columns = SCANS[name]
+    return real_scan(file, columns)[:, :3].contiguous()
+
+
+@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
+@pytest.mark.parametrize("name", SCANS)
+def test_whole_scans(device, name, tie):
+    points = scan(name)[None]
+    exhausted = "repeat" if tie == "mmcv" else "distinct"
+    idx, dist2 = assert_as_reference(device, points, 96, tie=tie, exhausted=exhausted)
+    assert len(set(idx[0].tolist())) == 96 and (dist2[0, 1:] <= dist2[0, :-1]).all()

@@ -47,52 +47,47 @@ def test_the_lazy_kernel_at_every_size(n, tie):
         assert_as_reference("cuda", polluted(n, seed=n), min(n + 2, 60), tie=tie)
 
 
-@pytest.mark.parametrize("kernel", ["block", "lazy"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"dist_order": "loop"},
-        {"exhausted": "repeat", "tie": "mmcv"},
-        {"nonfinite": "last"},
-        {"skip_origin": True},
-        {"init_dist2": 1e10},
-        {"start_idx": torch.tensor([[3, 3, -1], [5, 600, 0]])},
-        {"lengths": torch.tensor([700, 0]), "counts": torch.tensor([50, 9])},
-    ],
-    ids=lambda o: "-".join(o),
-)
-def test_every_option_in_every_kernel(kernel, options):
-    with forced(fps_kernel=kernel):
-        assert_as_reference("cuda", polluted(1000, seed=4), 60, **options)
+def regular(side: int) -> torch.Tensor:
+    """Top tie groups of thousands: more than a window or a pool holds."""
+    points = torch.cartesian_prod(*[torch.arange(float(side))] * 3)[None]
+    return torch.cat([points, points[:, ::3]], dim=1)
 
 
-@pytest.mark.parametrize("kernel", ["block", "lazy"])
-@pytest.mark.parametrize(
-    "points",
-    [
-        torch.full((1, 3000, 3), 0.5),
-        torch.cartesian_prod(*[torch.arange(14.0)] * 3)[None],  # a top tie group of thousands
-        cube(3000, scale=3e38),
-        cube(3000, scale=1e-22),
-        torch.arange(3000.0).reshape(1, 3000, 1) * torch.tensor([0.1, 0.2, 0.3]),
-    ],
-    ids=["all_equal", "regular_lattice", "overflow", "underflow", "collinear"],
-)
-@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
-def test_hard_clouds_in_every_kernel(kernel, points, tie):
-    with forced(fps_kernel=kernel):
-        assert_as_reference("cuda", points, 100, tie=tie)
+THOUSAND = polluted(1000, seed=4)
+STARTS = torch.randperm(3000, generator=torch.Generator().manual_seed(0))[None, :1500]
+CALLS = {
+    "loop": (THOUSAND, 60, {"dist_order": "loop"}),
+    "repeat": (THOUSAND, 60, {"exhausted": "repeat", "tie": "mmcv"}),
+    "nonfinite": (THOUSAND, 60, {"nonfinite": "last"}),
+    "skip_origin": (THOUSAND, 60, {"skip_origin": True}),
+    "init_dist2": (THOUSAND, 60, {"init_dist2": 1e10}),
+    "start_idx": (THOUSAND, 60, {"start_idx": torch.tensor([[3, 3, -1], [5, 600, 0]])}),
+    "lengths": (
+        THOUSAND, 60, {"lengths": torch.tensor([700, 0]), "counts": torch.tensor([50, 9])}
+    ),
+    "a start set longer than a round": (cube(3000, seed=1), 2000, {"start_idx": STARTS}),
+    "all equal": (torch.full((1, 3000, 3), 0.5), 100, {}),
+    "overflow": (cube(3000, scale=3e38), 100, {}),
+    "underflow": (cube(3000, scale=1e-22), 100, {}),
+    "collinear": (torch.arange(3000.0).reshape(1, 3000, 1) * torch.ones(3), 100, {}),
+    **{
+        f"a lattice of {side}, {exhausted}": (
+            regular(side), min(600, side**3 + 9), {"exhausted": exhausted}
+        )
+        for side in (4, 9, 16)
+        for exhausted in ("distinct", "repeat")
+    },
+    **{f"{n} points": (cube(n, batch=2, seed=n), min(n, 300), {}) for n in (65, 3000, 9000)},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("plan", [{"fps_kernel": "block"}, {"fps_kernel": "lazy"}, POOL_OF_64])
-@pytest.mark.parametrize("exhausted", ["distinct", "repeat"])
 @pytest.mark.parametrize("tie", ["lowest", "mmcv"])
-@pytest.mark.parametrize("side", [4, 9, 16])
-def test_more_ties_than_a_window_or_a_pool_holds(plan, exhausted, tie, side):
-    points = torch.cartesian_prod(*[torch.arange(float(side))] * 3)[None]
-    points = torch.cat([points, points[:, ::3]], dim=1)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_every_call_in_every_kernel(plan, tie, call):
+    points, samples, options = call
     with forced(**plan):
-        assert_as_reference("cuda", points, min(600, side**3 + 9), tie=tie, exhausted=exhausted)
+        assert_as_reference("cuda", points, samples, **{"tie": tie, **options})
 
 
 @pytest.mark.parametrize("members", [1, 2, 7, 8, 40])
@@ -115,20 +110,6 @@ def test_blocks_that_share_a_cloud_in_a_replayed_graph():
         graph.replay()
         expected = reference.furthest_point_sample(cube(20_000, seed=seed), 300)
         assert_same_bits(tuple(o.cpu() for o in outputs), expected)
-
-
-@pytest.mark.parametrize("n", [65, 500, 3000, 9000])
-def test_a_pool_that_overflows_in_every_round(n):
-    with forced(**POOL_OF_64):
-        assert_as_reference("cuda", cube(n, batch=2, seed=n), 300)
-        assert_as_reference("cuda", polluted(n, seed=n), 60, tie="mmcv")
-
-
-def test_a_start_set_longer_than_a_round():
-    starts = torch.randperm(3000, generator=torch.Generator().manual_seed(0))[None, :1500]
-    for kernel in ["block", "lazy"]:
-        with forced(fps_kernel=kernel):
-            assert_as_reference("cuda", cube(3000, seed=1), 2000, start_idx=starts)
 
 
 def test_threads_whose_clouds_need_shared_memory_of_different_sizes():

@@ -11,8 +11,8 @@ SIZES = [40, 0, 1, 300, 17, 2, 900]
 COUNTS = [10, 3, 2, 50, 17, 0, 33]
 
 
-def cumulative(sizes, dtype=torch.int64):
-    return torch.tensor([0, *np.cumsum(sizes).tolist()], dtype=dtype)
+def cumulative(sizes) -> torch.Tensor:
+    return torch.tensor([0, *np.cumsum(sizes).tolist()])
 
 
 RULES = [
@@ -43,91 +43,42 @@ def test_equals_each_cloud_alone(device, make, rules):
         assert torch.equal(dist2[out], alone_dist2[0])
 
 
-def test_local_indices_count_from_the_cloud(device):
-    points = cube(sum(SIZES), seed=3)[0]
-    batch_offsets, out_offsets = cumulative(SIZES), cumulative(COUNTS)
-    glob, _ = assert_ragged_as_reference(device, points, batch_offsets, out_offsets, sum(COUNTS))
-    local, _ = assert_ragged_as_reference(
-        device, points, batch_offsets, out_offsets, sum(COUNTS), local_index=True
+LINE = torch.zeros(30, 3)
+LINE[:, 0] = torch.arange(30.0)
+THREE = [0, 10, 20, 30]
+STARTS = torch.tensor([[1, 2], [9, 0], [10, 5]])  # 10 is past the last cloud's end
+
+
+@pytest.mark.parametrize(
+    ("offsets", "out_offsets", "options", "idx"),
+    [
+        ([0, 3, 3, 6], [0, 2, 3, 5], {}, [0, 2, -1, 3, 5, -1, -1]),  # slots past the last offset
+        ([0, 3, 3, 6], [0, 2, 3, 5], {"local_index": True}, [0, 2, -1, 0, 2]),
+        (THREE, [0, 2, 4, 6], {"start": 3}, [3, 9, 13, 19, 23, 29]),
+        (THREE, [0, 2, 4, 6], {"start_idx": STARTS}, [1, 2, 19, 10, 20, 25]),
+        ([5, 10, 30], [3, 5, 7], {}, [-1, -1, -1, 5, 9, 10, 29]),  # before the first offsets
+        ([0, 10, 10**12], [0, 2, 10**12], {}, [0, 9, 10, 29]),  # clamped to what exists
+        # mmcv and OpenPCDet write the start of an empty output into the next cloud's first slot.
+        ([0, 10, 10, 20], [0, 2, 4, 6], {}, [0, 9, -1, -1, 10, 19]),
+        ([0, 10, 10, 20], [0, 2, 2, 4], {}, [0, 9, 10, 19]),
+        ([0, 10, 10, 20], [0, 2, 2, 2], {}, [0, 9]),
+        *((offsets, offsets, {}, [-1] * n) for offsets in ([0], [0, 0, 0]) for n in (0, 5)),
+    ],
+)
+def test_who_writes_which_slot(device, offsets, out_offsets, options, idx):
+    actual, dist2 = assert_ragged_as_reference(
+        device, LINE, torch.tensor(offsets), torch.tensor(out_offsets), len(idx), **options
     )
-    base = torch.repeat_interleave(batch_offsets[:-1], torch.tensor(COUNTS))
-    assert torch.equal(torch.where(local < 0, local, local + base), glob.long())
-
-
-def test_starts_are_local_to_their_cloud(device):
-    points = cube(30)[0]
-    batch_offsets, out_offsets = torch.tensor([0, 10, 20, 30]), torch.tensor([0, 4, 8, 12])
-    idx, _ = assert_ragged_as_reference(device, points, batch_offsets, out_offsets, 12, start=3)
-    assert idx[[0, 4, 8]].tolist() == [3, 13, 23]
-    starts = torch.tensor([[1, 2], [9, 0], [10, 5]])  # 10 is past the last cloud's end
-    idx, _ = assert_ragged_as_reference(
-        device, points, batch_offsets, out_offsets, 12, start_idx=starts
-    )
-    assert idx.view(3, 4)[:, :2].tolist() == [[1, 2], [19, 10], [20, 25]]
-
-
-def test_slots_past_the_last_offset_are_filled(device):
-    batch_offsets, out_offsets = torch.tensor([0, 10, 30]), torch.tensor([0, 4, 8])
-    idx, dist2 = assert_ragged_as_reference(device, cube(30)[0], batch_offsets, out_offsets, 20)
-    assert (idx[:8] >= 0).all() and (idx[8:] == -1).all() and (dist2[8:] == 0).all()
-
-
-def test_slots_before_the_first_offset_are_filled(device):
-    batch_offsets, out_offsets = torch.tensor([5, 10, 30]), torch.tensor([3, 6, 9])
-    idx, dist2 = assert_ragged_as_reference(device, cube(30)[0], batch_offsets, out_offsets, 9)
-    assert idx[:3].tolist() == [-1, -1, -1] and dist2[:3].tolist() == [0, 0, 0]
-    assert idx[3] == 5 and idx[6] == 10
-
-
-def test_offsets_are_clamped_to_what_exists(device):
-    points = cube(30)[0]
-    batch_offsets, out_offsets = torch.tensor([0, 10, 10**12]), torch.tensor([0, 4, 10**12])
-    idx, _ = assert_ragged_as_reference(device, points, batch_offsets, out_offsets, 12)
-    assert (idx[4:] >= 10).all() and (idx < 30).all()
-
-
-def test_an_empty_cloud_writes_only_its_own_slots(device):
-    # mmcv and OpenPCDet write the start of an empty output into the next cloud's first slot.
-    points = cube(20)[0]
-    batch_offsets = torch.tensor([0, 10, 10, 20])
-    idx, _ = assert_ragged_as_reference(
-        device, points, batch_offsets, torch.tensor([0, 3, 5, 8]), 8
-    )
-    assert idx[3:5].tolist() == [-1, -1] and idx[5] == 10
-    idx, _ = assert_ragged_as_reference(
-        device, points, batch_offsets, torch.tensor([0, 3, 3, 6]), 6
-    )
-    assert idx[3] == 10
-    idx, _ = assert_ragged_as_reference(
-        device, points, batch_offsets, torch.tensor([0, 3, 3, 3]), 3
-    )
-    assert idx.tolist()[0] == 0 and (idx < 10).all()
-
-
-@pytest.mark.parametrize("total", [0, 5])
-@pytest.mark.parametrize("offsets", [[0], [0, 0], [0, 0, 0]])
-def test_empty_calls(device, total, offsets):
-    batch_offsets = torch.tensor(offsets)
-    idx, dist2 = assert_ragged_as_reference(
-        device, torch.ones(0, 3), batch_offsets, batch_offsets, total
-    )
-    assert idx.shape == dist2.shape == (total,) and (idx == -1).all()
-
-
-def test_one_large_cloud_among_small_ones(device):
-    sizes, counts = [5, 20_000, 0, 9000, 33], [5, 40, 1, 30, 10]
-    points = lattice(sum(sizes), side=25)[0]
-    assert_ragged_as_reference(
-        device, points, cumulative(sizes), cumulative(counts), sum(counts), tie="mmcv"
-    )
+    assert actual.tolist() == idx and (dist2[actual < 0] == 0).all()
 
 
 @pytest.mark.parametrize("kernel", ["lazy", "generic"])
-@pytest.mark.parametrize("rules", [{}, {"skip_origin": True}], ids=str)
-def test_a_first_cloud_far_from_the_first_row(device, kernel, rules):
-    points = cube(25_000, seed=2)[0]
+@pytest.mark.parametrize("rules", [{}, {"skip_origin": True}, {"tie": "mmcv"}], ids=str)
+def test_large_clouds_among_small_ones(device, kernel, rules):
+    points = lattice(29_038, side=25, seed=2)[0]
     points[12_000] = float("nan")
     points[13_000:13_050] = 0.0
-    batch_offsets, out_offsets = torch.tensor([5_000, 20_000]), torch.tensor([0, 64])
+    sizes, counts = cumulative([5, 20_000, 0, 9000, 33]), cumulative([5, 40, 1, 30, 10])
     with forced(fps_kernel=kernel):
-        assert_ragged_as_reference(device, points, batch_offsets, out_offsets, 64, **rules)
+        for offsets, out_offsets in ((sizes, counts), (torch.tensor([5_000, 20_000]), counts[:2])):
+            assert_ragged_as_reference(device, points, offsets, out_offsets, 86, **rules)

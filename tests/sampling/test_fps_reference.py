@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 import torch
 from fps_cases import assert_as_reference
-
-from torchvox import reference
-from torchvox.reference import sampling
+from helpers import cube
 
 INF, NAN = float("inf"), float("nan")
 LINE = range(9)
@@ -39,7 +37,7 @@ def fps(points, s, device="cpu", **options):
         # A start set is emitted as given.
         ((0, 1, 2, 3, 9), 5, {"start_idx": [[2, 2, 0]]}, [2, 2, 0, 4, 1], [INF, INF, INF, 49, 1]),
         ((0, 1, 2, 3, 9), 2, {"start_idx": [[2, 2, 0]]}, [2, 2], [INF, INF]),
-        # A start that is no point becomes the first candidate.
+        # A start that is not a point becomes the first candidate.
         *(((NAN, 1, 2, 4), 2, {"start_idx": [i]}, [1, 3], [INF, 9]) for i in (0, 7, -3)),
         ((NAN, 1, 2, 4), 3, {"start_idx": [[3, 0]]}, [3, 1, 2], [INF, INF, 1]),
         ((NAN, 1, 2, 4), 2, {"start": 4}, [1, 3], [INF, 9]),
@@ -66,7 +64,7 @@ def fps(points, s, device="cpu", **options):
         # Distances that overflow are equal and legal.
         ((0, 1e20, -1e20, 1), 4, {}, [0, 1, 2, 3], [INF, INF, INF, 1]),
         ((3e38, -3e38), 2, {}, [0, 1], [INF, INF]),
-        # Points near the origin are no candidates, but for the start.
+        # Points near the origin are not candidates, except the start.
         ((0.01, 0.02, 5, 6), 4, {"skip_origin": True}, [0, 3, 2, -1],
          [INF, float(np.float32(6 - np.float32(0.01)) ** 2), 1, 0]),
         ((0, 0.001, 1, 2), 4, {"skip_origin": True}, [0, 3, 2, -1], [INF, 4, 1, 0]),
@@ -84,11 +82,6 @@ def fps(points, s, device="cpu", **options):
 def test_points_on_a_line(device, x, s, options, idx, dist2):
     options = {k: torch.tensor(v) if k == "start_idx" else v for k, v in options.items()}
     assert fps(on_axis(*x), s, device, **options) == (idx, dist2)
-
-
-def test_the_corners_of_a_rectangle():
-    points = torch.tensor([[[0.0, 0, 0], [4, 0, 0], [0, 3, 0], [4, 3, 0]]])
-    assert fps(points, 4) == ([0, 3, 1, 2], [INF, 25, 9, 9])
 
 
 @pytest.mark.parametrize(
@@ -119,13 +112,6 @@ def test_the_two_contractions_round_differently():
     assert fps(p, 2, dist_order="loop")[1] == [INF, loop]
 
 
-def test_a_case_where_the_contractions_disagree():
-    points = np.random.default_rng(0).random((2000, 3)).astype(np.float32)
-    pn2, loop = (sampling.squared_distance(points, points[0], o) for o in ("pn2", "loop"))
-    assert 100 < (pn2 != loop).sum() < 1000
-    np.testing.assert_allclose(pn2, loop, rtol=3e-7)
-
-
 def test_dimensions_other_than_three_use_the_loop():
     points = torch.tensor([[[0.0], [3.0], [1.0]]])
     assert fps(points, 3) == ([0, 1, 2], [INF, 9, 1])
@@ -133,10 +119,11 @@ def test_dimensions_other_than_three_use_the_loop():
     assert fps(points, 3) == ([0, 2, 1], [INF, 9, 4])
 
 
-def test_lengths_hide_points_and_counts_end_rows():
-    points = on_axis(0, 1, 2, 100).expand(3, -1, -1)
-    idx, dist2 = reference.furthest_point_sample(
-        points, 3, lengths=torch.tensor([3, 0, 9]), counts=torch.tensor([2, 3, -1])
+def test_lengths_hide_points_and_counts_end_rows(device):
+    points = on_axis(0, 1, 2, 100).repeat(3, 1, 1)
+    points[0, 3] = NAN  # hidden points may be anything
+    idx, dist2 = assert_as_reference(
+        device, points, 3, lengths=torch.tensor([3, 0, 9]), counts=torch.tensor([2, 3, -1])
     )
     assert idx.tolist() == [[0, 2, -1], [-1, -1, -1], [-1, -1, -1]]
     assert dist2.tolist() == [[INF, 4, 0], [0, 0, 0], [0, 0, 0]]
@@ -147,26 +134,63 @@ def test_float64_distances_are_not_rounded_to_float32():
     assert fps(points, 2)[1] == [INF, (1 + 2.0**-40) ** 2]
 
 
-def test_ragged_clouds_by_hand():
-    points = on_axis(0, 1, 2, 10, 10, 20, 15)[0]
-    offsets = torch.tensor([0, 3, 3, 7]), torch.tensor([0, 2, 3, 6])
-    idx, dist2 = reference.furthest_point_sample_ragged(points, *offsets, 8)
-    assert idx.tolist() == [0, 2, -1, 3, 5, 6, -1, -1]
-    assert dist2.tolist() == [INF, 4, 0, INF, 100, 25, 0, 0]
-    idx, _ = reference.furthest_point_sample_ragged(points, *offsets, 8, local_index=True)
-    assert idx.tolist() == [0, 2, -1, 0, 2, 3, -1, -1]
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [
+        ({"start": 0}, [0] * 3),
+        ({"start": 99}, [99] * 3),
+        ({"start": 100}, [0] * 3),  # no point: the first candidate
+        ({"start": 20, "lengths": torch.tensor([20, 0, 21])}, [0, -1, 20]),
+        ({"start_idx": torch.tensor([7, 0, 42])}, [7, 0, 42]),
+        ({"start_idx": torch.tensor([7, 0, 42], dtype=torch.int32)}, [7, 0, 42]),
+        ({"start_idx": torch.tensor([8, 9, 1]), "start": 3}, [8, 9, 1]),
+        ({"start_idx": torch.tensor([100, 2**31 - 1, -1])}, [0] * 3),
+        ({"start_idx": torch.tensor([-(2**31), 2**32 + 5, -(2**40)])}, [0] * 3),  # none wraps
+    ],
+    ids=str,
+)
+def test_the_first_sample_is_the_start(device, options, first):
+    idx, dist2 = assert_as_reference(device, cube(100, batch=3), 10, **options)
+    assert idx[:, 0].tolist() == first
+    assert dist2[:, 0].tolist() == [INF if i >= 0 else 0 for i in first]
+    assert torch.isfinite(dist2[:, 1:]).all()
 
 
-def test_gather_by_hand():
-    features, idx = torch.tensor([[[1.0, 2], [3, 4], [5, 6]]]), torch.tensor([[2, -1, 3, 0]])
-    assert reference.gather_points(features, idx).tolist() == [[[5, 6], [0, 0], [0, 0], [1, 2]]]
-    out = reference.gather_points(features.transpose(1, 2), idx, channels_first=True)
-    assert out.tolist() == [[[5, 0, 0, 1], [6, 0, 0, 2]]]
+# |p|^2 <= 1e-3 in fp32 along one axis: the largest such x, and the float above it.
+def edge_of_the_origin():
+    x = np.float32(np.sqrt(1e-3))
+    while np.float64(np.float32(x * x)) <= 1e-3:
+        x = np.nextafter(x, np.float32(1))
+    return np.nextafter(x, np.float32(0)), x
 
 
-def test_gather_backward_adds_runs_of_256():
-    # 256 ones after 2^24: one by one they vanish, as the sum of a second run they do not.
-    grad = torch.ones(1, 512, 1)
-    grad[0, 0, 0] = 2.0**24
-    out = reference.gather_points_backward(grad, torch.zeros(1, 512, dtype=torch.int32), 2)
-    assert out.flatten().tolist() == [2.0**24 + 256, 0]
+def test_skip_origin_at_the_two_floats_around_the_limit(device):
+    inside, outside = edge_of_the_origin()
+    assert np.float32(inside * inside) < np.float32(1e-3) <= np.float32(outside * outside)
+    points = torch.zeros(1, 5, 3)
+    points[0, 0, 0] = 4.0
+    points[0, 1, 0] = float(inside)
+    points[0, 2, 1] = float(outside)
+    points[0, 3, 2] = -float(inside)
+    idx, _ = assert_as_reference(device, points, 5, skip_origin=True)
+    assert idx[0].tolist() == [0, 2, -1, -1, -1]
+
+
+def test_skip_origin_limit_uses_the_fused_norm(device):
+    rng = np.random.default_rng(5)
+    direction = rng.normal(size=(20_000, 3))
+    shell = direction / np.linalg.norm(direction, axis=1, keepdims=True) * np.sqrt(1e-3)
+    points = torch.from_numpy(shell.astype(np.float32))[None]
+    points[0, 0] = 1.0
+    counts = assert_as_reference(device, points[:, :400], 400, skip_origin=True)[0]
+    assert 100 < (counts >= 0).sum() < 300  # about half of the shell lies on each side
+
+
+def test_skip_origin_of_float64_points_compares_in_float64(device):
+    x = float(np.sqrt(np.float64(1e-3)))
+    points = torch.zeros(1, 4, 3, dtype=torch.float64)
+    points[0, 0, 0] = 4.0
+    points[0, 1, 0] = np.nextafter(x, 1) + 1e-12
+    points[0, 2, 1] = np.nextafter(x, 0) - 1e-12
+    idx, _ = assert_as_reference(device, points, 4, skip_origin=True)
+    assert idx[0].tolist() == [0, 1, -1, -1]

@@ -21,15 +21,7 @@ def test_a_list_of_sizes_gives_one_prefix_per_level(device):
         assert same(level, ops.furthest_point_sample(points, size))
 
 
-def test_each_level_is_the_sampling_of_the_level_before(device):
-    points = cube(200, batch=2).to(device)
-    levels = torchvox.furthest_point_sample(points, [64, 16])
-    first = torchvox.gather_points(points, levels[0].idx)
-    inner = torchvox.furthest_point_sample(first, 16).idx
-    assert (inner.cpu() == torch.arange(16)).all()
-
-
-def test_random_starts_follow_the_generator(device):
+def test_random_starts_follow_the_generator_and_stay_inside_the_lengths(device):
     points = cube(500, batch=8).to(device)
 
     def draw(seed):
@@ -41,45 +33,27 @@ def test_random_starts_follow_the_generator(device):
     assert not torch.equal(first.idx[:, 0], draw(2).idx[:, 0])
     assert len(set(first.idx[:, 0].tolist())) > 1
     assert same(first, ops.furthest_point_sample(points, 5, start_idx=first.idx[:, 0]))
-
-
-def test_random_starts_stay_inside_the_lengths(device):
-    points = cube(500, batch=64).to(device)
     lengths = torch.full((64,), 3, device=device)
-    starts = torchvox.furthest_point_sample(points, 1, start="random", lengths=lengths).idx
+    starts = torchvox.furthest_point_sample(
+        points[:1].expand(64, -1, -1), 1, start="random", lengths=lengths
+    ).idx
     assert set(starts.flatten().tolist()) == {0, 1, 2}
 
 
-@pytest.mark.parametrize("num_samples", ["x", 2.5, [4, 2.5], [[4]], ["x"]])
-def test_what_is_no_size_is_refused(num_samples):
-    with pytest.raises(TypeError, match="furthest_point_sample: num_samples must be an int or"):
-        torchvox.furthest_point_sample(cube(10), num_samples)
+SIZES, SIZES_WORDS = ("x", 2.5, [4, 2.5], [[4]], ["x"]), "num_samples must be an int or"
+OWN_LIST = {"num_samples": [4, 2], "convention": "mmcv"}
 
 
-def test_a_list_of_sizes_is_of_the_own_convention_alone():
-    words = r"^furthest_point_sample: convention must be 'torchvox' with a list .*, got 'mmcv'"
-    with pytest.raises(ValueError, match=words):
-        torchvox.furthest_point_sample(cube(10), [4, 2], convention="mmcv")
-
-
-@pytest.mark.parametrize("wrong", [{"points": "x"}, {"lengths": 3}])
-def test_random_starts_name_what_is_no_tensor(wrong):
-    with pytest.raises(TypeError, match=f"^furthest_point_sample: {next(iter(wrong))} must be"):
-        torchvox.furthest_point_sample(
-            **{"points": cube(10), "num_samples": 2, "start": "random", **wrong}
-        )
-
-
-@pytest.mark.parametrize("start", ["first", ""])
-def test_an_unknown_start_word_is_refused(device, start):
-    with pytest.raises(ValueError, match=r"start\b.*random"):
-        torchvox.furthest_point_sample(cube(10).to(device), 2, start=start)
-
-
-def test_gathered_samples_carry_the_gradient(device):
-    points = cube(30).to(device).requires_grad_()
-    idx, _ = torch.ops.torchvox.furthest_point_sample(points, 5)
-    torch.ops.torchvox.gather_points(points, idx).sum().backward()
-    expected = torch.zeros(30, 3)
-    expected[idx[0].cpu().long()] = 1
-    assert torch.equal(points.grad[0].cpu(), expected)
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        *(({"num_samples": size}, TypeError, SIZES_WORDS) for size in SIZES),
+        (OWN_LIST, ValueError, "convention must be 'torchvox' with a list .*, got 'mmcv'"),
+        ({"start": "random", "points": "x"}, TypeError, "points must be"),
+        ({"start": "random", "lengths": 3}, TypeError, "lengths must be"),
+        ({"start": "first"}, ValueError, r".*start\b.*random"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(options, error, words):
+    with pytest.raises(error, match=f"^furthest_point_sample: {words}"):
+        torchvox.furthest_point_sample(**{"points": cube(10), "num_samples": 2, **options})

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Points at, just below and just above the ends of the range, and on the faces of cells."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
-from helpers import real_scan
-from voxel_cases import BOUNDS, FLOAT_DTYPES, NON_FINITE, OUT_OF_RANGE, check_voxelize, cloud_on_x
+from voxel_cases import BOUNDS, NON_FINITE, OUT_OF_RANGE, check_voxelize, cloud_on_x
 
 import torchvox
 from torchvox import reference
@@ -74,38 +71,53 @@ def test_both_ends_of_an_axis_and_the_floats_beside_them(device, axis, cells, fl
     assert not floats or cells_on_x(device, [hi], axis, bounds) == [None]
 
 
-def test_grid_bounds_keep_what_the_index_keeps_beyond_hi(device):
-    hi = float(F32(75.2))
-    beyond = float(np.nextafter(F32(75.2), F32(1e9)))
-    axis = (-75.2, 75.2, 0.1)
-    assert cells_on_x(device, [hi, beyond], axis, "grid") == [1503, 1503]
-    assert cells_on_x(device, [hi, beyond], axis, "range") == [None, None]
-    axis = (0.0, 70.4, 0.5)  # 141 cells reach to 70.5
-    last = float(np.nextafter(F32(70.5), F32(0)))
-    assert cells_on_x(device, [70.4, 70.45, last, 70.5], axis, "grid") == [140, 140, 140, None]
-    assert cells_on_x(device, [70.4, 70.45, last, 70.5], axis, "range") == [None] * 4
-    below = float(np.nextafter(F32(70.4), F32(0)))
-    assert cells_on_x(device, [below], axis, "range") == [140]
+def neighbor(x: float, toward: float) -> float:
+    """The float32 next to x."""
+    return float(np.nextafter(F32(x), F32(toward)))
 
 
-def test_half_a_cell_rounds_up_to_one_more(device):
-    axis = (0.0, 50.0, 0.16)  # 312.5
-    assert torchvox.grid_size(*x_axis(*axis))[0] == 313
-    assert cells_on_x(device, [49.99, 50.0, 50.07, 50.09], axis) == [312, 312, 312, None]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_negative_zero_is_cell_0(device, dtype):
-    for bounds in BOUNDS:
-        assert cells_on_x(device, [-0.0, 0.0], (0.0, 4.0, 0.16), bounds, dtype) == [0, 0]
-
-
-def test_denormals_are_not_flushed(device):
-    tiny = [-1e-45, 1e-45, -1e-40, 1e-40]
-    assert cells_on_x(device, tiny, (0.0, 4.0, 0.16)) == [None, 0, None, 0]
+TINY = [-1e-45, 1e-45, -1e-40, 1e-40]
+PAST = [70.4, 70.45, neighbor(70.5, 0), 70.5]  # of an axis that ends at 70.4, 141 cells reach 70.5
+EDGES = {
+    "beyond hi, grid": ((-75.2, 75.2, 0.1), [75.2, neighbor(75.2, 1e9)], "grid", [1503] * 2),
+    "beyond hi, range": ((-75.2, 75.2, 0.1), [75.2, neighbor(75.2, 1e9)], "range", [None] * 2),
+    "a last cell past hi": ((0.0, 70.4, 0.5), PAST, "grid", [140, 140, 140, None]),
+    "a last cell cut at hi": (
+        (0.0, 70.4, 0.5), [neighbor(70.4, 0), *PAST], "range", [140] + [None] * 4
+    ),
+    "312.5 cells are 313": (
+        (0.0, 50.0, 0.16), [49.99, 50.0, 50.07, 50.09], "grid", [312, 312, 312, None]
+    ),
+    "zeros in the grid": ((0.0, 4.0, 0.16), [-0.0, 0.0], "grid", [0, 0]),
+    "zeros in the range": ((0.0, 4.0, 0.16), [-0.0, 0.0], "range", [0, 0]),
+    "denormals": ((0.0, 4.0, 0.16), TINY, "grid", [None, 0, None, 0]),
     # -1e-45 / 4 rounds to -0: cell 0. It is still below lo.
-    assert cells_on_x(device, tiny, (0.0, 4.0, 4.0)) == [0, 0, None, 0]
-    assert cells_on_x(device, tiny, (0.0, 4.0, 4.0), "range") == [None, 0, None, 0]
+    "a quotient of -0": ((0.0, 4.0, 4.0), TINY, "grid", [0, 0, None, 0]),
+    "below lo": ((0.0, 4.0, 4.0), TINY, "range", [None, 0, None, 0]),
+    "0.3 / 0.1": ((0.0, 4.0, 0.1), [0.3], "grid", [3]),
+}  # fmt: skip
+EDGES_OF_FLOAT64 = {
+    # fp32(0.1) is a little above 0.1, so 0.3 / fp32(0.1) is below 3 in float64.
+    "0.3 / 0.1": ((0.0, 4.0, 0.1), [-0.0, 0.3], "grid", [0, 2]),
+    # hi = 0.7 becomes 0.699999988: a float64 point between the two is out of range.
+    "hi widened": ((0.0, 0.7, 0.1), [0.69999998, 0.69999999], "range", [6, None]),
+}
+each_edge = pytest.mark.parametrize(
+    ("dtype", "axis", "xs", "bounds", "cells"),
+    [
+        pytest.param(dtype, *row, id=f"{name}-{dtype}")
+        for dtype, rows in ((torch.float32, EDGES), (torch.float64, EDGES_OF_FLOAT64))
+        for name, row in rows.items()
+    ],
+)
+
+
+@each_edge
+def test_points_at_an_edge(device, dtype, axis, xs, bounds, cells):
+    assert cells_on_x(device, xs, axis, bounds, dtype) == cells
+
+
+def test_sums_of_denormals_are_not_flushed(device):
     values = check_voxelize(
         device, cloud_on_x([1e-45, 3e-45, 1e-40], 0.5, 0.5), *x_axis(0.0, 4.0, 4.0), -1, 1,
         reduce="sum",
@@ -113,99 +125,13 @@ def test_denormals_are_not_flushed(device):
     assert values[0, 0].item() == F32(1e-45) + F32(3e-45) + F32(1e-40) > 0
 
 
-@pytest.mark.parametrize("bounds", BOUNDS)
-@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
-def test_every_axis_has_the_same_rule(device, dtype, bounds):
-    """All 27 combinations of below, inside and above, on three different axes."""
-    lo, hi = (-5.0, -1.5, 0.25), (3.0, 2.5, 8.25)
-    candidates = []
-    for j in range(3):
-        steps = torch.tensor([lo[j], (lo[j] + hi[j]) / 2, hi[j]], dtype=dtype)
-        down, up = (torch.full_like(steps, s * math.inf) for s in (-1, 1))
-        candidates.append(
-            torch.cat([steps, torch.nextafter(steps, down), torch.nextafter(steps, up)])
-        )
-    cloud = torch.cartesian_prod(*candidates)
-    check_voxelize(device, cloud, [0.2, 0.1, 0.16], [*lo, *hi], -1, -1, bounds=bounds, reduce="min")
-
-
-def test_float64_points_use_the_float32_grid_widened(device):
-    # fp32(0.1) is a little above 0.1, so 0.3 / fp32(0.1) is below 3 in float64.
-    axis = (0.0, 4.0, 0.1)
-    assert cells_on_x(device, [0.3], axis, dtype=torch.float64) == [2]
-    assert cells_on_x(device, [0.3], axis, dtype=torch.float32) == [3]
-    # hi = 0.7 becomes 0.699999988: a float64 point between the two is out of range.
-    axis = (0.0, 0.7, 0.1)
-    for x, expected in ((0.69999998, 6), (0.69999999, None)):
-        assert cells_on_x(device, [x], axis, "range", torch.float64) == [expected]
-
-
-def faces(axis, dtype):
-    """Every face of an axis as k * size in float64, and its two neighbors in `dtype`."""
-    lo, _, size = axis
-    n = reference.grid_size(*x_axis(*axis))[0]
-    on = torch.tensor([lo + k * size for k in range(-1, n + 2)], dtype=torch.float64).to(dtype)
-    up = torch.full_like(on, math.inf)
-    return torch.cat([on, torch.nextafter(on, up), torch.nextafter(on, -up)]).double().numpy()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "axis", [(-54.0, 54.0, 0.2), (-3.0, 1.0, 0.1), (0.0, 69.12, 0.16), (-10.0, 10.0, 0.075)]
-)
-def test_every_cell_face_of_an_axis(device, axis, dtype):
-    cells_on_x(device, faces(axis, dtype), axis, dtype=dtype)
-
-
-def reciprocal_cells(x: np.ndarray, lo: float, size: float) -> np.ndarray:
-    return np.floor((x - F32(lo)) * (F32(1) / F32(size)))
-
-
-def divided_cells(x: np.ndarray, lo: float, size: float) -> np.ndarray:
-    return np.floor((x - F32(lo)) / F32(size))
-
-
 @pytest.mark.parametrize("size", [0.05, 0.075, 0.1, 0.16, 0.2])
 def test_millimeter_clouds_are_divided_not_multiplied(device, size):
     """Coordinates in whole millimeters lie on cell faces, where a reciprocal errs."""
     xs = (np.arange(-4000, 4000) / 1000).astype(F32)
-    cells = divided_cells(xs, -4.0, size)
-    assert (cells != reciprocal_cells(xs, -4.0, size)).any(), "the cloud must tell them apart"
-    found = cells_on_x(device, xs, (-4.0, 4.0, size))
+    cells = np.floor((xs - F32(-4.0)) / F32(size))
+    by_reciprocal = np.floor((xs - F32(-4.0)) * (F32(1) / F32(size)))
+    assert (cells != by_reciprocal).any(), "the cloud must tell them apart"
     n = reference.grid_size(*x_axis(-4.0, 4.0, size))[0]
-    assert found == [int(c) if c < n else None for c in cells]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("quantum", "offset"), [(0.01, 0.0), (0.001, 0.0), (0.01, 637_000.0)])
-def test_las_like_coordinates_on_faces(device, quantum, offset, dtype):
-    """Integer multiples of a quantum, as LAS stores them, at a leaf of 0.05."""
-    rng = np.random.default_rng(7)
-    xyz = offset + rng.integers(0, 400, (800, 3)) * quantum
-    cloud = torch.from_numpy(xyz).to(dtype)
-    span = 400 * quantum
-    check_voxelize(
-        device, cloud, [0.05] * 3, [*[offset] * 3, *[offset + span] * 3], -1, -1, reduce="mean"
-    )
-
-
-def test_half_a_quantum_of_shift_makes_the_cells_unambiguous(device):
-    """The documented recipe for LAS: local whole-leaf origin, then half a quantum."""
-    leaf, quantum = 0.05, 0.01
-    rng = np.random.default_rng(8)
-    counts = rng.integers(0, 2000, (1000, 3))
-    expected = counts // round(leaf / quantum)
-    cloud = torch.from_numpy((counts * quantum + quantum / 2).astype(F32))
-    _, indices, _, point_voxel, _ = check_voxelize(
-        device, cloud, [leaf] * 3, [0.0] * 3 + [20.0] * 3, 1, -1
-    )
-    found = indices[point_voxel.long()][:, [3, 2, 1]]
-    assert found.tolist() == expected.tolist()
-
-
-def test_real_sweep_is_divided_not_multiplied(device):
-    scan = real_scan("lidar/hdl64_360.bin", 4)
-    counts = check_voxelize(
-        device, scan, [0.2] * 3, [-54.0, -54.0, -5.0, 54.0, 54.0, 3.0], 1, -1, reduce="mean"
-    )[4]
-    assert counts[0, :2].tolist() == [18300, 18300]  # a reciprocal gives 18298
+    expected = [int(c) if c < n else None for c in cells]
+    assert cells_on_x(device, xs, (-4.0, 4.0, size)) == expected

@@ -28,42 +28,38 @@ def check_gradient(device, cloud, *args, **kwargs) -> torch.Tensor:
     return expected
 
 
-@pytest.mark.one_of("center_relative")
-@pytest.mark.parametrize("center_relative", [False, True])
-@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+HOT = torch.rand(1500, 4, generator=torch.Generator().manual_seed(66)) * 0.9
+OFFSETS, VALID = torch.tensor([10, 300, 300, 890]), torch.tensor([100, 5, 400])
+BATCH = {"batch_offsets": OFFSETS, "num_valid": VALID}
+PLAIN, CENTERED = {"center_relative": False}, {"center_relative": True}
+CALLS = {
+    **{
+        f"{dtype} {sorted(options.items())}": (
+            street_cloud(600, 5, seed=63, dtype=dtype), GRID, (4, 200), options
+        )
+        for dtype in FLOAT_DTYPES
+        for options in (PLAIN, CENTERED)
+    },
+    **{
+        f"to {dtype}": (street_cloud(600, seed=64), GRID, (4, -1), {"out_dtype": dtype})
+        for dtype in (torch.float16, torch.bfloat16)
+    },
+    **{
+        f"padded, {order}": (street_cloud(900, seed=65), GRID, (3, 60), {**BATCH, "order": order})
+        for order in ORDERS
+    },
+    **{f"{most} of a hot voxel": (HOT, UNIT_GRID, (most, 2), {}) for most in (0, 40, 1200)},
+    "out of range": (torch.full((5, 4), 99.0), UNIT_GRID, (2, 3), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @each_reduction
-def test_gradient_of_every_dtype(device, reduce, dtype, center_relative):
-    cloud = street_cloud(600, 5, seed=63, dtype=dtype)
-    check_gradient(device, cloud, *GRID, 4, 200, reduce=reduce, center_relative=center_relative)
-
-
-@pytest.mark.parametrize("out_dtype", [torch.float16, torch.bfloat16])
-@each_reduction
-def test_gradient_through_a_half_output(device, reduce, out_dtype):
-    cloud = street_cloud(600, seed=64)
-    grad = check_gradient(device, cloud, *GRID, 4, -1, reduce=reduce, out_dtype=out_dtype)
-    assert grad.dtype == torch.float32
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@each_reduction
-def test_gradient_of_a_batch_with_padding(device, reduce, order):
-    cloud = street_cloud(900, seed=65)
-    offsets, valid = torch.tensor([10, 300, 300, 890]), torch.tensor([100, 5, 400])
-    grad = check_gradient(
-        device, cloud, *GRID, 3, 60, reduce=reduce, order=order,
-        batch_offsets=offsets, num_valid=valid,
-    )  # fmt: skip
-    assert (grad[:10] == 0).all() and (grad[110:300] == 0).all() and (grad[700:] == 0).all()
-
-
-@each_reduction
-def test_gradient_of_hot_voxels_and_of_none(device, reduce):
-    cloud = torch.rand(1500, 4, generator=torch.Generator().manual_seed(66)) * 0.9
-    for max_points in (0, 40, 1200):
-        check_gradient(device, cloud, *UNIT_GRID, max_points, 2, reduce=reduce)
-    for outside in (torch.full((5, 4), 99.0), torch.zeros(0, 4)):
-        check_gradient(device, outside, *UNIT_GRID, 2, 3, reduce=reduce)
+def test_gradients_have_the_bits_of_the_reference(device, reduce, call):
+    cloud, grid, caps, options = call
+    grad = check_gradient(device, cloud, *grid, *caps, reduce=reduce, **options)
+    if "num_valid" in options:
+        assert (grad[:10] == 0).all() and (grad[110:300] == 0).all() and (grad[700:] == 0).all()
 
 
 @each_reduction
@@ -87,22 +83,18 @@ def test_ties_send_the_gradient_to_the_lowest_point_and_nan_to_the_first_nan(dev
     assert (grad[:, 3] != 0).tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("with_map", [False, True])
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 @pytest.mark.parametrize("reduce", REDUCTIONS[1:])
-def test_scatter_gradient_of_every_dtype(device, reduce, dtype, with_map):
+def test_scatter_gradient_of_every_dtype(device, reduce, dtype):
     generator = torch.Generator().manual_seed(70)
     rows = torch.randint(-1, 40, (500,), generator=generator).int()
     feats = torch.randint(-3, 4, (500, 5), generator=generator).to(dtype)  # many ties
-    leaf = feats.to(device, copy=True).requires_grad_()
-    csr = {}
-    if with_map:
-        csr = dict(
-            zip(("offsets", "perm"), torch.ops.torchvox.voxel_csr(rows.to(device), 38), strict=True)
-        )
-    out, _ = torch.ops.torchvox.voxel_scatter(leaf, rows.to(device), 38, reduce, **csr)
-    grad = random_like(out.shape, dtype)
-    out.backward(grad.to(device))
-    expected = reference.voxel_scatter_backward(grad, feats, rows, 38, reduce)
-    assert_same_bits(leaf.grad.cpu(), expected)
-    assert (expected[(rows < 0) | (rows >= 38)] == 0).all()
+    csr = torch.ops.torchvox.voxel_csr(rows.to(device), 38)
+    for lists in ({}, dict(zip(("offsets", "perm"), csr, strict=True))):
+        leaf = feats.to(device, copy=True).requires_grad_()
+        out, _ = torch.ops.torchvox.voxel_scatter(leaf, rows.to(device), 38, reduce, **lists)
+        grad = random_like(out.shape, dtype)
+        out.backward(grad.to(device))
+        expected = reference.voxel_scatter_backward(grad, feats, rows, 38, reduce)
+        assert_same_bits(leaf.grad.cpu(), expected)
+        assert (expected[(rows < 0) | (rows >= 38)] == 0).all()

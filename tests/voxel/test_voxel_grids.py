@@ -1,10 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grid sizes, very large grids and the limits of keys."""
+"""Grid sizes, very large grids, the limits of keys, and the warnings of the Python functions."""
+
+import warnings
 
 import pytest
 import torch
 from helpers import assert_same_bits
-from voxel_cases import ORDERS, check_op, check_voxelize
+from voxel_cases import (
+    FOUND,
+    GRID,
+    KEPT,
+    ORDERS,
+    OVER_POINTS,
+    OVER_VOXELS,
+    check_op,
+    check_voxelize,
+    street_cloud,
+)
 
 import torchvox
 from torchvox import reference
@@ -17,7 +29,10 @@ NAMED_GRIDS = {
     "nuscenes_voxels": ([0.075, 0.075, 0.2], [-54, -54, -5, 54, 54, 3], (1440, 1440, 40)),
     "waymo_voxels": ([0.1, 0.1, 0.15], [-75.2, -75.2, -2, 75.2, 75.2, 4], (1504, 1504, 40)),
     "waymo_pillars": ([0.32, 0.32, 6], [-74.88, -74.88, -2, 74.88, 74.88, 4], (468, 468, 1)),
-    "half_a_cell": ([0.16, 0.5, 1], [0, 0, 0, 50, 70.4, 1.5], (313, 141, 2)),
+    "halves away from zero": ([0.16, 1, 1], [0, 0, 0, 50, 0.5, 1.5], (313, 1, 2)),
+    "2.5 and 140.8": ([1, 0.5, 1], [0, 0, 0, 2.5, 70.4, 1], (3, 141, 1)),
+    # Adding 0.5 first would give 8388610.
+    "large": ([1, 1, 1], [0, 0, 0, 2.0**24, 8388609.0, 1], (2**24, 8388609, 1)),
 }
 
 
@@ -35,20 +50,11 @@ def test_grid_size_equals_the_reference_on_awkward_quotients(size):
             assert tuple(torchvox.grid_size(*args)) == reference.grid_size(*args)
 
 
-@pytest.mark.parametrize(
-    ("size", "bounds"),
-    [
-        ([0.2] * 2, [0.0] * 3 + [4.0] * 3),
-        ([0.2, 0.2, 0.0], [0.0] * 3 + [4.0] * 3),
-        ([0.2] * 3, [0.0] * 4),
-        ([0.2] * 3, [4.0] * 3 + [0.0] * 3),
-        ([2e-7, 1.0, 1.0], [0.0] * 3 + [4.0] * 3),
-    ],
-)
-def test_grid_size_refuses(size, bounds):
+@pytest.mark.parametrize("size", [[0.2] * 2, [0.2, 0.2, 0.0], [2e-7, 1.0, 1.0]])
+def test_grid_size_refuses(size):
     for grid_size in (reference.grid_size, torchvox.grid_size):
         with pytest.raises(ValueError, match=r"^grid_size: .+, got .+"):
-            grid_size(size, bounds)
+            grid_size(size, [0.0] * 3 + [4.0] * 3)
 
 
 def corners_and_center(cells) -> torch.Tensor:
@@ -97,10 +103,35 @@ def test_cells_times_samples_past_32_bits(device, order):
     assert_same_bits(indices[: 27 * 60, 0], torch.arange(60).int().repeat_interleave(27))
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_different_size_along_every_axis(device, order):
-    generator = torch.Generator().manual_seed(92)
-    cloud = torch.rand(1500, 4, generator=generator) * torch.tensor([70.4, 80.0, 4.0, 1.0])
-    cloud -= torch.tensor([0.0, 40.0, 3.0, 0.0])
-    for size, bounds, _ in NAMED_GRIDS.values():
-        check_voxelize(device, cloud, size, bounds, 3, -1, order=order, reduce="mean")
+def test_overflow_warns_raises_or_is_ignored(device):
+    points = street_cloud(500, seed=95).to(device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quiet = torchvox.voxelize(points, *GRID, 3, 10, trim=True)
+        torchvox.voxelize(points, *GRID, 3, 500, trim=True, on_overflow="warn")
+        torchvox.voxelize(points, *GRID, 3, 500, trim=True, on_overflow="raise")
+    assert quiet.counts[0, FOUND] > quiet.counts[0, KEPT] == 10
+    found, dropped = int(quiet.counts[0, FOUND]), int(quiet.counts[0, OVER_VOXELS])
+    assert dropped != quiet.counts[0, OVER_POINTS]
+    words = f"kept 10 of {found} voxels, so {dropped} points were dropped: raise max_voxels"
+    with pytest.warns(UserWarning, match=words):
+        torchvox.voxelize(points, *GRID, 3, 10, trim=True, on_overflow="warn")
+    with pytest.raises((RuntimeError, ValueError, OverflowError), match=words):
+        torchvox.voxelize(points, *GRID, 3, 10, trim=True, on_overflow="raise")
+
+
+@pytest.mark.parametrize("name", ["voxelize", "voxel_map", "Voxelize"])
+@pytest.mark.parametrize("origin", [0.0, 2.0**20])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_more_than_2_to_the_23_cells_along_an_axis_warn_in_python_only(name, origin, axis):
+    size, lower, upper = [1.0] * 3, [origin] * 3, [origin + 4.0] * 3
+    size[axis] = 4.0 / (2**23 + 1000)
+    with pytest.warns(UserWarning, match="2\\^23"):
+        if name == "Voxelize":
+            torchvox.nn.Voxelize(size, lower + upper)
+        else:
+            getattr(torchvox, name)(torch.zeros(3, 4), size, lower + upper, 1, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.ops.torchvox.voxelize(torch.zeros(3, 4), size, lower + upper, 1, 1)
+        torchvox.voxelize(torch.zeros(3, 4), [1.0] * 3, [0.0, 0.0, 0.0, 2.0**23, 1.0, 1.0], 1, 1)

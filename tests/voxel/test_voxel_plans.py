@@ -7,7 +7,12 @@ from helpers import forced
 from voxel_cases import GRID, ORDERS, REDUCTIONS, check_op, check_voxelize, street_cloud
 
 TABLES = ("dense", "hash", "hash_wide")
-KERNELS = ("separate", "fused")
+KERNELS = {
+    "separate": {"voxel_kernels": "separate"},
+    "fused": {"voxel_kernels": "fused"},
+    "general": {"voxel_common": "general"},
+    "general, separate": {"voxel_common": "general", "voxel_kernels": "separate"},
+}
 CLOUD = street_cloud(3000, seed=51)
 BATCH = torch.tensor([0, 1000, 1000, 1001, 2900])
 
@@ -16,57 +21,41 @@ each_table = pytest.mark.parametrize(  # plans of CUDA: the CPU has one table
     ("device", "table"),
     [("cpu", "hash"), *(pytest.param("cuda", table, marks=pytest.mark.gpu) for table in TABLES)],
 )
-each_kernels = pytest.mark.parametrize("kernels", KERNELS)
 each_reduction = pytest.mark.parametrize("reduce", REDUCTIONS)
 
 
 @pytest.mark.one_of("order", "kernels")
 @each_order
-@each_kernels
+@pytest.mark.parametrize("kernels", KERNELS)
 @each_table
 @each_reduction
 def test_every_table_and_launch_plan_gives_the_same_bits(device, reduce, table, kernels, order):
     options = {"order": order, "reduce": reduce}
-    with forced(voxel_table=table, voxel_kernels=kernels):
-        for caps in ((5, 300), (5, -1), (40, -1)):
+    with forced(voxel_table=table, **KERNELS[kernels]):
+        for caps in ((5, 300), (10, -1), (40, -1)):
             check_voxelize(device, CLOUD, *GRID, *caps, **options)
             check_voxelize(device, CLOUD, *GRID, *caps, **options, batch_offsets=BATCH)
+        check_voxelize(device, CLOUD, *GRID, 40, 300, **options, out_dtype=torch.half)
 
 
-@each_order
-@each_table
-def test_every_table_gives_the_same_map(device, table, order):
-    with forced(voxel_table=table):
-        for max_voxels in (0, 3, -1):
-            check_op("voxel_map", device, CLOUD, *GRID, 2, max_voxels, order=order)
-
-
-@each_table
-@pytest.mark.parametrize("n", [0, 1, 2, 500])
-def test_every_table_with_few_points_or_one_key(device, n, table):
-    with forced(voxel_table=table):
-        for cloud in (CLOUD[:n], torch.zeros(n, 4), torch.full((n, 4), torch.nan)):
-            check_voxelize(device, cloud, *GRID, 2, -1, reduce="mean")
-
-
-@each_kernels
-@pytest.mark.parametrize("reduce", ["none", "mean"])
-@pytest.mark.parametrize("common", ["general", "common"])
-def test_general_kernels_give_the_bits_of_those_for_the_usual_call(device, common, reduce, kernels):
-    with forced(voxel_common=common, voxel_kernels=kernels):
-        check_voxelize(device, CLOUD, *GRID, 10, -1, reduce=reduce)
-        check_voxelize(device, CLOUD, *GRID, 40, 300, reduce=reduce, out_dtype=torch.half)
-
-
-@each_order
-@each_table
-def test_full_hash_of_distinct_keys(device, table, order):
-    """Every point its own voxel, neighbors in x: the longest probe chains of the table."""
-    n = 4096
+def every_point_its_own_voxel(n: int = 4096) -> torch.Tensor:
+    """Neighbors in x: the longest probe chains of a hash."""
     cloud = torch.full((n, 3), 0.5)
     cloud[:, 0] += torch.randperm(n, generator=torch.Generator().manual_seed(1))
+    return cloud
+
+
+@each_order
+@each_table
+def test_every_table_with_few_points_one_key_or_many(device, table, order):
     with forced(voxel_table=table):
-        check_voxelize(device, cloud, [1.0] * 3, [0.0, 0.0, 0.0, n, 1.0, 1.0], 1, -1, order=order)
+        for n in (0, 1, 2, 500):
+            for cloud in (CLOUD[:n], torch.zeros(n, 4), torch.full((n, 4), torch.nan)):
+                check_voxelize(device, cloud, *GRID, 2, -1, reduce="mean", order=order)
+        wide = ([1.0] * 3, [0.0, 0.0, 0.0, 4096, 1.0, 1.0])
+        check_voxelize(device, every_point_its_own_voxel(), *wide, 1, -1, order=order)
+        for max_voxels in (0, 3, -1):
+            check_op("voxel_map", device, CLOUD, *GRID, 2, max_voxels, order=order)
 
 
 @pytest.mark.one_of("order")
@@ -97,25 +86,3 @@ def test_runs_and_chunks_of_points_on_the_cpu(n):
         with forced(voxel_partitions=parts):
             check_voxelize("cpu", cloud, *grid, -1, -1, reduce="mean")
             check_voxelize("cpu", cloud, *grid, 70, 30, reduce="sum")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("table", TABLES)
-@each_kernels
-@each_order
-def test_100_repeats_are_equal_under_load(order, kernels, table):
-    """A matrix product on another stream moves the blocks of the op about."""
-    cloud = street_cloud(60_000, seed=54).cuda()
-    load, matrix = torch.cuda.Stream(), torch.randn(2048, 2048, device="cuda")
-    first = None
-    with forced(voxel_table=table, voxel_kernels=kernels):
-        for _ in range(100):
-            with torch.cuda.stream(load):
-                torch.mm(matrix, matrix)
-            outputs = torch.ops.torchvox.voxelize(
-                cloud, *GRID, 10, 8000, order=order, reduce="mean"
-            )
-            first = first or outputs
-            for a, b in zip(outputs, first, strict=True):
-                assert torch.equal(a.view(torch.int32), b.view(torch.int32))
-        torch.cuda.synchronize()

@@ -1,15 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever the cloud and the arguments: the op equals its definition."""
+"""Whatever the cloud and the arguments: the op equals its definition, at caps and with points that
+are not finite too."""
 
+import itertools
 import math
 
 import numpy as np
+import pytest
 import torch
+from helpers import assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from voxel_cases import BOUNDS, FLOAT_DTYPES, ORDERS, REDUCTIONS, check_op, check_voxelize
-
-from torchvox import reference
+from voxel_cases import (
+    BOUNDS,
+    FLOAT_DTYPES,
+    GRID,
+    KEPT,
+    ORDERS,
+    REDUCTIONS,
+    UNIT_GRID,
+    check_op,
+    check_voxelize,
+    street_cloud,
+)
 
 SIZES = [0.05, 0.1, 0.16, 0.2, 0.32, 1.0, 4.0]
 
@@ -108,21 +121,68 @@ def test_map_equals_its_definition_and_counts_every_valid_point_once(device, cal
 )
 def test_scatter_equals_its_definition(device, rows, num_rows, channels, dtype, reduce, seed):
     rng = np.random.default_rng(seed)
-    feats = torch.from_numpy(rng.choice([-1.5, -0.0, 0.0, 2.0, 1e4, np.nan], (len(rows), channels)))
+    feats = torch.from_numpy(
+        rng.choice([-1.5, -0.0, 0.0, 2.0, 1e4, np.nan, np.inf, -np.inf], (len(rows), channels))
+    )
     point_voxel = torch.tensor(rows, dtype=torch.int32)
     check_op("voxel_scatter", device, feats.to(dtype), point_voxel, num_rows, reduce)
     check_op("voxel_csr", device, point_voxel, num_rows)
 
 
-@settings(max_examples=100)
-@given(call=calls())
-def test_csr_of_the_map_lists_the_points_of_each_voxel(device, call):
-    args, kwargs = call
-    _, num_points, point_voxel, point_slot, counts = reference.voxel_map(*args, **kwargs)
-    num_rows = len(num_points)
-    offsets, perm = check_op("voxel_csr", device, point_voxel, num_rows)
-    assert offsets[-1] == counts[0, 2] + counts[0, 3]
-    for row in range(int(counts[0, 0])):
-        members = perm[offsets[row] : offsets[row + 1]]
-        stored = members[point_slot[members.long()] >= 0]
-        assert stored.tolist() == members[: int(num_points[row])].tolist()
+@pytest.mark.parametrize("order", ORDERS)
+def test_permuting_the_points_permutes_their_rows(device, order):
+    cloud = street_cloud(2500, seed=21)
+    permutation = torch.randperm(len(cloud), generator=torch.Generator().manual_seed(2))
+    settings = {"order": order, "reduce": "max"}
+    before = check_voxelize(device, cloud, *GRID, -1, -1, **settings)
+    after = check_voxelize(device, cloud[permutation], *GRID, -1, -1, **settings)
+    assert_same_bits(after[4], before[4], "counts")
+    if order == "first":
+        assert sorted(after[1].tolist()) == sorted(before[1].tolist())
+        return
+    for i, name in ((1, "indices"), (2, "num_points")):
+        assert_same_bits(after[i], before[i], name)
+    assert_same_bits(after[3], before[3][permutation], "point_voxel")
+    assert torch.equal(after[0], before[0])  # maxima; the sign of a zero may follow the order
+
+
+SPECIAL = [math.nan, math.inf, -math.inf, 1e30, -1e30, 1.0]
+each_reduction = pytest.mark.parametrize("reduce", REDUCTIONS)
+each_dtype = pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@each_dtype
+def test_every_mix_of_special_coordinates(device, dtype, bounds):
+    cloud = torch.tensor(list(itertools.product(SPECIAL, repeat=3)), dtype=dtype)
+    *_, point_voxel, counts = check_voxelize(device, cloud, *UNIT_GRID, 2, -1, bounds=bounds)
+    non_finite = int((~cloud.isfinite().all(dim=1)).sum())  # 1e30 is inf in float16
+    assert counts[0].tolist() == [1, 1, 1, 0, 0, len(cloud) - non_finite - 1, non_finite, 0]
+    assert (point_voxel >= 0).nonzero().tolist() == [[len(cloud) - 1]]
+
+
+@each_reduction
+@each_dtype
+def test_feature_columns_may_hold_anything(device, dtype, reduce):
+    cloud = torch.ones(6, 5, dtype=dtype)
+    cloud[:, 3] = torch.tensor([1.0, math.nan, 2.0, math.nan, 3.0, 4.0])
+    cloud[:, 4] = torch.tensor([math.inf, 1.0, -math.inf, 2.0, 3.0, 4.0])
+    features, *_, counts = check_voxelize(device, cloud, *UNIT_GRID, 6, 2, reduce=reduce)
+    assert counts[0].tolist() == [1, 1, 6, 0, 0, 0, 0, 0]
+    if reduce in ("mean", "sum"):
+        assert features[0, 3:].isnan().all()  # inf - inf too
+    elif reduce in ("max", "min"):
+        assert features[0, 3].isnan()
+        assert features[0, 4] == (math.inf if reduce == "max" else -math.inf)
+    big = torch.finfo(dtype).max  # sums that overflow
+    cloud = torch.full((40, 4), big, dtype=dtype)
+    cloud[:, :3], cloud[7, 3] = 1, -big
+    check_voxelize(device, cloud, *UNIT_GRID, 40, 1, reduce=reduce)
+
+
+def test_zero_padded_cloud_is_one_hot_voxel(device):
+    """The origin is an ordinary place: padding by zeros is points, not padding."""
+    cloud = torch.cat([street_cloud(300), torch.zeros(5000, 4)])
+    for name in ("voxelize", "voxel_map"):
+        counts = check_op(name, device, cloud, *GRID, 10, -1)[4]
+        assert counts[0, KEPT] > 1 and counts[0, 3] >= 4990

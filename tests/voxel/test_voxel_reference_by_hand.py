@@ -6,10 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import real_scan
-from voxel_cases import REDUCTIONS, UNIT_GRID, check_op, check_voxelize, cloud_at, street_cloud
-
-from torchvox import reference
+from voxel_cases import UNIT_GRID, check_op, check_voxelize, cloud_at
 
 # Cells (x, y, z): A = (1, 2, 3), B = (0, 0, 0), C = (3, 0, 1).
 A0, A1, A2 = (1.25, 2.5, 3.75, 10.0), (1.75, 2.0, 3.0, 20.0), (1.0, 2.75, 3.5, 60.0)
@@ -30,18 +27,14 @@ def test_first_come_voxels_with_both_caps(device):
     assert num_points.tolist() == [2, 2]
     assert point_voxel.tolist() == [0, 1, -1, 0, -1, -1, 0, 1]  # C is past the voxel cap
     assert counts.tolist() == [[2, 3, 4, 1, 1, 1, 1, 0]] * 2
+    *_, rows, slots, totals = check_op("voxel_map", device, CLOUD, *UNIT_GRID, 2, 2)
+    assert slots.tolist() == [0, 0, -1, 1, -1, -1, -1, 1]
+    assert torch.equal(rows, point_voxel) and torch.equal(totals, counts)
     features, indices, num_points, *_ = check_voxelize(device, CLOUD, *UNIT_GRID, 2, 4)
     assert features[2].tolist() == [list(C0), list(zero)]
     assert features[3].tolist() == [list(zero), list(zero)]
     assert indices.tolist()[2:] == [[0, 1, 0, 3], [-1, -1, -1, -1]]
     assert num_points.tolist() == [2, 2, 1, 0]
-
-
-def test_map_gives_slots_of_stored_points_only(device):
-    *_, point_voxel, point_slot, counts = check_op("voxel_map", device, CLOUD, *UNIT_GRID, 2, 2)
-    assert point_voxel.tolist() == [0, 1, -1, 0, -1, -1, 0, 1]
-    assert point_slot.tolist() == [0, 0, -1, 1, -1, -1, -1, 1]
-    assert counts[0].tolist() == [2, 3, 4, 1, 1, 1, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -94,20 +87,6 @@ def test_samples_follow_each_other_without_gaps(device):
     ]
 
 
-def test_num_valid_makes_padding_of_the_rest_of_each_block(device):
-    cloud = torch.cat([CLOUD, CLOUD])
-    *_, point_voxel, counts = check_voxelize(
-        device, cloud, *UNIT_GRID, 1, 3, batch_offsets=torch.tensor([0, 8, 16]),
-        num_valid=torch.tensor([1, 4]),
-    )  # fmt: skip
-    assert point_voxel.tolist() == [0] + [-1] * 7 + [1, 2, -1, 1] + [-1] * 4
-    assert counts.tolist() == [
-        [3, 3, 3, 1, 0, 1, 0, 0],
-        [1, 1, 1, 0, 0, 0, 0, 0],
-        [2, 2, 2, 1, 0, 1, 0, 0],
-    ]
-
-
 def test_center_relative_is_the_offset_from_the_cell_center(device):
     features = check_voxelize(device, CLOUD, *UNIT_GRID, 2, 3, center_relative=True)[0]
     assert features[0].tolist() == [[-0.25, 0.0, 0.25, 10.0], [0.25, -0.5, -0.5, 20.0]]
@@ -135,107 +114,3 @@ def test_scatter_reductions_and_arguments(device):
     high, arg = check_op("voxel_scatter", device, feats, rows, 3, "max")
     assert arg.tolist() == [[4, 4], [1, 3], [-1, -1]]
     assert high[1, 1].isnan()
-
-
-def test_grid_size_rounds_half_away_from_zero():
-    def along_x(lo, hi, size):
-        return reference.grid_size([size, 1.0, 1.0], [lo, 0.0, 0.0, hi, 1.0, 1.0])[0]
-
-    assert along_x(0.0, 50.0, 0.16) == 313  # 312.5
-    assert along_x(0.0, 70.4, 0.5) == 141  # 140.8
-    assert along_x(0.0, 0.5, 1.0) == 1
-    assert along_x(0.0, 1.5, 1.0) == 2
-    assert along_x(0.0, 2.5, 1.0) == 3
-    assert along_x(-54.0, 54.0, 0.075) == 1440
-    assert along_x(-39.68, 39.68, 0.16) == 496
-    assert along_x(0.0, 2.0**24, 1.0) == 2**24
-    assert along_x(0.0, 8388609.0, 1.0) == 8388609  # adding 0.5 first would give 8388610
-
-
-def one_cell_loop(points, max_points, max_voxels):
-    """First-come voxelization as the classic one-pass loop with a slot table."""
-    voxel_size = np.full(3, 0.2, np.float32)
-    lo = np.array([-4, -4, -2], np.float32)
-    grid = (40, 40, 20)
-    slot_of, stored, count = {}, [], []
-    for p in points:
-        cell = []
-        for j in range(3):
-            c = np.floor((p[j] - lo[j]) / voxel_size[j])
-            if not (c >= 0 and c < grid[j]):
-                break
-            cell.append(int(c))
-        if len(cell) < 3:
-            continue
-        key = tuple(cell[::-1])
-        if key not in slot_of:
-            if len(slot_of) >= max_voxels:
-                continue
-            slot_of[key] = len(slot_of)
-            stored.append([])
-        if len(stored[slot_of[key]]) < max_points:
-            stored[slot_of[key]].append(p)
-    count = [len(s) for s in stored]
-    return list(slot_of), stored, count
-
-
-@pytest.mark.parametrize(("max_points", "max_voxels"), [(5, 10_000), (1, 50), (3, 200)])
-def test_reference_equals_the_classic_loop(max_points, max_voxels):
-    cloud = street_cloud(1500, seed=3)
-    cells, stored, count = one_cell_loop(cloud.numpy(), max_points, max_voxels)
-    features, indices, num_points, _, counts = reference.voxelize(
-        cloud, [0.2] * 3, [-4, -4, -2, 4, 4, 2], max_points, max_voxels
-    )
-    kept = len(cells)
-    assert counts[0, 0] == kept
-    assert indices[:kept, 1:].tolist() == [list(c) for c in cells]
-    assert num_points[:kept].tolist() == count
-    for row in range(kept):
-        assert np.array_equal(features[row, : count[row]].numpy(), np.array(stored[row]))
-
-
-@pytest.mark.parametrize("reduce", REDUCTIONS)
-def test_reference_gradient_equals_autograd_through_a_gather(reduce):
-    cloud = street_cloud(300, seed=4, dtype=torch.float64).nan_to_num(posinf=9.0, neginf=9.0)
-    args = ([0.4] * 3, [-4, -4, -2, 4, 4, 2], 3, 120)
-    slots = reference.voxel_map(cloud, *args)[3]
-    rows = reference.voxel_map(cloud, *args)[2]
-    leaf = cloud.clone().requires_grad_()
-    outputs = []
-    for row in range(120):
-        members = leaf[(rows == row) & (slots >= 0)]
-        if reduce == "none":
-            outputs.append(torch.cat([members, members.new_zeros(3 - len(members), 4)]))
-        elif len(members) == 0:
-            outputs.append(members.new_zeros(4))
-        elif reduce in ("mean", "sum"):
-            outputs.append(getattr(members, reduce)(dim=0))
-        else:
-            outputs.append(getattr(members, reduce)(dim=0).values)
-    features = torch.stack(outputs)
-    expected_features = reference.voxelize(cloud, *args, reduce=reduce)[0]
-    torch.testing.assert_close(features.detach(), expected_features, rtol=1e-12, atol=1e-12)
-    grad = torch.randn(
-        features.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
-    features.backward(grad)
-    actual = reference.voxelize_backward(grad, cloud, *args, reduce=reduce)
-    torch.testing.assert_close(actual, leaf.grad, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("scan", "columns", "grid", "max_points", "voxels", "share_over_points"),
-    [
-        ("lidar/hdl64_360.bin", 4, ([0.2] * 3, [-54, -54, -5, 54, 54, 3]), 10, 18300, 0.295),
-        ("lidar/kitti_000008.bin", 4, ([0.16, 0.16, 4], [0, -39.68, -3, 69.12, 39.68, 1]), 32,
-         3945, 0.070),
-        ("lidar/nuscenes_sweep.pcd.bin", 5, ([0.2, 0.2, 8], [-51.2, -51.2, -5, 51.2, 51.2, 3]), 20,
-         7896, 0.241),
-    ],
-)  # fmt: skip
-def test_real_scans_give_the_known_numbers(
-    scan, columns, grid, max_points, voxels, share_over_points
-):
-    counts = reference.voxel_map(real_scan(scan, columns), *grid, max_points, -1)[4][0].tolist()
-    assert counts[0] == voxels
-    assert counts[3] / (counts[2] + counts[3]) == pytest.approx(share_over_points, abs=5e-4)

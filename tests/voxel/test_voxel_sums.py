@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of a sum is part of its value: hot voxels, interleaved voxels, exact cascades."""
+"""Values: the order of a sum, hot voxels, exact cascades, half types rounded once at the end."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from helpers import real_scan
+from helpers import assert_same_bits
 from voxel_cases import (
     FLOAT_DTYPES,
     GRID,
-    ORDERS,
     REDUCTIONS,
     UNIT_GRID,
     check_op,
     check_voxelize,
+    cloud_at,
     street_cloud,
 )
 
@@ -34,31 +34,25 @@ def noisy(n: int, seed: int = 0) -> np.ndarray:
     return rng.normal(0, 1, n) * 10.0 ** rng.integers(-3, 6, n)
 
 
+# Lengths of up to four levels of the cascade.
+LENGTHS = [1, 2, 8, 9, 31, 32, 33, 63, 64, 65, 1000, 1023, 1024, 1025, 1056, 2048, 5000,
+           32767, 32768, 32769, 33825]  # fmt: skip
+
+
 @pytest.mark.one_of("dtype", "reduce")
 @each_reduction
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
-@pytest.mark.parametrize("n", [1, 2, 8, 9, 31, 32, 33, 63, 64, 65, 1000, 1023, 1024, 1025, 1056])
+@pytest.mark.parametrize("n", LENGTHS)
 def test_one_voxel_with_all_points(device, n, dtype, reduce):
     check_voxelize(device, one_voxel(noisy(n) % 1000, dtype), *UNIT_GRID, -1, 1, reduce=reduce)
 
 
-large = pytest.mark.slow
-LEVELS = [2048, 5000, 32767, 32768, 32769, 33825]  # three and four of them
-
-
-@pytest.mark.parametrize("reduce", ["mean", "sum"])
-@pytest.mark.parametrize("n", [*LEVELS, *(pytest.param(n, marks=large) for n in (3e5, 2**20 + 33))])
-def test_cascades_of_many_levels(device, n, reduce):
-    check_voxelize(device, one_voxel(noisy(int(n))), *UNIT_GRID, -1, 1, reduce=reduce)
-
-
 @pytest.mark.parametrize("max_points", [1, 10, 31, 32, 33, 64, 1000, 1024])
-@pytest.mark.parametrize("reduce", ["mean", "sum", "max"])
-def test_hot_voxel_with_a_cap_uses_the_first_points(device, reduce, max_points):
-    values = noisy(3000)
-    outputs = check_voxelize(device, one_voxel(values), *UNIT_GRID, max_points, 1, reduce=reduce)
-    if reduce == "max":
-        assert outputs[0][0, 3] == values[:max_points].astype(np.float32).max()
+def test_hot_voxel_with_a_cap_uses_the_first_points(device, max_points):
+    values, call = noisy(3000), (*UNIT_GRID, max_points, 1)
+    check_voxelize(device, one_voxel(values), *call, reduce="mean")
+    features = check_voxelize(device, one_voxel(values), *call, reduce="max")[0]
+    assert features[0, 3] == values[:max_points].astype(np.float32).max()
 
 
 @pytest.mark.parametrize(
@@ -72,6 +66,7 @@ def test_hot_voxel_with_a_cap_uses_the_first_points(device, reduce, max_points):
         ([BIG] + ([0.0] * 31 + [1.0]) * 31 + [0.0] * 31, BIG),  # sums of blocks, left to right
         (([0.0] * 32 + ([1.0] + [0.0] * 31) * 30 + [BIG] + [0.0] * 31), BIG + 30),
         *(([i % 7 for i in range(n)], sum(i % 7 for i in range(n))) for n in (33, 1025, 40_000)),
+        pytest.param([1.0] * (2**20 + 33), 2.0**20 + 33, marks=pytest.mark.slow),
         ([-0.0, -0.0], 0.0),
     ],
     ids=lambda v: "" if isinstance(v, list) else str(v),
@@ -85,49 +80,12 @@ def test_sums_worked_out_by_hand(device, values, total):
     assert check_op("voxel_scatter", device, feats, rows, 1, "sum")[0].item() == total
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS)
-@pytest.mark.parametrize("max_points", [10, 500])
-def test_two_interleaved_voxels(device, max_points, reduce):
-    cloud = one_voxel(noisy(1500))
-    cloud[::2, 0] += 2
-    _, indices, num_points, *_ = check_voxelize(
-        device, cloud, *UNIT_GRID, max_points, 4, reduce=reduce
-    )
-    assert indices[:2].tolist() == [[0, 0, 0, 2], [0, 0, 0, 0]]
-    assert num_points.tolist() == [max_points, max_points, 0, 0]
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_all_voxels_distinct(device, order):
-    shuffle = torch.randperm(13**3, generator=torch.Generator().manual_seed(5))
-    cells = torch.cartesian_prod(*[torch.arange(13)] * 3)[shuffle]
-    cloud = torch.cat([cells + 0.5, cells[:, :1] * 0.1], dim=1)
-    grid = ([1.0] * 3, [0.0] * 3 + [13.0] * 3)
-    *_, counts = check_voxelize(device, cloud, *grid, 3, -1, order=order, reduce="mean")
-    assert counts[0, :3].tolist() == [13**3] * 3
-
-
-@each_reduction
-def test_hot_cell_in_a_normal_cloud(device, reduce):
-    scan = real_scan("lidar/nuscenes_sweep.pcd.bin", 5)[:12_000]
-    grid = ([0.2, 0.2, 8.0], [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0])
-    num_points = check_voxelize(device, scan, *grid, -1, -1, reduce=reduce)[2]
-    assert num_points.max() > 500
-
-
 @pytest.mark.parametrize("reduce", ["max", "min"])
 def test_signed_zeros_and_ties_go_to_the_first_point(device, reduce):
     for first, second in ((-0.0, 0.0), (0.0, -0.0)):
         cloud = one_voxel([first, second] * 40)
         features = check_voxelize(device, cloud, *UNIT_GRID, -1, 1, reduce=reduce)[0]
         assert math.copysign(1, features[0, 3].item()) == math.copysign(1, first)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_mean_divides_by_the_stored_count(device, dtype):
-    cloud = one_voxel([1.0, 2.0, 4.0, 100.0], dtype)
-    features = check_voxelize(device, cloud, *UNIT_GRID, 3, 1, reduce="mean")[0]
-    assert features[0, 3] == torch.tensor(7.0, dtype=dtype) / 3
 
 
 @pytest.mark.one_of("reduce", "dtype")
@@ -137,6 +95,89 @@ def test_mean_divides_by_the_stored_count(device, dtype):
 def test_every_number_of_features(device, num_features, reduce, dtype):
     cloud = street_cloud(250, num_features, seed=num_features, dtype=dtype)
     check_voxelize(device, cloud, *GRID, 3, -1, reduce=reduce)
-    if num_features == 64:
-        check_voxelize(device, torch.randn(3000, 64, generator=torch.Generator().manual_seed(6)),
-                       *GRID, 40, -1, reduce=reduce)  # fmt: skip
+
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def in_one_voxel(value: float, dtype=torch.float64) -> torch.Tensor:
+    return cloud_at((0.5, 0.5, 0.5, value), dtype=dtype)
+
+
+@pytest.mark.parametrize("reduce", ["none", "mean", "max"])
+@pytest.mark.parametrize(
+    ("out_dtype", "value", "rounded"),
+    [
+        (torch.float16, 1 + 2.0**-11, 1.0),
+        (torch.float16, 1 + 2.0**-11 + 2.0**-40, 1 + 2.0**-10),  # via float32: 1.0
+        (torch.float16, 1 + 3 * 2.0**-11 - 2.0**-40, 1 + 2.0**-10),  # via float32: 1 + 2^-9
+        (torch.float16, 65519.999999, 65504.0),
+        (torch.float16, 65520.0, float("inf")),
+        (torch.float16, 2.0**-25, 0.0),
+        (torch.float16, 2.0**-25 + 2.0**-60, 2.0**-24),
+        (torch.float16, 3 * 2.0**-25, 2.0**-23),
+        (torch.bfloat16, 1 + 2.0**-8, 1.0),
+        (torch.bfloat16, 1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-7),
+        (torch.bfloat16, 1 + 3 * 2.0**-8 - 2.0**-40, 1 + 2.0**-7),
+        (torch.bfloat16, 1e300, float("inf")),
+        (torch.bfloat16, -(2.0**-134), -0.0),
+        (torch.bfloat16, 2.0**-134 + 2.0**-160, 2.0**-133),
+    ],
+)
+def test_float64_becomes_half_in_one_rounding(device, out_dtype, value, rounded, reduce):
+    features = check_voxelize(
+        device, in_one_voxel(value), *UNIT_GRID, 1, 1, reduce=reduce, out_dtype=out_dtype
+    )[0]
+    assert features.flatten()[3].item() == rounded
+
+
+@pytest.mark.parametrize("out_dtype", HALVES)
+def test_every_kind_of_float32_becomes_half_as_torch_rounds(device, out_dtype):
+    """Random bit patterns: denormals, infinities, NaN, both signs, and exact ties."""
+    rng = np.random.default_rng(84)
+    patterns = rng.integers(0, 2**32, 20_000, dtype=np.uint64).astype(np.uint32)
+    ties = (patterns[:4000] & np.uint32(0xFFFF0000)) | np.uint32(0x8000)
+    half_ties = (patterns[4000:8000] & np.uint32(0xFFFFE000)) | np.uint32(0x1000)
+    half_ties = (half_ties & np.uint32(0x87FFFFFF)) | np.uint32(0x38000000)
+    values = torch.from_numpy(np.concatenate([patterns, ties, half_ties]).view(np.float32))
+    cloud = torch.cat([torch.full((7000, 3), 0.5), values.reshape(7000, 4)], dim=1)
+    features = check_voxelize(device, cloud, *UNIT_GRID, 7000, 1, out_dtype=out_dtype)[0]
+    assert_same_bits(features[0, :, 3:], cloud[:, 3:].to(out_dtype))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_sums_of_half_points_are_in_float32(device, dtype):
+    cloud = torch.full((40, 4), 0.5, dtype=dtype)
+    cloud[:, 3] = 1.0
+    cloud[0, 3] = 4096.0  # 4096 + 1 is lost in float16 and in bfloat16
+    total = check_voxelize(device, cloud, *UNIT_GRID, -1, 1, reduce="sum", out_dtype=torch.float32)[
+        0
+    ][0, 3]
+    assert total == 4135.0
+    rows = torch.zeros(40, dtype=torch.int32)
+    out = check_op("voxel_scatter", device, cloud[:, 3:], rows, 1, "sum")[0]
+    assert out.item() == torch.tensor(4135.0).to(dtype)
+
+
+def test_center_relative_uses_separate_roundings(device):
+    """lo + (i + 0.5) * v with every operation rounded: a fused multiply-add would differ."""
+    voxel_size, lo = np.float32(0.075), np.float32(-54.0)
+    i = np.arange(1440, dtype=np.float32)
+    center = lo + (i + np.float32(0.5)) * voxel_size
+    fused = (lo + (i.astype(np.float64) + 0.5) * np.float64(voxel_size)).astype(np.float32)
+    assert (center != fused).any(), "the axis must tell them apart"
+    cloud = torch.full((1440, 3), 0.5)
+    cloud[:, 0] = torch.from_numpy(center)
+    grid = ([0.075, 1.0, 1.0], [-54.0, 0.0, 0.0, 54.0, 1.0, 1.0])
+    features, indices, *_ = check_voxelize(device, cloud, *grid, 1, -1, center_relative=True)
+    assert indices[:, 3].tolist() == list(range(1440))
+    assert_same_bits(features, torch.zeros(1440, 1, 3))
+
+
+def test_center_relative_of_float64_uses_the_float32_grid_widened(device):
+    cloud = cloud_at((0.25, 0.25, 0.25), dtype=torch.float64)
+    features = check_voxelize(
+        device, cloud, [0.1] * 3, [0.0] * 3 + [4.0] * 3, 1, 1, center_relative=True
+    )[0]
+    center = 2.5 * float(np.float32(0.1))
+    assert features[0, 0, 0].item() == 0.25 - center != 0.25 - 2.5 * 0.1

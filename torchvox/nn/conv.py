@@ -23,7 +23,7 @@ def resampling(
 def conv3x3(
     in_channels: int, out_channels: int, stride: int = 1, *, bias: bool = False
 ) -> nn.Conv2d:
-    """A convolution that keeps the size, but for its stride."""
+    """A convolution that keeps the size, except for its stride."""
     return nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=bias)
 
 
@@ -116,10 +116,10 @@ class FusedUpsample(nn.Module):
 
     def blocks(self, x: Tensor) -> Tensor:
         rows = x.to(self.weight.dtype).permute(0, 2, 3, 1)
-        made = torch._addmm_activation(self.bias, rows.flatten(0, 2), self.weight.t())
+        blocks = torch._addmm_activation(self.bias, rows.flatten(0, 2), self.weight.t())
         channels = self.bias.size(0) // (self.size * self.size)
         shape = [rows.size(0), rows.size(1), rows.size(2), self.size, self.size, channels]
-        return made.view(shape).permute(0, 1, 3, 2, 4, 5)
+        return blocks.view(shape).permute(0, 1, 3, 2, 4, 5)
 
     def extra_repr(self) -> str:
         return f"{list(self.weight.shape)}, size={self.size}"

@@ -39,11 +39,11 @@ class PillarNorm(nn.Module):
         """Updates the running statistics by a batch's mean and unbiased variance, as BatchNorm1d
         does; a batch of no rows changes nothing."""
         with torch.no_grad():
-            some = count > 0
-            share = some.to(self.running_mean.dtype) * self.momentum
+            any_rows = count > 0
+            share = any_rows.to(self.running_mean.dtype) * self.momentum
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
             self.running_var.lerp_(var.to(self.running_var.dtype), share)
-            self.num_batches_tracked.add_(some)
+            self.num_batches_tracked.add_(any_rows)
 
     @torch.jit.export
     def fuse(self, weight: Tensor, mean: Tensor, var: Tensor) -> Tuple[Tensor, Tensor]:
@@ -123,9 +123,9 @@ class PillarFeatureNet(nn.Module):
     outputs of `torchvox.voxel_map` and returns [B, feat_channels[-1], ny, nx], channels_last, in
     the dtype of the weights, under autocast in its own. Points get no gradient. One layer is one
     fused op, in training two more passes over the points and no tensor of all rows; several layers
-    run in torch over N points and V rows. Autocast rounds the canvas alone: coordinates and
+    run in torch over N points and V rows. Autocast rounds only the canvas: coordinates and
     statistics are never in half precision. Only TorchScript cannot switch it off: run scripts of
-    several layers outside of it.
+    several layers outside it.
     State-dict names are those of OpenPCDet and mmdetection3d: pfn_layers.i.linear, .norm.
     """
 
@@ -154,8 +154,8 @@ class PillarFeatureNet(nn.Module):
         expect(min(channels) > 0, f"{me} feat_channels must be 1 or more each", channels)
         even = all(c % 2 == 0 for c in channels[:-1])
         expect(even, f"{me} feat_channels before the last must be even", channels)
-        known = pad_semantics in ("reference", "none")
-        expect(known, f"{me} pad_semantics must be 'reference' or 'none'", pad_semantics)
+        is_valid = pad_semantics in ("reference", "none")
+        expect(is_valid, f"{me} pad_semantics must be 'reference' or 'none'", pad_semantics)
         expect(max_points >= -1, f"{me} max_points must be -1 (no limit) or more", max_points)
         expect(center_axes in (2, 3), f"{me} center_axes must be 2 or 3", center_axes)
         self.single = len(channels) == 1

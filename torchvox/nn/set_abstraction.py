@@ -69,7 +69,7 @@ class SetAbstraction(nn.Module):
         [xyz, features]. normalize_xyz: relative coordinates divided by the radius.
     closed: points at exactly the radius belong to the ball.
     start: first center: "first" point, "random", or "random_train": random in training and the
-        first in evaluation. skip_origin: points with |p|^2 <= 1e-3 are no centers.
+        first in evaluation. skip_origin: points with |p|^2 <= 1e-3 are not centers.
     bias: see `SharedLayer`.
 
     forward(xyz [B, N, 3], features [B, N, C] or None, lengths [B] or None, centers [B, S, 3] or

@@ -21,8 +21,8 @@ class SharedLayer(nn.Module):
     """Linear, batch norm and ReLU: rows [R, C] to [R, out_channels].
 
     bias: of the linear map. It changes nothing that batch norm does not undo, but some checkpoints
-    have one. Rows may be wider than in_channels, by columns that count for nothing: behind the
-    others, or with pad_front before them.
+    have one. Rows may have more columns than in_channels; the extra ones are ignored: the last
+    ones, or with pad_front the first.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of arguments, as a type checker reads them and as TorchScript does.
+"""Types of arguments, for type checkers and for TorchScript.
 
-TorchScript knows lists and strings; people pass tuples, and of most strings a few words.
+TorchScript knows lists and strings; a type checker accepts tuples, and of most strings a few words.
 """
 
 from typing import TYPE_CHECKING, List

@@ -35,7 +35,7 @@ _bev_max_height_with_index = getattr(
 
 
 class BEVHeight(NamedTuple):
-    """Of `bev_max_height`.
+    """Result of `bev_max_height`.
 
     height: [B, H, W], the highest point of each cell in meters, or its code.
     counts: [B + 1, 4] int32, of the call and of each sample: cells filled, points used, out of
@@ -47,7 +47,7 @@ class BEVHeight(NamedTuple):
 
 
 class BEVHeightWithIndex(NamedTuple):
-    """Of `bev_max_height_with_index`.
+    """Result of `bev_max_height_with_index`.
 
     height: [B, H, W], the highest point of each cell in meters, or its code.
     top_index: [B, H, W] int32, the row of that point; -1 in empty cells.
@@ -60,7 +60,7 @@ class BEVHeightWithIndex(NamedTuple):
 
 
 class BEVImage(NamedTuple):
-    """Of `bev_rasterize`.
+    """Result of `bev_rasterize`.
 
     image: [B, planes, H, W] float32.
     counts: [B + 1, 4] int32, as in `BEVHeight`.

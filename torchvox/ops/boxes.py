@@ -27,7 +27,7 @@ __all__ = [
 
 
 class BoxPoints(NamedTuple):
-    """Of `box_query`.
+    """Result of `box_query`.
 
     index: [B, G, k] int32, with a grid [B, G, cells, k]; unused slots -1.
     count: [B, G] int32, with a grid [B, G, cells]: points found, maybe more than k.
@@ -38,7 +38,7 @@ class BoxPoints(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Of `rotated_nms`; of one sample [K] and [].
+    """Result of `rotated_nms`; of one sample [K] and [].
 
     index: [B, K] int32, the boxes kept, best first; unused slots -1.
     count: [B] int32, how many.
@@ -62,7 +62,7 @@ def rotated_iou(
         center, l, w, h in meters, yaw counter-clockwise from +x in radians; further columns are not
         read. b: [M, 7] or [B, M, 7] of the same dtype, with the B of a.
     mode: "bev", rectangles seen from above (z and h are not read); "3d", volumes.
-    paired: a[i] with b[i] alone; N = M.
+    paired: only a[i] with b[i]; N = M.
     metric: "iou", intersection over union; "iof", intersection over the size of a; "overlap", the
         intersection itself, in m^2 ("bev") or m^3 ("3d").
 
@@ -107,7 +107,7 @@ def rotated_nms(
 
     Returns Kept(index [B, K] int32, count [B] int32): the boxes kept, in order, unused slots -1.
     Exact and deterministic: CPU and CUDA keep the same boxes. No host synchronization; at most
-    N^2 / 2 pairs of a sample are tested, in little more than 2 MiB of memory a sample. Not
+    N^2 / 2 pairs of a sample are tested, in little more than 2 MiB of memory per sample. Not
     differentiable. Under autocast halves are widened to float32.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
@@ -139,7 +139,7 @@ def points_in_boxes(
     boxes: [B, G, 7] of the same dtype, 7 columns or more, as in `rotated_iou`. Boxes with a size
         that is not positive or a value that is not finite hold no point. points [N, C] and boxes
         [G, 7] are one sample, without B below either.
-    mode: "index", the first box that holds the point; "mask", every pair; "count", points a box.
+    mode: "index", the first box that holds the point; "mask", every pair; "count", points per box.
     margin: meters added to half of the length and of the width (OpenPCDet adds 1e-5 on the GPU and
         1e-2 on the CPU).
     lengths, box_lengths: [B] int32 or int64, points and boxes of each sample that exist, clamped.
@@ -153,10 +153,10 @@ def points_in_boxes(
     single = points.dim() == 2 and boxes.dim() == 2 and lengths is None and box_lengths is None
     if single:
         points, boxes = points[None], boxes[None]
-    found = torch.ops.torchvox.points_in_boxes(
+    result = torch.ops.torchvox.points_in_boxes(
         points, boxes, mode=mode, margin=margin, lengths=lengths, box_lengths=box_lengths
     )
-    return found[0] if single else found
+    return result[0] if single else result
 
 
 def box_query(
@@ -172,7 +172,7 @@ def box_query(
     """The first k points, by index, in each rotated box or in each cell of it: RoI pooling, crops.
 
     points, boxes, margin, lengths, box_lengths: as in `points_in_boxes`, whose rule says which
-        points a box holds.
+        points inside a box.
     k: slots of a cell.
     grid: (nx, ny, nz), the cells of a box along its length, width and height: a point is in cell
         floor((local + size / 2) / (size / n)) of each axis, local being its coordinate from the

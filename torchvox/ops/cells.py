@@ -26,7 +26,7 @@ __all__ = [
 
 
 class UniqueCells(NamedTuple):
-    """Of `unique_cells`.
+    """Result of `unique_cells`.
 
     indices: [N, K] in the dtype of the cells, the distinct rows; -1 in unused rows.
     num_points: [N] int32, points of each row.
@@ -45,7 +45,7 @@ class UniqueCells(NamedTuple):
 
 
 class GridSample(NamedTuple):
-    """Of `grid_sample`, with rows sample after sample.
+    """Result of `grid_sample`, with rows sample after sample.
 
     cells: [N, 3] int32, (x, y, z) from the lowest cell of the sample; -1 in unused rows.
     representative: [N] int32, the point taken; -1 in unused rows.
@@ -69,7 +69,7 @@ class GridSample(NamedTuple):
 
 
 class SerializedCells(NamedTuple):
-    """Of `serialize`, for O orders.
+    """Result of `serialize`, for O orders.
 
     codes: [O, N] int64, places on the curve; -1 for padding and cells outside.
     order: [O, N] int64, the rows by their codes.
@@ -132,10 +132,10 @@ def _from_lowest(keys: Tensor, samples: int) -> Tuple[Tensor, Tensor]:
     """Of keys of `voxel_keys`: the sample, or the number of samples, and the cell (x, y, z) counted
     from the sample's lowest, or -1."""
     bits = (63 - _sample_bits(samples)) // 3
-    found = torch.ops.torchvox.voxel_cells(keys, bits, [-(1 << (bits - 1))] * 3)
-    none = found[:, :1] < 0
-    sample = torch.where(none, samples, found[:, :1])
-    cells = found[:, 1:].flip(1)
+    indices = torch.ops.torchvox.voxel_cells(keys, bits, [-(1 << (bits - 1))] * 3)
+    none = indices[:, :1] < 0
+    sample = torch.where(none, samples, indices[:, :1])
+    cells = indices[:, 1:].flip(1)
     # Each sample has 64 places for its minimum, so that few threads meet at one.
     place = torch.arange(cells.shape[0], device=cells.device)[:, None] % 64
     places = cells.new_full((64 * (samples + 1), 3), 1 << 30)
@@ -152,13 +152,13 @@ def grid_cells(
     num_valid: Optional[Tensor] = None,
 ) -> Tensor:
     """The cell (x, y, z) of each point, counted from the lowest cell of its sample: floor(p / size)
-    less the minimum, as Pointcept's GridSample has it.
+    less the minimum, as in Pointcept's GridSample.
 
     points, batch_offsets, num_valid: those of `voxel_keys`, as is the arithmetic.
     Returns [N, 3] int32; -1 for padding, points that are not finite, and those in cells beyond
     +-2^(bits - 1) of the world's zero, bits = 21 for one sample (`voxel_keys`).
-    Deterministic; CPU and CUDA give the same bits; no host synchronization; points that want a
-    gradient are refused, as by `voxel_keys`.
+    Deterministic; CPU and CUDA give the same bits; no host synchronization; points that
+    require a gradient are refused, as by `voxel_keys`.
     Raises ValueError (shapes, sizes) and TypeError (dtypes).
     """
     _check_size("grid_cells", grid_size)
@@ -188,7 +188,7 @@ def grid_sample(
     `voxel_group`; batch_offsets [B + 1] of the rows, int64; counts [3]: rows, points in rows,
     points in cells beyond the limit; all but batch_offsets int32. Rows stand in the order of their
     first points, sample after sample. In unused rows cells and representative are -1, num_points 0.
-    Deterministic; CPU and CUDA give the same bits; points that want a gradient are refused.
+    Deterministic; CPU and CUDA give the same bits; points that require a gradient are refused.
     Raises ValueError (shapes, sizes) and TypeError (dtypes).
     """
     _check_size("grid_sample", grid_size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the maps of a detection head to boxes."""
+"""Boxes from the maps of a detection head."""
 
 from typing import Dict, NamedTuple, Optional
 
@@ -43,7 +43,7 @@ CENTER_DECODE_NMS_CONVENTIONS: Dict[str, Options] = {
 
 
 class Detections(NamedTuple):
-    """Of `anchor_decode_nms` and `center_decode_nms`, for K boxes a sample.
+    """Result of `anchor_decode_nms` and `center_decode_nms`, for K boxes per sample.
 
     boxes: [B, K, 7 or 9] float32; 0 past the count.
     scores: [B, K] float32; 0 past the count.
@@ -67,7 +67,8 @@ def box_decode(
     dir_offset: float = 0.0,
     convention: str = "torchvox",
 ) -> Tensor:
-    """Boxes of what an anchor head regresses (the residual code of SECOND and PointPillars).
+    """Boxes from the regression output of an anchor head (the residual code of SECOND and
+    PointPillars).
 
     deltas: [.., D] float16, bfloat16 or float32: dx, dy, dz, dl, dw, dh, dyaw (D = 7), the angle as
         cos, sin (D = 8), a velocity behind either (D = 9, 10).
@@ -81,7 +82,7 @@ def box_decode(
 
     Returns [.., 7], or [.., 9] with a velocity, float32: x, y from the anchor's diagonal, z from
     its height, exponentials of sizes. The same bits on CPU and CUDA; no host synchronization.
-    For inference: raises NotImplementedError when an input requires a gradient (outside of
+    For inference: raises NotImplementedError when an input requires a gradient (outside
     torch.no_grad()). Raises ValueError (shapes) and TypeError (dtypes).
     """
     options = options_of("box_decode", ANCHOR_DECODE_NMS_CONVENTIONS, convention)
@@ -112,23 +113,22 @@ def anchor_decode_nms(
 ) -> Detections:
     """Detections of anchor heads: scores, the best candidates, their boxes, NMS.
 
-    cls, box, direction, anchors: a tensor a head (1 to 8). Maps are read where they lie, with any
-        strides: slices of one convolution's output, channels last or not. All float16, bfloat16 or
-        float32, of one dtype.
+    cls, box, direction, anchors: one tensor per head (1 to 8). Maps are read where they lie, with
+        any strides: slices of one convolution's output, channels last or not. All float16, bfloat16
+        or float32, of one dtype.
         cls: [B, A * C, H, W] logits, channel a * C + c. box: [B, A * D, H, W], D as in
-        `box_decode`. direction: [B, A * bins, H, W] each, or None. anchors: [H, W, A, 7]
-        float32.
+        `box_decode`. direction: [B, A * bins, H, W] each, or None. anchors: [H, W, A, 7] float32.
     score_threshold: of sigmoid(logit).
     pre: candidates of a sample and group that go into NMS, by score, then (head, class, y, x, a).
-    post: most detections of a group, or of a sample where the convention has it so.
-    nms_threshold: [t], or one a group. nms: "rotated", a box goes when its BEV IoU with a better
+    post: most detections of a group, or of a sample where the convention says so.
+    nms_threshold: [t], or one per group. nms: "rotated", a box goes when its BEV IoU with a better
         one that stays exceeds t; "circle", when the squared distance of the centers is at most t.
     dir_offset: as in `box_decode`.
     class_labels: label of each class, classes of all heads numbered through. None: the numbers.
     convention: "torchvox", "openpcdet": a box has its best class, all boxes are one group, scores
-        at the threshold pass. "openpcdet_multihead": a group a class, and a box may be in several.
+        at the threshold pass. "openpcdet_multihead": one group per class, a box may be in several.
         "mmdet3d", "mmdet3d_0" (before 1.0), "zhulf0804": the `pre` boxes of a sample by their best
-        class, then a group a class and the best `post` of them all; scores must exceed the
+        class, then one group per class and the best `post` of them all; scores must exceed the
         threshold. The directions: see `box_decode`.
 
     Returns Detections(boxes [B, K, 7 or 9] float32, scores [B, K] float32, labels [B, K] int32,
@@ -178,19 +178,19 @@ def center_decode_nms(
 ) -> Detections:
     """Detections of center heads (CenterPoint): scores, the best cells, their boxes, NMS.
 
-    heatmap, offset, z, dim, rot, vel: a map a task (1 to 8), read where it lies, with any strides,
-        all float16, bfloat16 or float32, of one dtype. heatmap: [B, C, H, W] logits, a channel a
-        class. offset [B, 2, H, W] in cells, z [B, 1, H, W], dim [B, 3, H, W] logarithms of l, w, h,
-        rot [B, 2, H, W] sine and cosine, vel [B, 2, H, W] each, or None.
-    voxel_size, point_cloud_range: of the grid, in meters. stride: voxels a cell. The center is
+    heatmap, offset, z, dim, rot, vel: one map per task (1 to 8), read where it lies, with any
+        strides, all float16, bfloat16 or float32, of one dtype. heatmap: [B, C, H, W] logits, one
+        channel per class. offset [B, 2, H, W] in cells, z [B, 1, H, W], dim [B, 3, H, W] logarithms
+        of l, w, h, rot [B, 2, H, W] sine and cosine, vel [B, 2, H, W] each, or None.
+    voxel_size, point_cloud_range: of the grid, in meters. stride: voxels per cell. The center is
         (cell + offset) * stride * voxel_size + lower bound.
     post_range: (x0, y0, z0, x1, y1, z1), bounds included; candidates, of the `pre` best, with a
         center outside are dropped. None: none are.
     pre, post, thresholds, labels and nms: as in `anchor_decode_nms`; ties go to the lower
         (task, class, y, x).
-    convention: a group a task, scores exceed the threshold. "torchvox", "mmdet3d", "mmdet3d_0"
-        (before 1.0): a cell may appear once a class. "openpcdet": the same, rot is cosine and sine.
-        "det3d": a cell appears with its best class alone.
+    convention: one group per task, scores exceed the threshold. "torchvox", "mmdet3d", "mmdet3d_0"
+        (before 1.0): a cell may appear once per class. "openpcdet": the same, rot is cosine and
+        sine. "det3d": a cell appears only with its best class.
 
     Returns Detections as `anchor_decode_nms`, boxes with 9 values if there are velocities.
     """

@@ -25,7 +25,7 @@ __all__ = [
 
 
 class VoxelKeys(NamedTuple):
-    """Of `voxel_keys`.
+    """Result of `voxel_keys`.
 
     keys: [N] int64, the cell of each point; -1 for points outside, not finite, or padding.
     counts: [B + 1, 3] int32, of the call and of each sample: points keyed, outside, not finite.
@@ -36,7 +36,7 @@ class VoxelKeys(NamedTuple):
 
 
 class VoxelGroups(NamedTuple):
-    """Of `voxel_group`.
+    """Result of `voxel_group`.
 
     row_keys: [N] int64; -1 in unused rows.
     offsets: [N + 1] int32.
@@ -53,7 +53,7 @@ class VoxelGroups(NamedTuple):
 
 
 class DownsampledPoints(NamedTuple):
-    """Of `voxel_downsample`, with rows in use first.
+    """Result of `voxel_downsample`, with rows in use first.
 
     out: [N, C] in the dtype of the points, means.
     indices: [N, 4] int32, (batch, z, y, x); -1 in unused rows.
@@ -156,7 +156,7 @@ def voxel_sum(values: Tensor, offsets: Tensor, perm: Tensor) -> Tensor:
     Returns [R, C] for integers: the sum, modulo 2^64. For floats [R, 3 * C]; column c has at 3 * c
     the sum of floor(f), then the sum of f - floor(f) in units of 2^-32 (each rounded half to even),
     then the number of finite values plus 2^32 for each of 2^31 or more, which adds nothing to the
-    first two. NaN and infinities are left out. Integer additions alone: any order, split or device
+    first two. NaN and infinities are left out. Only integers are added: any order, split or device
     gives the same bits. Not differentiable.
     Raises ValueError (shapes) and TypeError (dtypes).
     """
@@ -188,7 +188,7 @@ def _report_points_outside(
     counts: Tensor,
     trim: bool,
 ) -> None:
-    """Says which cells the points need, and what would do."""
+    """Warns or raises: the cells that the points need, and arguments that would do."""
     if bits < 0:
         bits = (63 - max(counts.shape[0] - 2, 0).bit_length()) // 3  # of a key, beside the samples
     xyz = points[:, :3].double()
@@ -208,8 +208,8 @@ def _report_points_outside(
         size = math.ceil(size / digits) * digits
         remedy = f"take voxel_size >= {size:.2g} on axis {'xyz'[axis]}, and the lowest as lower"
     message = (
-        f"voxel_downsample: points must lie in 2^{bits} cells an axis from lower on, got {needed}: "
-        f"{remedy}"
+        f"voxel_downsample: points must lie in 2^{bits} cells per axis from lower on, "
+        f"got {needed}: {remedy}"
     )
     if trim:
         raise ValueError(message)
@@ -238,7 +238,7 @@ def voxel_downsample(
     num_valid: Optional[Tensor] = None,
     trim: bool = False,
 ) -> DownsampledPoints:
-    """One point a voxel: the exact mean of every column.
+    """One point per voxel: the exact mean of every column.
 
     The arguments are those of `voxel_keys` and `voxel_group`; keys are in Morton layout, and cells
     must fit int32.
@@ -257,7 +257,7 @@ def voxel_downsample(
     bits; not differentiable (`voxel_map` and `voxel_scatter` are).
     Raises ValueError (shapes, sizes, options) and TypeError (dtypes).
     """
-    found = DownsampledPoints(
+    result = DownsampledPoints(
         *torch.ops.torchvox.voxel_downsample(
             points,
             voxel_size,
@@ -270,19 +270,19 @@ def voxel_downsample(
             num_valid=num_valid,
         )
     )
-    if not trim and not _is_readable(found.counts):
-        return found
-    counts: List[int] = found.counts[0].tolist()
+    if not trim and not _is_readable(result.counts):
+        return result
+    counts: List[int] = result.counts[0].tolist()
     if counts[2] > 0:
-        _report_points_outside(points, voxel_size, origin, bits, found.counts, trim)
+        _report_points_outside(points, voxel_size, origin, bits, result.counts, trim)
     if not trim:
-        return found
+        return result
     rows = counts[0]
     return DownsampledPoints(
-        found.out[:rows],
-        found.indices[:rows],
-        found.num_points[:rows],
-        found.representative[:rows],
-        found.point_voxel,
-        found.counts,
+        result.out[:rows],
+        result.indices[:rows],
+        result.num_points[:rows],
+        result.representative[:rows],
+        result.point_voxel,
+        result.counts,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetching the features of neighbors, and interpolating between them."""
+"""Features of neighbors: gathering, interpolation, reduction."""
 
 from typing import Optional, Tuple
 
@@ -67,7 +67,7 @@ def neighbor_rows(
     query_batch_offsets: Optional[Tensor] = None,
     local_index: bool = False,
 ) -> Tensor:
-    """Neighbor lists made plain: the row that each entry of `idx` names, -1 where it names none.
+    """The row that each entry of `idx` names, -1 where it names none.
 
     idx: [B, M, k], or [U, k] of packed clouds, int32 or int64. num_points: rows of the features: N,
         or T of packed clouds. < 2^31.
@@ -210,7 +210,7 @@ def segment_reduce(
     Returns (out [R, ..] in the dtype of src, arg): arg is [R, ..] int32, the row of src that won,
     for max and min, and [0] for sum and mean. A segment without rows is 0, its arg -1.
     Deterministic, CPU and CUDA give the same bits, no host synchronization. Differentiable once in
-    src, without atomics; max and min pass their gradient to `arg` alone. Without index each row
+    src, without atomics; max and min pass their gradient only to `arg`. Without index each row
     takes that of one segment, found by a search of `offsets`: they should ascend.
     N, E < 2^31 - 1; the gradient of max and min with index needs N * C and R * C below 2^31.
     Raises ValueError (shapes, options) and TypeError (dtypes).

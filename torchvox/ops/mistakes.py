@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments of a wrong type, named in one sentence.
 
-torch's own error is a RuntimeError that quotes the schema and prints the argument. None it takes
-for a tensor without a shape, and where Python comes first, the error is about an attribute.
+torch's own error is a RuntimeError that quotes the schema and prints the argument. It accepts None
+as a tensor without a shape, and where Python code runs first the error is about an attribute.
 """
 
 import functools
@@ -19,7 +19,7 @@ from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What a type is called, and what torch takes for it.
+# The name of a type, and the types that torch accepts for it.
 KNOWN: Dict[Any, Tuple[str, Tuple[type, ...]]] = {
     Tensor: ("a torch.Tensor", (Tensor,)),
     int: ("an int", (Integral, torch.SymInt)),
@@ -34,9 +34,10 @@ PLURALS = {Tensor: "tensors", int: "ints", float: "floats", str: "strs"}
 
 
 def naming_mistakes(function: F) -> F:
-    """`function`, which names a wrong argument once it has failed: nothing is looked at before.
+    """Wraps `function`: after a failure the error names an argument of a wrong type.
 
-    A call costs one more call of a Python function. TorchScript compiles `function` itself.
+    Arguments are checked only after the call has failed, so that a call costs one more Python call
+    and no check. TorchScript compiles `function` itself.
     """
 
     @functools.wraps(function)
@@ -44,7 +45,7 @@ def naming_mistakes(function: F) -> F:
         try:
             return function(*args, **kwargs)
         except Exception:
-            if torch.compiler.is_compiling():  # which cannot trace the search
+            if torch.compiler.is_compiling():  # the search cannot be traced
                 raise
             mistake = _mistake(function, args, kwargs)
             if mistake is None:
@@ -59,11 +60,11 @@ def _mistake(function: Callable[..., Any], args: Any, kwargs: Any) -> Optional[s
     """The sentence about the first argument whose type is not the annotated one."""
     op = function.__name__
     try:
-        given = inspect.signature(function).bind(*args, **kwargs).arguments
+        arguments = inspect.signature(function).bind(*args, **kwargs).arguments
     except TypeError:  # an argument is missing, or there is none of that name: Python says which
         return None
     types = typing.get_type_hints(function)
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name in types and not _fits(value, types[name]):
             return f"{op}: {name} must be {_called(types[name])}, got {_got(value, types[name])}"
     return None

@@ -16,7 +16,7 @@ __all__ = [
     "radius_neighbors",
 ]
 
-# The rows here are never filled up.
+# Rows here have no slots to fill.
 RADIUS_CONVENTIONS = {
     name: {option: value for option, value in options.items() if option != "fill"}
     for name, options in BALL_QUERY_CONVENTIONS.items()
@@ -24,7 +24,7 @@ RADIUS_CONVENTIONS = {
 
 
 class RadiusNeighbors(NamedTuple):
-    """Of `radius_neighbors`: one list for U queries.
+    """Result of `radius_neighbors`: one list for U queries.
 
     offsets: [U + 1] int64.
     index: [capacity] int32; query i has index[offsets[i] : offsets[i + 1]]; unused entries -1.
@@ -58,7 +58,7 @@ def radius_neighbors(
     radius, min_radius, convention: as in `ball_query`. closed: points at exactly the radius too.
     capacity: entries of the list. Those that do not fit are missing at its end: the last row that
         has room ends early, with its lowest indices, and later ones are empty.
-    return_dist2: without, dist2 is [0].
+    return_dist2: if False, dist2 is [0].
     trim: narrow to the entries in use, views that keep the whole buffers alive; reads `offsets`,
         the only host synchronization.
 
@@ -96,7 +96,7 @@ def radius_neighbors(
 
 
 class ChamferDistance(NamedTuple):
-    """Of `chamfer_distance`; packed, [T] and [U].
+    """Result of `chamfer_distance`; packed, [T] and [U].
 
     dist_x: [B, N], from each x to the nearest y, squared or with norm 1.
     dist_y: [B, M], from each y to the nearest x.
@@ -138,9 +138,9 @@ def chamfer_distance(
     """
     op, packed = "chamfer_distance", batch_offsets_x is not None
     if packed != (batch_offsets_y is not None):
-        given = "batch_offsets_x" if packed else "batch_offsets_y"
+        present = "batch_offsets_x" if packed else "batch_offsets_y"
         raise ValueError(
-            f"{op}: batch_offsets_x and batch_offsets_y must be given together, got {given}"
+            f"{op}: batch_offsets_x and batch_offsets_y must be given together, got {present}"
         )
     fits = x.dim() == y.dim() == (2 if packed else 3) and x.shape[-1] == y.shape[-1]
     if not fits or not (packed or x.shape[0] == y.shape[0]):

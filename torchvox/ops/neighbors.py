@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Neighbors of queries: within a radius, or the nearest; and what belongs to them."""
+"""Neighbors of queries, within a radius or the nearest, and groups of their features."""
 
 from typing import Mapping, NamedTuple, Optional
 
@@ -50,10 +50,10 @@ KNN_CONVENTIONS: Mapping[str, Options] = {
 
 
 class BallNeighbors(NamedTuple):
-    """Of `ball_query`; packed, [U, k] and [U].
+    """Result of `ball_query`; packed, [U, k] and [U].
 
     dist2: [B, M, k] float32, float64 for float64 points: squared distances; 0 past the count.
-    idx: [B, M, k] int32, ascending; past the count as the convention has it.
+    idx: [B, M, k] int32, ascending; past the count as the convention says.
     count: [B, M] int32, hits kept.
     """
 
@@ -80,14 +80,14 @@ def ball_query(
     """The first k points, by index, in a ball around every query. Not the nearest: see `knn`.
 
     points: [B, N, D] float16, bfloat16, float32 or float64, D >= 1, N < 2^31; any strides. Halves
-        are widened first. query: [B, M, D] of the same dtype. A point that is not finite is a
-        neighbor of nobody; a query that is not finite has none. With offsets, packed clouds: points
+        are widened first. query: [B, M, D] of the same dtype. A point that is not finite is
+        not a neighbor; a query that is not finite has none. With offsets, packed clouds: points
         [T, D] and query [U, D], T and U < 2^31.
     radius: a point at squared distance d is a hit when d < radius * radius, rounded as the distance
         is. min_radius: hits have d >= min_radius * min_radius too; points at distance 0 are hits
         all the same.
-    k: neighbors a query. fill: what follows the hits of a row: "first" repeats the first hit, 0
-        where there is none; "pad" puts -1. None: as the convention has it.
+    k: neighbors per query. fill: what follows the hits of a row: "first" repeats the first hit, 0
+        where there is none; "pad" puts -1. None: as the convention says.
     convention: a library whose neighbors these are, bit for bit: a name of
         BALL_QUERY_CONVENTIONS, "mmcv", "pointnet2", "openpcdet", "pointcept", "pytorch3d",
         "torch_cluster" or "pyg_lib"; "torchvox" fills with "first".
@@ -96,7 +96,7 @@ def ball_query(
     batch_offsets, query_batch_offsets: [B + 1] int32 or int64, non-decreasing, on the points'
         device: cloud b owns points batch_offsets[b] to batch_offsets[b + 1] and queries
         query_batch_offsets[b] to query_batch_offsets[b + 1]. Clamped to the sizes, never read on
-        the host. A query outside of query_batch_offsets has no neighbors.
+        the host. A query outside query_batch_offsets has no neighbors.
     local_index: idx counts from the first point of its cloud, as it always does of padded clouds,
         instead of row 0 of points. With "first", an empty ball names row 0 of its cloud, or without
         local_index -1 for a cloud without points.
@@ -131,7 +131,7 @@ def ball_query(
 
 
 class BallGroups(NamedTuple):
-    """Of `query_and_group`, K being the sum of ks.
+    """Result of `query_and_group`, K being the sum of ks.
 
     grouped: [B, M, K, D + C], relative coordinates and features.
     idx: [B, M, K] int32.
@@ -164,7 +164,7 @@ def query_and_group(
     radii, ks: one ball and its number of neighbors each, at most 8; their slots follow one
         another. Short balls repeat their first hit; an empty ball holds point 0.
     use_xyz: a slot begins with point less query, rounded to the dtype of points; without, it holds
-        features alone. normalize_xyz: divided by the radius. features_first: coordinates last.
+        only features. normalize_xyz: divided by the radius. features_first: coordinates last.
     convention: whose balls these are, a name of GROUP_CONVENTIONS: "mmcv", "pointnet2",
         "openpcdet", "pytorch3d", or "yanx27", which takes points at exactly the radius too.
     lengths, query_lengths: as in `ball_query`.
@@ -226,7 +226,7 @@ def group_mlp_max(
     that dtype; sums are float32, float64 for float64. Deterministic: the same bits each run.
     float32 and float64 have the bits of the CPU; float16 and bfloat16 run on tensor cores from
     compute capability 8.0 on and differ from the CPU by rounding. No host synchronization.
-    For inference: raises NotImplementedError when an input requires a gradient (outside of
+    For inference: raises NotImplementedError when an input requires a gradient (outside
     torch.no_grad()). Raises ValueError (shapes, ranges) and TypeError (dtypes).
     """
     return torch.ops.torchvox.group_mlp_max(
@@ -244,7 +244,7 @@ def group_mlp_max(
 
 
 class Neighbors(NamedTuple):
-    """Of `knn` and `three_nn`, the nearest first; packed, [U, k].
+    """Result of `knn` and `three_nn`, the nearest first; packed, [U, k].
 
     dist2: [B, M, k] float32, float64 for float64 points: squared distances; +inf without a
         neighbor.
@@ -271,7 +271,7 @@ def knn(
     """The k points of its cloud that are nearest to each query, nearest first.
 
     points: [B, N, D] float16, bfloat16, float32 or float64, D >= 1, N < 2^31; any strides. Halves
-        are widened first. Points that are not finite are nobody's neighbors.
+        are widened first. Points that are not finite are not neighbors.
     query: [B, M, D] of the same dtype. A query that is not finite has no neighbors. With offsets,
         packed clouds: points [T, D] and query [U, D], T and U < 2^31.
     k: neighbors per query, any number; more than N is allowed.

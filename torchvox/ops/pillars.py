@@ -18,7 +18,7 @@ __all__ = [
 
 
 class PillarNorm(NamedTuple):
-    """Of `pillar_norm`, in the dtype of weight.
+    """Result of `pillar_norm`, in the dtype of weight.
 
     folded_weight: [O, D], for `pillar_encode`.
     folded_bias: [O], for `pillar_encode`.
@@ -63,7 +63,7 @@ def pillar_encode(
     center_axes: 2 (x, y) or 3 coordinates of the offset to the center.
     legacy: the offset to the center takes the place of the point's first center_axes columns.
     pad_semantics: "reference": a pillar with empty slots also maximizes over relu(bias), as the
-        zero rows of padded pillars make it do; "none": over its points alone.
+        zero rows of padded pillars make it do; "none": only over its points.
     out_dtype: of the canvas; None: that of weight.
 
     Returns [B, O, ny, nx] with the strides of torch.channels_last: 0 in cells without a pillar; of
@@ -117,7 +117,7 @@ def pillar_moments(
     pad_semantics="reference" and a max_points N counts every slot of every pillar.
     Moments of several calls, or of several processes, add up.
 
-    Deterministic: sums over a tree that depends on the number of points alone; CPU and CUDA give
+    Deterministic: sums over a tree that depends only on the number of points; CPU and CUDA give
     the same bits; no host synchronization. Without a gradient: inputs that require one are an
     error. Raises ValueError, TypeError, NotImplementedError.
     """

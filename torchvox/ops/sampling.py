@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choosing points of a cloud, and fetching what belongs to them."""
+"""Furthest point sampling, and the features of the samples."""
 
 from numbers import Integral
 from typing import Dict, List, NamedTuple, Optional, Union, overload
@@ -47,7 +47,7 @@ WITH_DIST_CONVENTIONS: Dict[str, Options] = {
 
 
 class Samples(NamedTuple):
-    """Of `furthest_point_sample` [B, S], packed [max_total].
+    """Result of `furthest_point_sample` [B, S], packed [max_total].
 
     idx: int32, the points sampled; -1 in slots without a sample.
     dist2: float32, float64 for float64 points: squared distance to the nearest earlier sample,
@@ -118,8 +118,8 @@ def furthest_point_sample(
     start: index of the first sample in every cloud; "random" draws one per cloud from `generator`,
         which lives on the points' device.
     start_idx: [B] or [B, s] int32 or int64, one start or a set of starts per cloud, emitted first,
-        as given; `start` is then ignored. A start that is no finite point of the cloud becomes the
-        first candidate.
+        as given; `start` is then ignored. A start that is not a finite point of its cloud becomes
+        the first candidate.
     nonfinite: "skip", or "last": after all others, in index order; not where samples repeat.
     convention: of ties, rounding and what follows when no point is left. "torchvox": ties go to the
         lowest index; once every point lies at distance 0 of a sample, the points left come in index
@@ -145,7 +145,7 @@ def furthest_point_sample(
         start = 0
         if lengths is not None and lengths.shape != points.shape[:1]:
             raise ValueError(
-                "furthest_point_sample: lengths must be [B], one length a cloud, got "
+                "furthest_point_sample: lengths must be [B], one length per cloud, got "
                 f"{list(lengths.shape)}"
             )
         if start_idx is None and points.dim() == 3:

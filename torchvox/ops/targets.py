@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a detection head is taught: targets of anchors and centers, and the loss of anchors."""
+"""Targets of detection heads, of anchors and of centers, and the loss of anchors."""
 
 from typing import NamedTuple, Optional
 
@@ -18,9 +18,9 @@ __all__ = [
 
 
 class AnchorTargets(NamedTuple):
-    """Of `anchor_targets`.
+    """Result of `anchor_targets`.
 
-    assigned: [B, H, W, A] int32, the box of each anchor; -1 background, -2 counts for nothing.
+    assigned: [B, H, W, A] int32, the box of each anchor; -1 background, -2 ignored.
     num_pos: [B] int32, anchors with a box.
     """
 
@@ -29,7 +29,7 @@ class AnchorTargets(NamedTuple):
 
 
 class CenterTargets(NamedTuple):
-    """Of `center_targets`, for M slots of each task.
+    """Result of `center_targets`, for M slots of each task.
 
     heatmap: [B, classes, H, W] float32, 1 at centers; -1 where there is no loss.
     cell: [B, tasks, M] int32, y * W + x; -1 past the count.
@@ -56,24 +56,25 @@ def anchor_targets(
     mode: AssignMode = "pcdet",
     min_pos: Optional[Sequence[float]] = None,
 ) -> AnchorTargets:
-    """Which box each anchor of a head is to find.
+    """Assigns a box, or background, to each anchor of a head.
 
     boxes: [B, G, 7] float32, 7 columns or more: x, y, z of the center, l, w, h in meters, yaw in
         radians. labels: [B, G] int32 or int64, below 0 where there is no box. weight: [B, G]
-        float32; a box whose weight is not above 0 is ignored: it teaches nothing, and no background
-        either. None: all teach. num_boxes: [B] int32 or int64, boxes that exist, clamped. None: G.
+        float32; a box whose weight is not above 0 is ignored: it produces no loss, neither as
+        object nor as background. None: all count. num_boxes: [B] int32 or int64, boxes that exist,
+        clamped. None: G.
     anchors: [H, W, A, 7] float32, A <= 64.
     class_of_anchor: label of the boxes that each of the A anchors of a cell meets, -1 for all.
     matched, unmatched: overlaps, one of each anchor of a cell, > 0: from `matched` on an anchor is
-        positive, below `unmatched` it is background, between them it counts for nothing.
-    mode: who is forced. "pcdet" (OpenPCDet): every anchor that has the best overlap that a box has
-        with any, with the box that overlaps that anchor most. "mmdet" (mmdetection3d): where that
-        overlap is at least min_pos, with the box that forces, the last one of several.
+        positive, below `unmatched` it is background, between them it is ignored.
+    mode: which anchors are forced. "pcdet" (OpenPCDet): every anchor that has the best overlap that
+        a box has with any, with the box that overlaps that anchor most. "mmdet" (mmdetection3d):
+        where that overlap is at least min_pos, with the box that forces, the last one of several.
     min_pos: A numbers >= 0 for "mmdet"; None: unmatched.
 
     The overlap is the IoU seen from above, boxes turned to the nearest axis. Returns
-    AnchorTargets(assigned [B, H, W, A] int32: the box, -1 for background, -2 for an anchor that
-    counts for nothing; num_pos [B] int32: anchors with a box). Where the box of the best overlap is
+    AnchorTargets(assigned [B, H, W, A] int32: the box, -1 for background, -2 for an ignored
+    anchor; num_pos [B] int32: anchors with a box). Where the box of the best overlap is
     ignored, the first one of equals, the anchor is -2. Boxes with l or w <= 0 or a value that is
     not finite overlap nothing and are never forced.
     The same bits on CPU and CUDA; no host synchronization; no matrix of overlaps is stored. Not
@@ -111,16 +112,16 @@ def center_targets(
     overlap: float = 0.1,
     min_radius: int = 2,
 ) -> CenterTargets:
-    """Heat maps of box centers, and the cells that learn a box (CenterPoint).
+    """Heat maps of box centers, and the cells with a box to regress (CenterPoint).
 
     boxes, labels, weight, num_boxes: as in `anchor_targets`.
     point_cloud_range, pillar_size: of the grid, in meters. cells: pillars along an edge of a cell
         of the maps, the stride of the head. size: (H, W) of the maps. The cell of a center is
-        (x - lower bound) / pillar_size / cells, cut to a whole number; centers outside of the maps
+        (x - lower bound) / pillar_size / cells, cut to a whole number; centers outside the maps
         are left out, and so are boxes with l or w <= 0.
     task_of_class: the task of each class, labels from 0; up to 64 classes.
-    max_objects: M, boxes of a task that are taught, the first of each sample; the others are left
-        out altogether.
+    max_objects: M, boxes of a task that get a slot, the first of each sample; the others are left
+        out.
     overlap: of the two boxes by which the radius of a Gaussian is chosen, in [0, 1). min_radius: in
         cells.
 
@@ -184,7 +185,7 @@ def anchor_loss(
     Returns [B, 3], float64 of float64 maps, else float32:
         classes: focal loss, alpha .25, gamma 2, over every class of anchors that are not ignored;
         boxes: smooth L1 of positive anchors; with directions and one value for the angle, of the
-            sine of its difference; an unknown (NaN) velocity counts for nothing;
+            sine of its difference; an unknown (NaN) velocity is ignored;
         directions: cross entropy of positive anchors, 0 without a map.
     Neither weighted nor divided: a loss is 1, 2 and .2 times these (SECOND) over max(1, num_pos).
 

@@ -21,15 +21,15 @@ __all__ = [
     "voxelize",
 ]
 
-# The operator without its Python shell, for eager calls that leave the options alone: the shell and
+# The operator without its Python wrapper, for eager calls with default options: the shell and
 # the options cost a seventh of a small call. Compilers look for the shell.
 _voxelize = getattr(torch.ops.torchvox.voxelize, "_op", torch.ops.torchvox.voxelize)
 
 
 class Voxels(NamedTuple):
-    """Of `voxelize`, with C rows for the voxels of all B samples.
+    """Result of `voxelize`, with C rows for the voxels of all B samples.
 
-    features: [C, P, F] points, or [C, F] one reduced row a voxel.
+    features: [C, P, F] points, or [C, F] one reduced row per voxel.
     indices: [C, 4] int32, (batch, z, y, x); -1 in unused rows.
     num_points: [C] int32, points stored in each voxel.
     point_voxel: [N] int32, the row of each point; -1: dropped.
@@ -45,7 +45,7 @@ class Voxels(NamedTuple):
 
 
 class VoxelMap(NamedTuple):
-    """Of `voxel_map`, with C rows for the voxels of all B samples.
+    """Result of `voxel_map`, with C rows for the voxels of all B samples.
 
     indices: [C, 4] int32, (batch, z, y, x); -1 in unused rows.
     num_points: [C] int32, points stored in each voxel.
@@ -149,7 +149,7 @@ def voxelize(
     trim: bool = False,
     on_overflow: Overflow = "ignore",
 ) -> Voxels:
-    """Group points into voxels: padded rows of points, or one reduced row a voxel.
+    """Group points into voxels: padded rows of points, or one reduced row per voxel.
 
     points: [N, F] float16, bfloat16, float32 or float64, F >= 3; columns 0-2 are x, y, z in meters.
         Non-finite and out-of-range points are dropped and counted. Half coordinates are widened
@@ -157,9 +157,9 @@ def voxelize(
     voxel_size: (x, y, z) in meters. point_cloud_range: (x0, y0, z0, x1, y1, z1) in meters. A point
         lies in cell floor((p - lower) / size), computed in float32 (float64 for float64 points),
         and is kept when that is in [0, grid_size) on every axis.
-    max_points: stored points a voxel, P, the first ones in input order; only they enter a
+    max_points: stored points per voxel, P, the first ones in input order; only they enter a
         reduction. -1: no limit, not with reduce="none".
-    max_voxels: voxels a sample, V; -1: no limit. When a sample is full, points of new voxels are
+    max_voxels: voxels per sample, V; -1: no limit. When a sample is full, points of new voxels are
         dropped and its voxels keep filling. Sorted orders keep the lowest cells, a spatial bias.
     batch_offsets: [B + 1] int32 or int64 on the points' device; sample b owns rows
         batch_offsets[b] to batch_offsets[b + 1]. None: one sample. Other rows are padding.
@@ -267,7 +267,7 @@ def voxel_map(
 
 
 class VoxelCSR(NamedTuple):
-    """Of `voxel_csr`: the points of each row.
+    """Result of `voxel_csr`: the points of each row.
 
     offsets: [num_rows + 1] int32.
     perm: [N] int32; row r owns the points perm[offsets[r] : offsets[r + 1]]; the tail is -1.

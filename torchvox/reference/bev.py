@@ -14,6 +14,7 @@ from torch import Tensor
 from . import bev_channels as channel
 from . import bev_grid as raster
 from .bev_grid import F32
+from .voxel_grouping import sample_ranges
 
 __all__ = [
     "bev_affine",
@@ -59,7 +60,7 @@ def bev_max_height_with_index(
     grid = raster.make_grid(point_cloud_range, size, orientation)
     dtype = torch.float32 if out_dtype is None else out_dtype
 
-    samples = raster.samples_of(points.size(0), batch_offsets, num_valid)
+    samples = sample_ranges("bev", points.size(0), batch_offsets, num_valid)
     z = raster.heights(points)
     height = np.full((len(samples), grid.nx * grid.ny), fill, F32)
     top_index = np.full(height.shape, -1, np.int32)
@@ -107,7 +108,7 @@ def bev_rasterize(
     intensity = channel.intensity_of(points, features, planes)
     density = channel.density_table(density_base)
 
-    samples = raster.samples_of(points.size(0), batch_offsets, num_valid)
+    samples = sample_ranges("bev", points.size(0), batch_offsets, num_valid)
     z = raster.heights(points)
     empty = np.array(
         [0 if name in channel.ZERO_WHERE_EMPTY else fill for name, _, _ in planes], F32
@@ -151,7 +152,7 @@ def bev_rasterize_backward(
     grid = raster.make_grid(point_cloud_range, size, orientation)
     planes = channel.parse_planes(channels)
     z = raster.heights(points)
-    samples = raster.samples_of(points.size(0), batch_offsets, num_valid)
+    samples = sample_ranges("bev", points.size(0), batch_offsets, num_valid)
     grad = grad_image.detach().float().numpy()
     grad = grad.reshape(len(samples), len(planes), grid.nx * grid.ny)
     to_z, to_intensity = np.zeros(len(z), F32), np.zeros(len(z), F32)

@@ -62,7 +62,7 @@ def _slice(z: np.ndarray, of: int, grid: Grid) -> np.ndarray:
 
 
 def unit_height(z: np.ndarray, grid: Grid) -> np.ndarray:
-    """0 at the bottom of the range, below 1 but for rounding at its top; all in float32."""
+    """0 at the bottom of the range, below 1 except for rounding at its top; all in float32."""
     with np.errstate(all="ignore"):  # the fill of an empty cell may be anything
         return (z - grid.lo[2]) / (grid.hi[2] - grid.lo[2])
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The raster of the BEV reference: its arguments, and which points fall into which cell."""
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,25 +53,18 @@ def classify(points: Tensor, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
     return outcome, np.where(used, grid.pixel(cell[:, 0], cell[:, 1]), -1)
 
 
-def cells_of(points: Tensor, rows: range, grid: Grid, counts: np.ndarray) -> dict[int, np.ndarray]:
+def cells_of(
+    points: Tensor, rows: tuple[int, int], grid: Grid, counts: np.ndarray
+) -> dict[int, np.ndarray]:
     """Pixel -> rows of its points in input order, for one sample; fills its row of counts."""
-    outcome, pixel = classify(points[rows.start : rows.stop], grid)
+    begin, end = rows
+    outcome, pixel = classify(points[begin:end], grid)
     used = np.flatnonzero(outcome == USED)
     order = used[np.argsort(pixel[used], kind="stable")]
     pixels, first = np.unique(pixel[order], return_index=True)
     counts[:] = [len(pixels)] + [(outcome == o).sum() for o in (USED, OUT_OF_RANGE, NON_FINITE)]
-    members = np.split(order + rows.start, first[1:])
+    members = np.split(order + begin, first[1:])
     return dict(zip(pixels.tolist(), members, strict=False))
-
-
-def samples_of(n: int, batch_offsets: Tensor | None, num_valid: Tensor | None) -> list[range]:
-    """The rows of each sample: its block, cut to num_valid. All other rows are padding."""
-    offsets = [0, n] if batch_offsets is None else np.clip(batch_offsets.numpy(), 0, n).tolist()
-    blocks = [range(a, max(a, b)) for a, b in itertools.pairwise(offsets)]
-    if num_valid is None:
-        return blocks
-    valid = num_valid.reshape(-1).tolist()
-    return [r[: min(max(v, 0), len(r))] for r, v in zip(blocks, valid, strict=True)]
 
 
 def heights(points: Tensor) -> np.ndarray:

@@ -10,12 +10,10 @@ from operator import xor
 import torch
 from torch import Tensor
 
-from torchvox.reference.filter import voxel_cells, voxel_group, voxel_keys
+from torchvox.reference.filter import frame, mix, voxel_cells, voxel_group, voxel_keys
 from torchvox.reference.voxel_grouping import sample_ranges
 
 __all__ = ["grid_cells", "grid_sample", "serialize", "unique_cells"]
-
-WORD = (1 << 64) - 1
 
 
 def _place(cell: Sequence[int], depth: int, curve: str) -> int:
@@ -77,8 +75,8 @@ def unique_cells(
     """(indices, num_points, point_voxel, offsets, perm, counts)."""
     limit = 1 << (63 if bits < 0 else bits)
     points = [tuple(row) for row in cells.tolist()]
-    found = dict.fromkeys(row for row in points if all(0 <= i < limit for i in row))
-    rows = sorted(found) if order == "sorted" else list(found)
+    first_seen = dict.fromkeys(row for row in points if all(0 <= i < limit for i in row))
+    rows = sorted(first_seen) if order == "sorted" else list(first_seen)
     number = {row: r for r, row in enumerate(rows)}
     keys = torch.tensor([number.get(row, -1) for row in points], dtype=torch.int64)
     _, offsets, perm, point_voxel, counts = voxel_group(keys, order="key")
@@ -93,11 +91,11 @@ def _sample_cells(
 ) -> tuple[Tensor, int]:
     """(b, x, y, z) [N, 4] int32, each from its sample's lowest, or -1; points beyond the limit."""
     samples = 1 if batch_offsets is None else len(batch_offsets) - 1
-    bits = (63 - max(samples - 1, 0).bit_length()) // 3
+    bits, lower = frame(-1, None, batch_offsets)
     keys, counts = voxel_keys(
         points, [grid_size] * 3, batch_offsets=batch_offsets, num_valid=num_valid
     )
-    cells = voxel_cells(keys, bits, [-(1 << bits - 1)] * 3)[:, [0, 3, 2, 1]]
+    cells = voxel_cells(keys, bits, lower)[:, [0, 3, 2, 1]]
     for b in range(samples):
         own = cells[:, 0] == b
         if own.any():
@@ -116,12 +114,6 @@ def grid_cells(
     return _sample_cells(points, grid_size, batch_offsets, num_valid)[0][:, 1:]
 
 
-def _mix(z: int) -> int:
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & WORD
-    z = (z ^ z >> 27) * 0x94D049BB133111EB & WORD
-    return z ^ z >> 31
-
-
 def grid_sample(
     points: Tensor,
     grid_size: float,
@@ -138,7 +130,7 @@ def grid_sample(
     for r in range(int(counts[0])):
         drawn = 0
         if seed is not None:
-            drawn = _mix((_mix(seed & WORD) + (r + 1) * 0x9E3779B97F4A7C15) & WORD) >> 1
+            drawn = mix(mix(seed) + (r + 1) * 0x9E3779B97F4A7C15) % (1 << 64) >> 1
         representative[r] = perm[offsets[r] + drawn % int(num_points[r])]
     samples = 1 if batch_offsets is None else len(batch_offsets) - 1
     owners = [b for b in indices[:, 0].tolist() if b >= 0]

@@ -65,7 +65,7 @@ def _decode_anchors(
             chosen = lowest.argmax(-1)
             # -inf is greater than NaN, which never wins
             only_nan = np.isnan(np.take_along_axis(direction, chosen[..., None], -1))[..., 0]
-            chosen = np.where(only_nan, _first_number(direction), chosen)
+            chosen = np.where(only_nan, (~np.isnan(direction)).argmax(-1), chosen)
             chosen = (count - 1 - chosen if flip else chosen).astype(f32)
             period = f32(2 * np.pi / count)
             turned = yaw - f32(offset)
@@ -75,11 +75,6 @@ def _decode_anchors(
         if delta.shape[-1] >= 9:
             columns += [delta[..., -2], delta[..., -1]]
     return np.stack(columns, -1).astype(f32)
-
-
-def _first_number(direction: np.ndarray) -> np.ndarray:
-    """The first bin that is not NaN, 0 without one."""
-    return (~np.isnan(direction)).argmax(-1)
 
 
 @dataclass
@@ -282,13 +277,13 @@ def _selected(
     heads: list[_Head], classes: _Classes, groups: int, options: _Options
 ) -> tuple[list[list[_Candidate]], int]:
     """The `pre` best candidates of every group in order, and how many there were beyond them."""
-    found: list[list[_Candidate]] = [[] for _ in range(1 if options.shared_pre else groups)]
+    lists: list[list[_Candidate]] = [[] for _ in range(1 if options.shared_pre else groups)]
     for h, head in enumerate(heads):
         for c in _candidates(head, h, options.best_class or options.shared_pre, options):
             of = {"none": 0, "task": h, "class": classes.first[h] + c.cls}[options.group]
-            found[0 if options.shared_pre else of].append(c)
-    over = sum(max(len(f) - options.pre, 0) for f in found)
-    chosen = [sorted(f, key=lambda c: c.order)[: options.pre] for f in found]
+            lists[0 if options.shared_pre else of].append(c)
+    over = sum(max(len(f) - options.pre, 0) for f in lists)
+    chosen = [sorted(f, key=lambda c: c.order)[: options.pre] for f in lists]
     if not options.shared_pre:
         return chosen, over
     segments: list[list[_Candidate]] = [[] for _ in range(groups)]

@@ -53,20 +53,11 @@ def gather_points_backward(
     the runs from +0, in float32 (float64 for float64), rounded once to the dtype of grad.
     """
     rows = grad.transpose(1, 2) if channels_first else grad  # [B, M, C]
-    b, _, c = rows.shape
-    values = to_working(rows)
-    out = np.zeros((b, num_points, c), values.dtype)
-    for i in range(b):
-        for n in range(num_points):
-            slots = np.flatnonzero(idx[i].numpy() == n)
-            total = np.zeros(c, values.dtype)
-            for first in range(0, len(slots), 256):
-                run = np.zeros(c, values.dtype)
-                for m in slots[first : first + 256]:
-                    run = run + values[i, m]
-                total = total + run
-            out[i, n] = total
-    result = torch.from_numpy(out).to(grad.dtype)
+    values, row = to_working(rows), slot_rows(idx, num_points)
+    out = np.zeros((rows.size(0), num_points, rows.size(2)), values.dtype)
+    for b in range(len(out)):
+        out[b] = sum_slots(values[b], row[b], num_points)
+    result = _rounded(out, grad.dtype)
     return result.transpose(1, 2).contiguous() if channels_first else result
 
 
@@ -112,7 +103,7 @@ def three_interpolate(
     query_batch_offsets: Tensor | None = None,
     local_index: bool = False,
 ) -> Tensor:
-    """fma(w2, f2, fma(w0, f0, w1 * f1)) of the rows that idx names, rounded once more to a half."""
+    """fma(w2, f2, fma(w0, f0, w1 * f1)) of the rows that idx names, then rounded to a half."""
     if batch_offsets is not None:
         clouds = (batch_offsets, query_batch_offsets, local_index)
         row = torch.from_numpy(slot_rows(idx, len(features), None, *clouds))
@@ -271,9 +262,9 @@ def slot_rows(
 ) -> np.ndarray:
     """The row that each slot names, in the shape of idx [.., k], -1 for none.
 
-    None: an index outside the cloud (0 to rows, or batch_offsets[b] to batch_offsets[b + 1] for the
-        queries
-    query_batch_offsets[b] to query_batch_offsets[b + 1]), or a slot past the count of its query.
+    A slot names no row when its index is outside the cloud (0 to rows; of packed clouds
+    batch_offsets[b] to batch_offsets[b + 1] for the queries query_batch_offsets[b] to
+    query_batch_offsets[b + 1]) or when it is past the count of its query.
     """
     row = idx.numpy().astype(np.int64)
     k = row.shape[-1]

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from .arithmetic import from_working, to_working
 from .fma import fma
-from .neighbors import _rows
+from .grouping import group_points
+from .neighbors import relative_rows
 
 __all__ = [
     "group_mlp_max",
@@ -34,14 +35,10 @@ def group_mlp_max(
     parts = []
     with np.errstate(all="ignore"):
         if use_xyz:
-            relative = to_working(_rows(points, idx)) - to_working(query)[:, :, None]
-            relative = to_working(from_working(relative, points.dtype))
-            if normalize_radius is not None:
-                relative = relative / relative.dtype.type(normalize_radius)
-                relative = to_working(from_working(relative, points.dtype))
+            relative = relative_rows(points, query, idx, normalize_radius)
             parts.append(relative.astype(wide))
         if features is not None:
-            parts.append(to_working(_rows(features, idx)))
+            parts.append(to_working(group_points(features, idx)))
         x = np.concatenate(parts[::-1] if features_first else parts, -1)
         for weight, bias in zip(weights, biases, strict=True):
             w = to_working(weight)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from torchvox.reference.arithmetic import cascade_sum, extreme, from_working, to_working
-from torchvox.reference.checks import fail
 from torchvox.reference.fma import fma
 from torchvox.reference.voxel_grid import VoxelGrid
 
@@ -25,13 +24,6 @@ class Pillar:
     row: int
     cell: tuple[int, int, int, int]
     points: list[int]
-
-
-def _grid(op: str, voxel_size: Sequence[float], point_cloud_range: Sequence[float]) -> VoxelGrid:
-    grid = VoxelGrid.make(op, voxel_size, point_cloud_range)
-    if grid.cells[2] != 1:
-        fail(ValueError, op, "voxel_size and point_cloud_range must give one cell along z", grid)
-    return grid
 
 
 def _pillars(
@@ -98,7 +90,7 @@ def pillar_moments(
 ) -> Tensor:
     """Upper triangle, row by row, of the sum of g g^T over the stored points in the order of their
     index, g = (1, decorated point), in float64. With padding the first entry counts slots."""
-    grid = _grid("pillar_moments", voxel_size, point_cloud_range)
+    grid = VoxelGrid.make("pillar_moments", voxel_size, point_cloud_range)
     values = to_working(points)
     size = (2**31 - 1, grid.cells[1], grid.cells[0])
     pillars = _pillars(indices, num_points, point_voxel, point_slot, size)
@@ -201,7 +193,7 @@ def pillar_encode(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """[B, O, ny, nx], channels_last: the largest relu(weight f + bias) of a pillar's points."""
-    grid = _grid("pillar_encode", voxel_size, point_cloud_range)
+    grid = VoxelGrid.make("pillar_encode", voxel_size, point_cloud_range)
     wide = torch.float64 in (points.dtype, weight.dtype)
     real = np.float64 if wide else np.float32
     values, w, b = (to_working(t).astype(real) for t in (points, weight, bias))

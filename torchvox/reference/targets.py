@@ -60,9 +60,9 @@ def anchor_targets(
     )
     assigned = np.full((boxes.size(0), len(base)), BACKGROUND, np.int32)
     for b in range(len(assigned)):
-        found = _boxes(boxes, labels, weight, num_boxes, b)
-        overlap = np.zeros((len(base), len(found)), f32)
-        for j, (_, row, label, _) in enumerate(found):
+        rows = _boxes(boxes, labels, weight, num_boxes, b)
+        overlap = np.zeros((len(base), len(rows)), f32)
+        for j, (_, row, label, _) in enumerate(rows):
             meets = (kind == label) | (kind == -1)
             overlap[meets, j] = _axis_iou(base[meets], _axis_boxes(row[None], mode))
         most = overlap.max(0, initial=0)
@@ -72,18 +72,18 @@ def anchor_targets(
             own = int(overlap[i].argmax())  # the first of equals
             best = overlap[i, own]
             forces = [
-                j for j in range(len(found))
-                if overlap[i, j] > 0 and overlap[i, j] == most[j] and not found[j][3]
+                j for j in range(len(rows))
+                if overlap[i, j] > 0 and overlap[i, j] == most[j] and not rows[j][3]
             ]  # fmt: skip
             if mode == "mmdet":
                 forces = [j for j in forces if most[j] >= least[i]]
             low, high = best < negative[i], best >= positive[i]
-            if found[own][3]:
+            if rows[own][3]:
                 assigned[b, i] = IGNORED
             elif forces:
-                assigned[b, i] = found[own if mode == "pcdet" else forces[-1]][0]
+                assigned[b, i] = rows[own if mode == "pcdet" else forces[-1]][0]
             elif high and not (low and mode == "pcdet"):
-                assigned[b, i] = found[own][0]
+                assigned[b, i] = rows[own][0]
             elif not low:
                 assigned[b, i] = IGNORED
     num_pos = (assigned >= 0).sum(1).astype(np.int32)

@@ -8,7 +8,6 @@ list of point indices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Sequence
 
 import numpy as np
@@ -24,7 +23,7 @@ from torchvox.reference.arithmetic import (
 )
 from torchvox.reference.checks import fail
 from torchvox.reference.voxel_grid import VoxelGrid
-from torchvox.reference.voxel_grouping import Voxel, check_arguments, group_points, stored_points
+from torchvox.reference.voxel_grouping import Voxel, group_points, stored_points
 
 __all__ = ["voxel_map", "voxelize", "voxelize_backward"]
 
@@ -44,12 +43,10 @@ def voxel_map(
     bounds: str = "grid",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(indices, num_points, point_voxel, point_slot, counts)."""
-    op = "voxel_map"
-    check_arguments(op, points, max_points, max_voxels, order, bounds)
-    grid = VoxelGrid.make(op, voxel_size, point_cloud_range)
-    rows, counts, capacity = group_points(
-        op, points, grid, max_points, max_voxels, batch_offsets, num_valid, order, bounds
-    )
+    _, rows, counts, capacity = group_points(
+        "voxel_map", points, voxel_size, point_cloud_range, max_points, max_voxels, batch_offsets,
+        num_valid, order, bounds,
+    )  # fmt: skip
     return (*_map_outputs(rows, len(points), capacity, max_points), counts)
 
 
@@ -68,45 +65,6 @@ def _map_outputs(
         point_voxel[voxel.points] = row
         point_slot[stored] = torch.arange(len(stored), dtype=torch.int32)
     return indices, stored_count, point_voxel, point_slot
-
-
-@dataclass
-class _Prepared:
-    """Everything the forward and the backward of voxelize share."""
-
-    rows: list[Voxel]
-    counts: Tensor
-    capacity: int
-    grid: VoxelGrid
-    out_dtype: torch.dtype
-
-
-def _prepare(
-    points: Tensor,
-    voxel_size: Sequence[float],
-    point_cloud_range: Sequence[float],
-    max_points: int,
-    max_voxels: int,
-    batch_offsets: Tensor | None,
-    num_valid: Tensor | None,
-    reduce: str,
-    order: str,
-    bounds: str,
-    out_dtype: torch.dtype | None,
-) -> _Prepared:
-    op = "voxelize"
-    check_arguments(op, points, max_points, max_voxels, order, bounds)
-    if reduce not in REDUCTIONS:
-        fail(ValueError, op, f"reduce must be one of {REDUCTIONS}", repr(reduce))
-    if reduce == "none" and max_points < 0:
-        fail(ValueError, op, 'max_points must be >= 0 with reduce="none"', max_points)
-    if out_dtype is not None and out_dtype not in FLOAT_DTYPES:
-        fail(TypeError, op, "out_dtype must be float16, bfloat16, float32 or float64", out_dtype)
-    grid = VoxelGrid.make(op, voxel_size, point_cloud_range)
-    rows, counts, capacity = group_points(
-        op, points, grid, max_points, max_voxels, batch_offsets, num_valid, order, bounds
-    )
-    return _Prepared(rows, counts, capacity, grid, out_dtype or points.dtype)
 
 
 def _stored_values(
@@ -135,22 +93,29 @@ def voxelize(
     center_relative: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(features, indices, num_points, point_voxel, counts)."""
-    p = _prepare(
-        points, voxel_size, point_cloud_range, max_points, max_voxels, batch_offsets,
-        num_valid, reduce, order, bounds, out_dtype,
+    op = "voxelize"
+    if reduce not in REDUCTIONS:
+        fail(ValueError, op, f"reduce must be one of {REDUCTIONS}", repr(reduce))
+    if reduce == "none" and max_points == -1:
+        fail(ValueError, op, 'max_points must be >= 0 with reduce="none"', max_points)
+    if out_dtype is not None and out_dtype not in FLOAT_DTYPES:
+        fail(TypeError, op, "out_dtype must be float16, bfloat16, float32 or float64", out_dtype)
+    grid, rows, counts, capacity = group_points(
+        op, points, voxel_size, point_cloud_range, max_points, max_voxels, batch_offsets,
+        num_valid, order, bounds,
     )  # fmt: skip
     values = to_working(points)
     slots = (max_points,) if reduce == "none" else ()
-    features = np.zeros((p.capacity, *slots, points.shape[1]), values.dtype)
-    for row, voxel in enumerate(p.rows):
-        stored = _stored_values(values, voxel, p.grid, max_points, center_relative)
+    features = np.zeros((capacity, *slots, points.shape[1]), values.dtype)
+    for row, voxel in enumerate(rows):
+        stored = _stored_values(values, voxel, grid, max_points, center_relative)
         if reduce == "none":
             features[row, : len(stored)] = stored
         elif len(stored) > 0:
             features[row] = reduce_values(stored, reduce)
-    outputs = _map_outputs(p.rows, len(points), p.capacity, max_points)
-    indices, num_points, point_voxel, _ = outputs
-    return (from_working(features, p.out_dtype), indices, num_points, point_voxel, p.counts)
+    indices, num_points, point_voxel, _ = _map_outputs(rows, len(points), capacity, max_points)
+    rounded = from_working(features, points.dtype if out_dtype is None else out_dtype)
+    return rounded, indices, num_points, point_voxel, counts
 
 
 def voxelize_backward(
@@ -175,20 +140,20 @@ def voxelize_backward(
     of its slot (none), of its row (sum), of its row over the stored count (mean), or, in each
     column where it is the extreme, of its row (max, min). Every other point gets 0.
     """
-    p = _prepare(
-        points, voxel_size, point_cloud_range, max_points, max_voxels, batch_offsets,
-        num_valid, reduce, order, bounds, out_dtype,
+    grid, rows, *_ = group_points(
+        "voxelize", points, voxel_size, point_cloud_range, max_points, max_voxels, batch_offsets,
+        num_valid, order, bounds,
     )  # fmt: skip
     values = to_working(points)
     incoming = to_working(grad_features).astype(values.dtype)
     grad = np.zeros_like(values)
-    for row, voxel in enumerate(p.rows):
+    for row, voxel in enumerate(rows):
         members = stored_points(voxel.points, max_points)
         if not members:
             continue
         if reduce == "none":
             grad[members] = incoming[row, : len(members)]
         else:
-            stored = _stored_values(values, voxel, p.grid, max_points, center_relative)
+            stored = _stored_values(values, voxel, grid, max_points, center_relative)
             grad[members] = spread_gradient(incoming[row], stored, reduce)
     return from_working(grad, points.dtype)

@@ -26,41 +26,31 @@ class VoxelGrid:
 
     @staticmethod
     def make(op: str, voxel_size: Sequence[float], point_cloud_range: Sequence[float]) -> VoxelGrid:
-        if len(voxel_size) != 3:
-            fail(ValueError, op, "voxel_size must have 3 values (x, y, z)", list(voxel_size))
-        if len(point_cloud_range) != 6:
-            fail(
-                ValueError,
-                op,
-                "point_cloud_range must have 6 values (x0, y0, z0, x1, y1, z1)",
-                list(point_cloud_range),
-            )
+        sizes, bounds = list(voxel_size), list(point_cloud_range)
+        if len(sizes) != 3:
+            fail(ValueError, op, "voxel_size must have 3 values (x, y, z)", sizes)
+        if len(bounds) != 6:
+            words = "point_cloud_range must have 6 values (x0, y0, z0, x1, y1, z1)"
+            fail(ValueError, op, words, bounds)
         with np.errstate(all="ignore"):
-            size = np.array(voxel_size, np.float64).astype(np.float32)
-            lo = np.array(point_cloud_range[:3], np.float64).astype(np.float32)
-            hi = np.array(point_cloud_range[3:], np.float64).astype(np.float32)
+            size, lo, hi = (
+                np.array(values, np.float64).astype(np.float32)
+                for values in (sizes, bounds[:3], bounds[3:])
+            )
             if not (np.isfinite(size).all() and (size > 0).all()):
-                fail(ValueError, op, "voxel_size must be positive and finite", list(voxel_size))
+                fail(ValueError, op, "voxel_size must be positive and finite", sizes)
             quotient = (hi - lo) / size  # two float32 operations
             if not np.isfinite(quotient).all():
-                fail(ValueError, op, "point_cloud_range must be finite", list(point_cloud_range))
+                fail(ValueError, op, "point_cloud_range must be finite", bounds)
         # Round half away from zero, exactly: the fraction of a float32 is a float32.
         whole = np.trunc(quotient)
         cells = [int(w) + int(q - w >= 0.5) for q, w in zip(quotient, whole, strict=True)]
         if min(cells) < 1:
-            fail(
-                ValueError,
-                op,
-                "point_cloud_range must hold at least one voxel along each axis",
-                f"a grid of {cells} from {list(point_cloud_range)} and {list(voxel_size)}",
-            )
+            words = "point_cloud_range must hold at least one voxel along each axis"
+            fail(ValueError, op, words, f"a grid of {cells} from {bounds} and {sizes}")
         if max(cells) > MAX_CELLS_PER_AXIS:
-            fail(
-                ValueError,
-                op,
-                f"voxel_size must give at most {MAX_CELLS_PER_AXIS} cells along an axis",
-                f"a grid of {cells}",
-            )
+            words = f"voxel_size must give at most {MAX_CELLS_PER_AXIS} cells along an axis"
+            fail(ValueError, op, words, f"a grid of {cells}")
         return VoxelGrid(lo, hi, size, (cells[0], cells[1], cells[2]))
 
     def decode(self, xyz: np.ndarray, bounds: str) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -54,15 +55,18 @@ def sample_ranges(
 def group_points(
     op: str,
     points: Tensor,
-    grid: VoxelGrid,
+    voxel_size: Sequence[float],
+    point_cloud_range: Sequence[float],
     max_points: int,
     max_voxels: int,
     batch_offsets: Tensor | None,
     num_valid: Tensor | None,
     order: str,
     bounds: str,
-) -> tuple[list[Voxel], Tensor, int]:
-    """The kept voxels in row order, counts [B + 1, 8], and the capacity in rows."""
+) -> tuple[VoxelGrid, list[Voxel], Tensor, int]:
+    """The grid, the kept voxels in row order, counts [B + 1, 8], and the capacity in rows."""
+    check_arguments(op, points, max_points, max_voxels, order, bounds)
+    grid = VoxelGrid.make(op, voxel_size, point_cloud_range)
     ranges = sample_ranges(op, len(points), batch_offsets, num_valid)
     keys = max(len(ranges), 1) * grid.cells[0] * grid.cells[1] * grid.cells[2]
     if keys > MAX_KEYS:
@@ -76,7 +80,7 @@ def group_points(
     rows: list[Voxel] = []
     for sample, (begin, end) in enumerate(ranges):
         count = counts[1 + sample]
-        found: dict[tuple[int, int, int], list[int]] = {}  # in order of first appearance
+        voxels: dict[tuple[int, int, int], list[int]] = {}  # in order of first appearance
         for i in range(begin, end):
             if not finite[i]:
                 count[NON_FINITE] += 1
@@ -84,26 +88,23 @@ def group_points(
                 count[OUT_OF_RANGE] += 1
             else:
                 x, y, z = cells[i].tolist()
-                found.setdefault((x, y, z), []).append(i)
-        in_order = list(found)
+                voxels.setdefault((x, y, z), []).append(i)
+        in_order = list(voxels)
         if order == "zyx":
-            in_order.sort(key=lambda cell: (cell[2], cell[1], cell[0]))
+            in_order.sort(key=lambda cell: cell[::-1])
         elif order == "xyz":
             in_order.sort()
         kept = len(in_order) if max_voxels < 0 else min(max_voxels, len(in_order))
         count[KEPT], count[FOUND] = kept, len(in_order)
-        for k, cell in enumerate(in_order):
-            members = found[cell]
-            if k >= kept:
-                count[OVER_VOXELS] += len(members)
-                continue
-            stored = len(stored_points(members, max_points))
+        count[OVER_VOXELS] = sum(len(voxels[cell]) for cell in in_order[kept:])
+        for cell in in_order[:kept]:
+            stored = len(stored_points(voxels[cell], max_points))
             count[STORED] += stored
-            count[OVER_POINTS] += len(members) - stored
-            rows.append(Voxel(sample, cell, members))
+            count[OVER_POINTS] += len(voxels[cell]) - stored
+            rows.append(Voxel(sample, cell, voxels[cell]))
     counts[0] = counts[1:].sum(axis=0)
     capacity = len(points) if max_voxels < 0 else len(ranges) * max_voxels
-    return rows, torch.from_numpy(counts.astype(np.int32)), capacity
+    return grid, rows, torch.from_numpy(counts.astype(np.int32)), capacity
 
 
 def stored_points(members: list[int], max_points: int) -> list[int]:
