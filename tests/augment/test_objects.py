@@ -11,7 +11,7 @@ from helpers import assert_same_bits
 import torchvox
 from torchvox.augment import Nudge, Paste, collect_objects
 from torchvox.data.counter_random import Draws, mix
-from torchvox.data.lidar import World
+from torchvox.data.worlds.street import World
 from torchvox.reference import place_boxes
 
 NAMES = ("points", "num_points", "boxes", "labels", "num_boxes", "weight")

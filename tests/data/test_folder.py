@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchvox._errors import CloudFileError, WrongUseError
-from torchvox.data.folder import ScanFolder, find_scans, read_boxes
+from torchvox.data.readers.folder import ScanFolder, find_scans, read_boxes
 
 HEAD = "class,x,y,z,l,w,h,yaw"
 CLASSES = ["Car", "Pedestrian"]

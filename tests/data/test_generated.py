@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from torchvox.data.rooms import Rooms, generate_rooms
-from torchvox.data.shapes import Shapes, generate_shapes
+from torchvox.data.worlds.rooms import Rooms, generate_rooms
+from torchvox.data.worlds.shapes import Shapes, generate_shapes
 
 # SHA-256 of the float32 points of training samples of 256 points, and of their labels.
 SHAPES = {

@@ -11,9 +11,9 @@ import torch
 from helpers import DATA, real_scan
 
 from torchvox._errors import CloudFileError, WrongUseError
-from torchvox.data.kitti import Kitti, export_kitti, standard_split
-from torchvox.data.kitti_files import Camera, boxes_of, objects_of
-from torchvox.data.lidar import World
+from torchvox.data.readers.kitti import Kitti, export_kitti, standard_split
+from torchvox.data.readers.kitti_files import Camera, boxes_of, objects_of
+from torchvox.data.worlds.street import World
 from torchvox.ops import points_in_boxes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no images")

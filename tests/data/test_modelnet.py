@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torchvox._errors import CloudFileError, MissingExtraError
-from torchvox.data.modelnet import ModelNet40
+from torchvox.data.readers.modelnet import ModelNet40
 
 CLASSES = ["airplane", "night_stand", "sofa"]
 

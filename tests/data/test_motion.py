@@ -10,11 +10,11 @@ from helpers import assert_same_bits
 import torchvox
 from torchvox.data import World, generate_world
 from torchvox.data.counter_random import Draws
-from torchvox.data.lidar import SENSORS, motion
-from torchvox.data.lidar.cast import NOISE_BOUND, RANGE_NOISE
-from torchvox.data.lidar.objects import KINDS
-from torchvox.data.lidar.placement import ground, phases
-from torchvox.data.lidar.sensors import View
+from torchvox.data.worlds.street import SENSORS, motion
+from torchvox.data.worlds.street.cast import NOISE_BOUND, RANGE_NOISE
+from torchvox.data.worlds.street.objects import KINDS
+from torchvox.data.worlds.street.placement import ground, phases
+from torchvox.data.worlds.street.sensors import View
 
 NOISE = NOISE_BOUND * RANGE_NOISE[1] + 0.001  # meters, of every point along its ray
 VIEW = View(SENSORS["vlp16"], "full")

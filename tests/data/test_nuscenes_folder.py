@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from torchvox._errors import CloudFileError, WrongUseError
-from torchvox.data import nuscenes_files
-from torchvox.data.nuscenes import ATTRIBUTES, CLASSES, NuScenes, held_back
+from torchvox.data.readers import nuscenes_files
+from torchvox.data.readers.nuscenes import ATTRIBUTES, CLASSES, NuScenes, held_back
 from torchvox.io.poses import rotations
 
 POLE = np.array([[12.0, 9.0, z] for z in (0.0, 1.0, 2.0, 3.0)])  # in the world

@@ -3,7 +3,7 @@
 
 import pytest
 
-from torchvox.data.rooms import CLASSES, COLORS, generate_rooms
+from torchvox.data.worlds.rooms import CLASSES, COLORS, generate_rooms
 
 
 @pytest.fixture(scope="module")

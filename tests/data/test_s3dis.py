@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from torchvox._errors import CloudFileError
-from torchvox.data import s3dis
-from torchvox.data.furniture import CLASSES
-from torchvox.data.s3dis import S3DIS, pack_rooms
+from torchvox.data.readers import s3dis
+from torchvox.data.readers.s3dis import S3DIS, pack_rooms
+from torchvox.data.worlds.furniture import CLASSES
 
 ROOMS = {("Area_1", "office_1"): 0, ("Area_1", "hallway_2"): 1, ("Area_5", "office_1"): 2}
 OBJECTS = ("floor", "chair", "clutter")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.shapes import CLASSES, PART_OFFSETS, PARTS, SHAPES, generate_shapes
-from torchvox.data.surfaces import Slab, arc, dome, ellipsoid, patch, ring, sample, triangle
+from torchvox.data.worlds.shapes import CLASSES, PART_OFFSETS, PARTS, SHAPES, generate_shapes
+from torchvox.data.worlds.surfaces import Slab, arc, dome, ellipsoid, patch, ring, sample, triangle
 
 
 def surface(pieces, count=40_000):

@@ -12,12 +12,12 @@ from helpers import assert_same_bits
 import torchvox
 from torchvox.data import World, generate_world, raycast
 from torchvox.data.counter_random import Draws
-from torchvox.data.lidar import SENSORS, VIEWS
-from torchvox.data.lidar.cast import NOISE_BOUND, RANGE_NOISE, cast
-from torchvox.data.lidar.objects import CLUTTER, KINDS, Ellipsoid, Slab
-from torchvox.data.lidar.placement import ground, phases, place
-from torchvox.data.lidar.sensors import View
-from torchvox.data.lidar.world import _truncation
+from torchvox.data.worlds.street import SENSORS, VIEWS
+from torchvox.data.worlds.street.cast import NOISE_BOUND, RANGE_NOISE, cast
+from torchvox.data.worlds.street.objects import CLUTTER, KINDS, Ellipsoid, Slab
+from torchvox.data.worlds.street.placement import ground, phases, place
+from torchvox.data.worlds.street.sensors import View
+from torchvox.data.worlds.street.world import _truncation
 
 NOISE = NOISE_BOUND * RANGE_NOISE[1] + 0.001  # meters, of every point along its ray
 # SHA-256 of points and boxes in millimeters, and of labels, of training scenes.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.surfaces import Value
+from torchvox.data.worlds.surfaces import Value
 
 COLORS = {  # red, green, blue of each class
     "ceiling": (0.86, 0.86, 0.84),

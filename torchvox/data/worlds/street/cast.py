@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws, mix
-from torchvox.data.lidar.objects import PARTS, Ellipsoid, Slab, Solid, Value
-from torchvox.data.lidar.placement import Motion, Objects, ground, phases
-from torchvox.data.lidar.sensors import View
 from torchvox.data.portable_math import sin_cos, sqrt
+from torchvox.data.worlds.street.objects import PARTS, Ellipsoid, Slab, Solid, Value
+from torchvox.data.worlds.street.placement import Motion, Objects, ground, phases
+from torchvox.data.worlds.street.sensors import View
 
 MIN_RANGE = 0.5  # meters
 JITTER = 3e-4  # standard deviation of azimuths in radians

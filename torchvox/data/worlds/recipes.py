@@ -12,7 +12,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchvox.data.surfaces import Piece, Slab, arc, coil, dome, ellipsoid, patch, ring, triangle
+from torchvox.data.worlds.surfaces import (
+    Piece,
+    Slab,
+    arc,
+    coil,
+    dome,
+    ellipsoid,
+    patch,
+    ring,
+    triangle,
+)
 
 PARAMETERS = 4  # uniform numbers that a shape may use
 Pieces = list[Piece | Slab]

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.furniture import CLASSES, COLORS, Block, Room, furnish
 from torchvox.data.generated import Device, Generated, split_size
-from torchvox.data.surfaces import SPARE, pick_by_weight, take
+from torchvox.data.worlds.furniture import CLASSES, COLORS, Block, Room, furnish
+from torchvox.data.worlds.surfaces import SPARE, pick_by_weight, take
 
 FEATURES = ("x", "y", "z", "red", "green", "blue", "x in room", "y in room", "z in room")
 SAMPLES_PER_ROOM = 8

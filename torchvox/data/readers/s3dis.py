@@ -19,9 +19,9 @@ from torch import Tensor
 
 from torchvox._errors import CloudFileError
 from torchvox.data.counter_random import Draws
-from torchvox.data.furniture import CLASSES
 from torchvox.data.generated import Device, Generated
-from torchvox.data.stored import Mapped, new_index, read_index, read_table
+from torchvox.data.readers.stored import Mapped, new_index, read_index, read_table
+from torchvox.data.worlds.furniture import CLASSES
 from torchvox.io.binary import load_npy
 
 PACKED = {"xyz": (np.float32, 3), "rgb": (np.uint8, 3), "label": (np.uint8, 1)}

@@ -19,8 +19,8 @@ from torch import Tensor
 from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Generated, split_size
 from torchvox.data.portable_math import mean, sin_cos, sqrt
-from torchvox.data.recipes import PARAMETERS, SHAPES
-from torchvox.data.surfaces import sample, take
+from torchvox.data.worlds.recipes import PARAMETERS, SHAPES
+from torchvox.data.worlds.surfaces import sample, take
 
 CLASSES: tuple[str, ...] = tuple(SHAPES)
 # Parts are counted through: class c has those from PART_OFFSETS[c] to before PART_OFFSETS[c + 1].

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Generated, split_size
-from torchvox.data.lidar.cast import cast
-from torchvox.data.lidar.motion import PERIOD, Seen, watch
-from torchvox.data.lidar.objects import CLUTTER
-from torchvox.data.lidar.placement import Objects, place
-from torchvox.data.lidar.sensors import SENSORS, VIEWS, View
+from torchvox.data.worlds.street.cast import cast
+from torchvox.data.worlds.street.motion import PERIOD, Seen, watch
+from torchvox.data.worlds.street.objects import CLUTTER
+from torchvox.data.worlds.street.placement import Objects, place
+from torchvox.data.worlds.street.sensors import SENSORS, VIEWS, View
 
 SIZES = {"train": 2000, "val": 400}
 REACH = 70.0  # meters ahead that objects stand at most

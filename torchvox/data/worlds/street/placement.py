@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.lidar.objects import ALBEDO, BUILDING, KINDS, Kind
 from torchvox.data.portable_math import sin_cos, sqrt
+from torchvox.data.worlds.street.objects import ALBEDO, BUILDING, KINDS, Kind
 
 NEAR, MARGIN = 3.0, 0.25  # meters around the sensor, and around every object, that stay free
 SIDE = 0.55  # half the width of the world, as a share of its length

@@ -18,11 +18,19 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.lidar.cast import Returns, cast
-from torchvox.data.lidar.objects import CAR, CYCLIST, PEDESTRIAN
-from torchvox.data.lidar.placement import MARGIN, Motion, Objects, ground, keep, phases, place
-from torchvox.data.lidar.sensors import View
 from torchvox.data.portable_math import sin_cos, sqrt
+from torchvox.data.worlds.street.cast import Returns, cast
+from torchvox.data.worlds.street.objects import CAR, CYCLIST, PEDESTRIAN
+from torchvox.data.worlds.street.placement import (
+    MARGIN,
+    Motion,
+    Objects,
+    ground,
+    keep,
+    phases,
+    place,
+)
+from torchvox.data.worlds.street.sensors import View
 
 PERIOD = 0.1  # seconds a turn of the sensor
 MOVING = 0.6  # share of the cars, pedestrians and cyclists

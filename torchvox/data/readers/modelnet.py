@@ -17,7 +17,7 @@ from torch import Tensor
 from torchvox._errors import CloudFileError, short
 from torchvox._extras import require
 from torchvox.data.generated import Device, Generated
-from torchvox.data.stored import Mapped, new_index, read_index, read_table
+from torchvox.data.readers.stored import Mapped, new_index, read_index, read_table
 from torchvox.io.binary import DEFLATE_EXPANSION
 
 FILES = {"train": "train", "val": "test"}  # split here -> name there
