@@ -72,7 +72,7 @@ def cast(objects: Objects, view: View, draws: Draws, motion: Motion | None = Non
         zero = torch.zeros(batch, 1, device=draws.device)
         motion = Motion(draws, zero, zero, zero.expand(-1, count), zero.expand(-1, count))
     rays = _rays(view, draws, motion)
-    background = _ground(rays, view, motion.scene)
+    background = _ground(rays, view, motion)
     nearest = background.clone()
     alone = torch.zeros(batch * count, dtype=torch.int64, device=draws.device)
     albedo = torch.zeros(batch * count, PARTS, device=draws.device)
@@ -133,14 +133,17 @@ def _rays(view: View, draws: Draws, motion: Motion) -> Rays:
     return Rays(x, y, z, level, view.inside(x, y, z), offset[:, 0], *times)
 
 
-def _ground(rays: Rays, view: View, draws: Draws) -> Tensor:
+def _ground(rays: Rays, view: View, motion: Motion) -> Tensor:
     """Keys of the rays that meet nothing but the ground: the plane, and one step of correction."""
-    scenes = (len(draws.samples), view.rays)
+    scenes = (len(motion.scene.samples), view.rays)
     height, limit = view.sensor.height, view.sensor.max_range
     down = rays.z < 0
     flat = torch.where(down, torch.full_like(rays.z, -height) / rays.z, limit).clamp(max=limit)
     x, y = (rays.x * flat + rays.start).view(scenes), (rays.y * flat).view(scenes)
-    bump = ground(x, y, phases(draws).to(torch.float32)).view(rays.x.shape)
+    if motion.frame:
+        place_x, place_y, cosine, sine = motion.frame
+        x, y = place_x + x * cosine - y * sine, place_y + x * sine + y * cosine
+    bump = ground(x, y, phases(motion.scene).to(torch.float32)).view(rays.x.shape)
     distance = (bump - height) / rays.z
     met = down & (distance < limit)
     distance = torch.where(met, distance, limit)

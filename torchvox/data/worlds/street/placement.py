@@ -51,13 +51,15 @@ class Objects(NamedTuple):
 class Motion(NamedTuple):
     """scene: draws of what scans of a scene share: ground, beams, noise. start, advance [B, 1]: the
     sensor's x in its scene when it looks ahead, and how far it goes in a turn of 360 degrees. x, y
-    [B, O]: how far objects go in that time, seen from the sensor. Meters, float32."""
+    [B, O]: how far objects go in that time, seen from the sensor. frame: x, y, cosine and sine of
+    the sensor's frame over the ground, if that is another one. Meters, float32."""
 
     scene: Draws
     start: Tensor
     advance: Tensor
     x: Tensor
     y: Tensor
+    frame: tuple[Tensor, ...] = ()
 
 
 def ground(x: Tensor, y: Tensor, phase: Tensor) -> Tensor:
