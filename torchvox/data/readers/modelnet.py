@@ -4,11 +4,12 @@ and normal per object) and `modelnet40_ply_hdf5_2048` (HDF5 files of 2048 points
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from torchvox._errors import CloudFileError, short
 from torchvox._extras import require
 from torchvox.data.generated import Device, Generated
-from torchvox.data.readers.stored import Mapped, new_index, read_index, read_table
+from torchvox.data.readers.stored import Mapped, packed, read_table
 from torchvox.io.binary import DEFLATE_EXPANSION
 
 FILES = {"train": "train", "val": "test"}  # split here -> name there
@@ -29,8 +30,8 @@ SMALL_CHUNK = 1 << 26  # bytes: one of a file that holds less may be as large
 class ModelNet40(Generated):
     """Objects of ModelNet40 as samples {points [N, 3 or 6], label, id}.
 
-    root: the unpacked folder, either form; text is parsed once into an index of the first `points`
-        rows (`<root>/torchvox_index` or in `cache`), which later runs map into memory.
+    root: the unpacked folder, either form; the first `points` rows of text files are packed once
+        into a file (in `<root>/torchvox_index`, or `cache`), which later runs map into memory.
     split: train or val, the official test objects. points: the first of each object, already in
         random order there. normals: columns 3-5 are the normals.
     Coordinates are centered and scaled to the unit sphere. classes: the names, in label order.
@@ -57,14 +58,13 @@ class ModelNet40(Generated):
             self.clouds, self.labels, self.classes = _hdf5(root, split, normals)
         else:
             raise CloudFileError(
-                f"{root} is no ModelNet40: it has neither modelnet40_shape_names.txt nor "
+                f"{root} is not a ModelNet40 folder: it has neither modelnet40_shape_names.txt nor "
                 f"ply_data_{FILES[split]}*.h5"
             )
-        if self.clouds.shape[1] < points:
-            raise CloudFileError(
-                f"{root}: objects have {self.clouds.shape[1]} points, but {points} are wanted"
-            )
-        if normals and self.clouds.shape[2] < NORMAL_COLUMNS:
+        first = self.clouds[0]
+        if len(first) < points:
+            raise CloudFileError(f"{root}: objects have {len(first)} points, fewer than {points}")
+        if normals and first.shape[1] < NORMAL_COLUMNS:
             raise CloudFileError(f"{root} has no normals: set data.normals to false")
         super().__init__(len(self.labels))
         self.points, self.columns = points, NORMAL_COLUMNS if normals else 3
@@ -92,26 +92,27 @@ def _resampled(
 ) -> tuple[Mapped, np.ndarray, list[str]]:
     classes = _lines(root / "modelnet40_shape_names.txt")
     names = _lines(root / f"modelnet40_{FILES[split]}.txt")
+    if not names:
+        raise CloudFileError(f"{root}: modelnet40_{FILES[split]}.txt names no object")
     kinds = [re.sub(r"_\d+$", "", name) for name in names]  # night_stand_0001 -> night_stand
     if unknown := sorted(set(kinds) - set(classes)):
         raise CloudFileError(f"{root}: class {unknown[0]} is not in modelnet40_shape_names.txt")
     labels = np.array([classes.index(kind) for kind in kinds])
-    folder, source = cache / f"{split}_{rows}", {"rows": rows, "names": names}
     shape = (len(names), rows, NORMAL_COLUMNS)
 
-    def sizes(_: dict) -> dict[str, int]:
-        return {"points.bin": 4 * math.prod(shape)}
+    def write(file: BinaryIO) -> None:
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for name, kind in zip(names, kinds, strict=True):
+            path = root / kind / f"{name}.txt"
+            table = read_table(path, NORMAL_COLUMNS, ",")
+            if len(table) < rows:
+                raise CloudFileError(f"{path} has {len(table)} points, fewer than {rows}")
+            file.write(np.ascontiguousarray(table[:rows], "<f4").tobytes())
 
-    if read_index(folder, source, sizes) is None:
-        with new_index(folder, sizes) as (new, index), (new / "points.bin").open("wb") as packed:
-            index["source"] = source
-            for name, kind in zip(names, kinds, strict=True):
-                path = root / kind / f"{name}.txt"
-                table = read_table(path, NORMAL_COLUMNS, ",")
-                if len(table) < rows:
-                    raise CloudFileError(f"{path} has {len(table)} points, but {rows} are wanted")
-                packed.write(np.ascontiguousarray(table[:rows], np.float32).tobytes())
-    return Mapped(folder / "points.bin", np.float32, shape), labels, classes
+    key = hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+    path = cache / f"{split}_{rows}_{key}.npy"
+    return packed(path, lambda clouds: clouds.shape == shape, write), labels, classes
 
 
 def _hdf5(root: Path, split: str, normals: bool) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -150,11 +151,11 @@ def _dataset(h5py: Any, file: Any, name: str) -> np.ndarray:
     data = file[name]
     inside = isinstance(file.get(name, getlink=True), h5py.HardLink)
     if not inside or not isinstance(data, h5py.Dataset) or data.external or data.is_virtual:
-        raise ValueError(f"{name} is no data set of its own")
+        raise ValueError(f"{name} must be stored in this file")
     if data.dtype.kind not in "fiu":
-        raise ValueError(f"{name} holds no numbers, but {data.dtype}")
+        raise ValueError(f"{name} must hold numbers, got {data.dtype}")
     chunk = math.prod(data.chunks or (0,)) * data.dtype.itemsize
     held = data.id.get_storage_size()
     if max(data.nbytes, chunk - SMALL_CHUNK) > DEFLATE_EXPANSION * held:
-        raise ValueError(f"{name} claims {max(data.nbytes, chunk)} bytes, and holds {held}")
+        raise ValueError(f"{name} claims {max(data.nbytes, chunk)} bytes, but the file holds {held}")
     return data[:]

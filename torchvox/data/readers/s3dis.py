@@ -2,16 +2,15 @@
 """S3DIS in three forms: the raw `Area_x/room/Annotations/*.txt`, one `Area_x_room.npy` [N, 7] per
 room (x, y, z, r, g, b, label), or `Area_x/room/{coord,color,segment}.npy`.
 
-The rooms are packed once into three flat files that later runs map into memory.
+Each room is packed once into a file that later runs map into memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -20,23 +19,23 @@ from torch import Tensor
 from torchvox._errors import CloudFileError
 from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Generated
-from torchvox.data.readers.stored import Mapped, new_index, read_index, read_table
+from torchvox.data.readers.stored import Mapped, packed, read_table
 from torchvox.data.worlds.furniture import CLASSES
 from torchvox.io.binary import load_npy
 
-PACKED = {"xyz": (np.float32, 3), "rgb": (np.uint8, 3), "label": (np.uint8, 1)}
+HEAD, POINT = 12, 16  # bytes of a packed room's size in meters, and of each of its points
 FEWEST = 1024  # points that a block should have ...
 TRIES = 32  # ... for so many random middles; then the best of them is taken
 Room = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class S3DIS(Generated):
-    """Blocks of S3DIS as samples {points [N, 9], labels [N], id}, features as data.rooms.FEATURES.
+    """Blocks of S3DIS as samples {points [N, 9], labels [N], id}, features as `rooms.FEATURES`.
 
     root: any of the three forms. split: val is the area `val_area`, train the others. size: blocks;
     block i of a split is a function of (seed, i): a column of `block` meters around a random point
     of a room, rooms by their number of points, N random points of it, with repeats when it has
-    fewer. cache: where the packed form goes, `<root>/torchvox_index` by default.
+    fewer. cache: a folder for the packed rooms, `<root>/torchvox_index` by default.
     """
 
     classes = CLASSES
@@ -58,16 +57,15 @@ class S3DIS(Generated):
         super().__init__(size)
         self.split, self.points, self.block, self.seed = split, points, block, seed
         folder = Path(cache) if cache else Path(root) / "torchvox_index"
-        index = pack_rooms(Path(root), folder)
-        wanted = [r for r in index["rooms"] if (r["area"] == val_area) == (split == "val")]
-        if not wanted:
+        areas = _find(Path(root))
+        self.rooms = [
+            _pack_room(path, folder / _packed_name(path.relative_to(root)))
+            for path, area in areas
+            if (area == val_area) == (split == "val")
+        ]
+        if not self.rooms:
             raise CloudFileError(f"{root} has no room for {split} with val_area {val_area}")
-        self.rooms = wanted
-        self.ends = np.cumsum([room["points"] for room in wanted])
-        self.xyz, self.rgb, self.label = (
-            Mapped(folder / f"{name}.bin", dtype, (-1, width))
-            for name, (dtype, width) in PACKED.items()
-        )
+        self.ends = np.cumsum([_count(room) for room in self.rooms])
 
     def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
         blocks = [self._block(int(i)) for i in indices]
@@ -83,8 +81,9 @@ class S3DIS(Generated):
         draws = Draws(self.seed, self.split, torch.tensor([number]))
         middles = (draws.uniform("middle", TRIES)[0].numpy() * self.ends[-1]).astype(np.int64)
         room = self.rooms[int(np.searchsorted(self.ends, middles[0], side="right"))]
-        whole = slice(room["first"], room["first"] + room["points"])
-        xyz = np.asarray(self.xyz[whole])
+        ends = HEAD + _count(room) * np.array([12, 15])
+        xyz = room[HEAD : ends[0]].view("<f4").reshape(-1, 3)
+        rgb, label = room[ends[0] : ends[1]].reshape(-1, 3), room[ends[1] :]
         best = np.empty(0, np.int64)
         for middle in middles % len(xyz):
             center = xyz[middle, :2]
@@ -100,52 +99,35 @@ class S3DIS(Generated):
             again = best[(keys[: self.points - len(best)] >> 1) % len(best)]
             chosen = np.concatenate([best, again])
         local = xyz[chosen] - np.array([*at, 0.0], np.float32)
-        size = np.maximum(np.array(room["size"], np.float32), 1e-6)
-        color = self.rgb[whole][chosen].astype(np.float32) / 255
+        size = np.maximum(room[:HEAD].view("<f4"), 1e-6)
+        color = rgb[chosen].astype(np.float32) / 255
         features = np.concatenate([local, color, xyz[chosen] / size], 1).astype(np.float32)
-        return features, self.label[whole][chosen, 0].astype(np.int64)
+        return features, label[chosen].astype(np.int64)
 
 
-def pack_rooms(root: Path, folder: Path) -> dict:
-    """Packs all rooms under root into flat files, unless that is done; returns the index.
+def _pack_room(source: Path, target: Path) -> Mapped:
+    """The bytes of a room, moved so that its lowest corner is the origin: its size [3] and the
+    points' xyz [N, 3], both float32, rgb [N, 3] and label [N]."""
 
-    Every room is moved so that its lowest corner is the origin.
-    """
-    sources = _find(root)
-    source = {"rooms": [str(path.relative_to(root)) for path, _ in sources]}
-    if (index := read_index(folder, source, _sizes)) is not None:
-        return index
-    rooms: list[dict[str, Any]] = []
-    with new_index(folder, _sizes) as (new, index), contextlib.ExitStack() as opened:
-        index |= {"source": source, "rooms": rooms}
-        files = [opened.enter_context((new / f"{name}.bin").open("wb")) for name in PACKED]
-        for path, area in sources:
-            xyz, rgb, label = _read_room(path)
-            xyz = (xyz - xyz.min(0)).astype(np.float32)
-            values = zip(files, PACKED.values(), (xyz, rgb, label), strict=True)
-            for file, (dtype, _), value in values:
-                file.write(np.ascontiguousarray(value, dtype).tobytes())
-            room = {"name": str(path.relative_to(root)), "area": area}
-            room["first"] = rooms[-1]["first"] + rooms[-1]["points"] if rooms else 0
-            rooms.append({**room, "points": len(xyz), "size": [float(v) for v in xyz.max(0)]})
-    return index
+    def write(file: BinaryIO) -> None:
+        xyz, rgb, label = _read_room(source)
+        xyz = (xyz - xyz.min(0)).astype("<f4")
+        parts = xyz.max(0), xyz, rgb.astype(np.uint8), label.astype(np.uint8)
+        np.save(file, np.concatenate([part.ravel().view(np.uint8) for part in parts]))
+
+    def fits(room: np.ndarray) -> bool:
+        rows, rest = divmod(room.size - HEAD, POINT)
+        return room.dtype == np.uint8 and room.ndim == 1 and rows > 0 and rest == 0
+
+    return packed(target, fits, write)
 
 
-def _sizes(index: dict) -> dict[str, int]:
-    """Bytes of the flat files. Raises ValueError when the rooms do not follow one another."""
-    first = 0
-    for room, name in zip(index["rooms"], index["source"]["rooms"], strict=True):
-        area, size = room["area"], np.asarray(room["size"], np.float32)
-        numbers = all(type(value) is int for value in (area, room["first"], room["points"]))
-        if not numbers or room["first"] != first or room["points"] < 1 or room["name"] != name:
-            raise ValueError(name)
-        if size.shape != (3,) or not np.isfinite(size).all():
-            raise ValueError(name)
-        first += room["points"]
-    return {
-        f"{name}.bin": first * width * np.dtype(dtype).itemsize
-        for name, (dtype, width) in PACKED.items()
-    }
+def _packed_name(room: Path) -> str:
+    return f"packed_{'_'.join(room.parts).removesuffix('.npy')}.npy"
+
+
+def _count(room: Mapped) -> int:
+    return len(room) // POINT
 
 
 def _find(root: Path) -> list[tuple[Path, int]]:
@@ -166,7 +148,7 @@ def _find(root: Path) -> list[tuple[Path, int]]:
             found.append((path, int(area[1])))
     if not found:
         raise CloudFileError(
-            f"{root} is no S3DIS: it has neither Area_x/room/Annotations, Area_x/room/coord.npy "
+            f"{root} is not an S3DIS folder: it has neither Area_x/room/Annotations, Area_x/room/coord.npy "
             "nor Area_x_room.npy"
         )
     return found
@@ -185,7 +167,7 @@ def _read_room(path: Path) -> Room:
     xyz, rgb, label = room
     label = label.reshape(-1)
     if any(values.dtype.kind not in "fiu" for values in room):
-        raise CloudFileError(f"{path} holds other things than numbers")
+        raise CloudFileError(f"{path} must hold numbers")
     if len(label) == 0 or not xyz.shape == rgb.shape == (len(label), 3):
         raise CloudFileError(f"{path} is empty, or its columns differ in length")
     for name, values, last in (("labels", label, len(CLASSES) - 1), ("colors", rgb, 255)):
@@ -205,6 +187,6 @@ def _annotations(folder: Path) -> Room:
         label = CLASSES.index(kind if kind in CLASSES else "clutter")
         labels.append(np.full(len(tables[-1]), label))
     if not tables:
-        raise CloudFileError(f"{folder} holds no .txt file")
+        raise CloudFileError(f"{folder} has no .txt file")
     whole = np.concatenate(tables)
     return whole[:, :3], whole[:, 3:], np.concatenate(labels)

@@ -1,26 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the readers of stored data sets share: text tables, indexes that appear whole, blocks."""
+"""What the readers of stored data sets share: text tables, and arrays that are packed once."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from torchvox._errors import CloudFileError
-from torchvox._locks import LOCK, lock
-from torchvox.io.writers import full_disk_of
-
-INDEX, DRAFT = "index.json", ".draft."
-FILES = (INDEX, "points.bin", "xyz.bin", "rgb.bin", "label.bin")  # of any index
-Sizes = Callable[[dict[str, Any]], dict[str, int]]
+from torchvox.io.writers import atomic_path
 
 
 def read_table(path: Path, columns: int, delimiter: str | None = None) -> np.ndarray:
@@ -58,76 +49,43 @@ def _first_bad_line(lines: list[bytes], columns: int) -> str:
 
 
 class Mapped:
-    """A flat file of rows as a memory-mapped array, opened when it is first read.
+    """The array of a .npy file, memory-mapped when it is first read.
 
     Pickles as its path: a mapped array itself would be copied to every worker.
     """
 
-    def __init__(self, path: Path, dtype: type, shape: tuple[int, ...]) -> None:
-        self.path, self.dtype, self.shape = path, dtype, shape
-        self._array: np.ndarray | None = None
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def array(self) -> np.ndarray:
+        return np.load(self.path, mmap_mode="r")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_array": None}
+        return {"path": self.path}
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        if self._array is None:
-            self._array = np.memmap(self.path, self.dtype, "r").reshape(self.shape)
-        return self._array[index]
+        return self.array[index]
+
+    def __len__(self) -> int:
+        return len(self.array)
 
 
-def read_index(folder: Path, source: dict[str, Any], sizes: Sizes) -> dict[str, Any] | None:
-    """The index in a folder when it was made from `source` and is whole, else None.
-
-    sizes: of an index, the bytes of each file beside it; it may fail for one that is damaged.
-    """
+def packed(
+    path: Path, fits: Callable[[np.ndarray], bool], write: Callable[[BinaryIO], object]
+) -> Mapped:
+    """The array of a .npy file, which `write` makes, whole or not at all, where there is none that
+    `fits`. Raises CloudFileError."""
     try:
-        found = json.loads((folder / INDEX).read_text())
-        whole = all((folder / name).stat().st_size == n for name, n in sizes(found).items())
-        return found if whole and found["source"] == source else None
-    except (OSError, ValueError, LookupError, TypeError, RecursionError, ArithmeticError):
-        return None
-
-
-def _is_index(folder: Path) -> bool:
-    """Whether a folder holds nothing but what an index does, so that it may be replaced: drafts
-    too, and what the root of a file system has."""
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {"no folder"}
-    return all(name in (*FILES, LOCK, "lost+found") or name.startswith(DRAFT) for name in names)
-
-
-@contextlib.contextmanager
-def new_index(target: Path, sizes: Sizes) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """A folder for files and an index to fill, which appear in `target` whole or not at all: not
-    where another process has written the index of the same source meanwhile. sizes: as of
-    `read_index`."""
-    target = Path(os.path.realpath(target))
-    is_new = not target.exists()
-    if not is_new and not _is_index(target):
-        raise CloudFileError(
-            f"{target} holds other files than an index: set data.cache to a folder of its own"
-        )
+        if fits(np.load(path, mmap_mode="r", allow_pickle=False)):
+            return Mapped(path)
+    except Exception:  # a damaged file can fail anywhere inside NumPy
+        pass
     try:
-        target.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=DRAFT, dir=target))
+        with atomic_path(path) as draft, draft.open("wb") as file:
+            write(file)
     except OSError as error:
         raise CloudFileError(
-            f"{target}: the index cannot be written here ({error.strerror}): "
-            "set data.cache to a folder for it"
+            f"{path} cannot be written ({error.strerror}): set data.cache to a folder for it"
         ) from None
-    try:
-        index: dict[str, Any] = {}
-        with full_disk_of(target):
-            yield folder, index
-            (folder / INDEX).write_text(json.dumps(index, indent=1))
-        with lock(target, wait=True):
-            if read_index(target, index["source"], sizes) is None:
-                for name in FILES:
-                    (target / name).unlink(missing_ok=True)
-                for path in sorted(folder.iterdir(), key=lambda path: path.name == INDEX):
-                    path.replace(target / path.name)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # it is not empty
-            if is_new:
-                target.rmdir()
+    return Mapped(path)
