@@ -155,16 +155,11 @@ def test_detections_that_are_the_truth_have_no_error(root):
     assert scores["mAP"] == pytest.approx(1) and scores["NDS"] == pytest.approx(1, abs=1e-3)
     assert max(scores[k] for k in ("trans", "scale", "attr")) < 1e-5
     moved = data.measure([{**f, "boxes": f["boxes"] + [1.5, *[0] * 6, 9, 0]} for f in found])
-    still = data.measure([{**f, "boxes": f["boxes"][:, :7]} for f in found])
-    assert still["mAP"] == data.measure(found)["mAP"] and still["vel"] > 0.1
+    still = data.measure([{**f, "boxes": f["boxes"][:, :7].tolist()} for f in found])
+    assert still["mAP"] == pytest.approx(1)
+    assert still["car/vel"] == pytest.approx(math.hypot(*SPEED))
     assert moved["car/1.0"] == 0 and moved["trans"] == pytest.approx(1.5, abs=1e-2)
     assert moved["bus/attr"] == 1 and moved["car/attr"] < 1
-    still = data.measure([{**f, "boxes": f["boxes"][:, :7].tolist()} for f in found])
-    assert still["mAP"] == pytest.approx(1) and still["car/vel"] == pytest.approx(
-        math.hypot(*SPEED)
-    )
-    with pytest.raises(ValueError, match="found must have 3 frames, got 2"):
-        data.measure(found[:2])
 
 
 def test_results_hold_the_boxes_in_the_world(root, tmp_path):
@@ -200,11 +195,11 @@ def test_a_run_takes_a_balanced_epoch(root, tmp_path):
     from torchvox.train import fit
     from torchvox.train.config import load_config
 
-    text = "model.args.backbone={layers: [1], strides: [2], channels: [8]};model.args.head.width=8;"
-    text += "model.args.neck={strides: [1], channels: [8]};model.args.pillar_size=[1.6, 1.6, 8];"
+    text = f"data.points=60;data.root={root};data.cache={tmp_path};model.args.encoder.channels=[8];"
     text += (
-        f"model.args.encoder.channels=[8];data.points=60;data.root={root};data.cache={tmp_path};"
+        "model.args.backbone={layers: [1], strides: [2], channels: [8]};model.args.head.width=8;"
     )
+    text += "model.args.neck={strides: [1], channels: [8]};model.args.pillar_size=[1.6, 1.6, 8];"
     text += "train.epochs=1;train.batch_size=20;train.workers=0;train.device=cpu;train.log_every=1"
     config = load_config("centerpoint_pillars_nuscenes", text.split(";"))
     found = fit(config, tmp_path / "run", quiet=True)
@@ -238,12 +233,7 @@ def test_what_is_wrong_or_missing_is_told(tmp_path):
         ("ego_pose", '"translation"', '"x"', r"ego_pose.json object 0 has no translation"),
         ("ego_pose", "0.99998", "0.5", r"ego_pose.json object 0: rotation must be a unit quat"),
         ("ego_pose", "[", "[[1], ", r"ego_pose.json is not a .*: object 0 is 1"),
-        (
-            "sample_data",
-            "10" + 14 * "0",
-            "null",
-            r"sample_data.json object 0: timestamp must be 1 finite",
-        ),
+        ("sample_data", "10" + 14 * "0", "null", r"_data.json object 0: timestamp must be 1 fin"),
         ("sample_annotation", " 8.0,", "", r"_annotation.json object 0: translation must be 3 fin"),
         ("sample_annotation", '"1/0"', '"x"', r"sample.json has no x"),
         ("sample", '"1/0"', '"x"', r"among the key frames, .*sample_data.json has no x"),
