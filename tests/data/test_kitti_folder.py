@@ -114,13 +114,13 @@ def test_points_outside_of_the_image_are_left_out(root):
         ("label_2/000000.txt", "\n" + line() + " 1", "line 2: Car must have 14 finite numbers"),
         ("label_2/000000.txt", line(ry="nan"), "line 1: Car must .* got '0.00 1 .* nan'"),
         ("label_2/000000.txt", line(ry="left"), "line 1: Car must .* got '0.00 1 .* left'"),
-        ("label_2/000000.txt", "\n".join([line()] * 9), "has 9 boxes, of which 8 have room"),
+        ("label_2/000000.txt", "\n".join([line()] * 9), "has 9 boxes, but a sample has room for 8"),
         ("calib/000000.txt", "P2: 1 2 3", "P2 must have 12 finite numbers, got '1 2 3'"),
         ("calib/000000.txt", CALIB.replace("R0_rect", "R"), "000000.txt has no R0_rect"),
         ("calib/000000.txt", CALIB.replace("0.9999", "0"), "Tr_velo_to_cam must be rotations"),
         ("calib/000000.txt", None, "calib/000000.txt: No such file"),
         ("velodyne/000000.bin", "abc", "velodyne/000000.bin"),
-        ("image_2/000000.png", "GIF89a", "000000.png is not a readable PNG image: it does not be"),
+        ("image_2/000000.png", "GIF89a", "000000.png is not a readable PNG image: bad sign"),
     ],
 )
 def test_a_file_that_is_wrong_is_told(file, text, words, root):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the generated data sets have in common: samples that are made on demand."""
+"""Base class of data sets whose samples are made on demand."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Device: TypeAlias = torch.device | str
 
 
 class Generated(Dataset):
-    """A data set of `size` samples that a subclass generates in batches.
+    """A data set of `size` samples that a subclass generates or reads in batches.
 
-    Nothing is stored: a sample is the same in any worker, batch and order. Batches that a
-    DataLoader fetches are generated at once (__getitems__).
+    A sample is the same in any worker, batch and order. A batch for a DataLoader is generated in
+    one call (__getitems__).
     """
 
     # The samples of an epoch of training by (seed, epoch); None: all of them, in a random order.

@@ -2,7 +2,7 @@
 """KITTI's objects as a data set of detection, and generated streets in its folders:
 
 ROOT/training/velodyne/000000.bin, calib/000000.txt, label_2/000000.txt, image_2/000000.png
-ROOT/ImageSets/train.txt    frames of a split, one a line; without it the split of most
+ROOT/ImageSets/train.txt    frames of a split, one per line; without it the split of most
                             publications, 3,712 frames for training and 3,769 for validation
 """
 
@@ -18,14 +18,14 @@ import numpy as np
 
 from torchvox._errors import WrongUseError, expect
 from torchvox.data.readers import kitti_files as files
-from torchvox.data.readers.folder import Scan, ScanBoxes, ScanFolder, chosen, detections
+from torchvox.data.readers.folder import Scan, ScanBoxes, ScanFolder, detections, listed_scans
 from torchvox.data.worlds.street.sensors import CENTER_U, CENTER_V, FOCAL
 from torchvox.data.worlds.street.world import World
 from torchvox.evaluation.kitti import evaluate
 from torchvox.io.writers import atomic_path, write_text
 
 CLASSES = ("Car", "Pedestrian", "Cyclist")
-TYPES = (*CLASSES, "Van", "Person_sitting", "Truck")  # that KITTI's measure knows
+TYPES = (*CLASSES, "Van", "Person_sitting", "Truck")  # of KITTI's measure
 SIMILAR = {"Van": "Car", "Person_sitting": "Pedestrian"}
 FOLDERS = ("velodyne", "calib", "label_2")
 # A bit for each frame, the first frame in the highest bit: 1 for training, 0 for validation.
@@ -62,19 +62,19 @@ def find_frames(root: str | Path, split: str | None = None) -> list[Scan]:
             raise WrongUseError(f"{training / name} does not exist, a folder of KITTI's objects")
     labels = sorted((training / "label_2").glob("*.txt"))
     scans = [Scan(p.stem, training / "velodyne" / f"{p.stem}.bin", p) for p in labels]
-    return scans if split is None else chosen(scans, listed, standard_split(split))
+    return scans if split is None else listed_scans(scans, listed, standard_split(split))
 
 
 class Kitti(ScanFolder):
     """KITTI's objects as a data set of detection, in the lidar's frame.
 
     classes: of Car, Pedestrian, Cyclist, Van, Person_sitting, Truck, in the order of the labels.
-    ignored: what Van is for Car and Person_sitting for Pedestrian: "ignore", boxes of weight 0, or
-        "background", none. DontCare and other types are none.
+    ignored: how Van counts for Car and Person_sitting for Pedestrian: "ignore", as boxes of weight
+        0, or "background", as no boxes. DontCare and other types are no boxes.
     points, boxes: capacities N and G of a sample, as of ScanFolder.
-    point_cloud_range: x, y, z from and to in meters, bounds included; points outside are left out,
-        and boxes with their center outside. None: everywhere.
-    crop: keep the points alone that fall into the image, which is where objects are labelled.
+    point_cloud_range: x, y, z from and to in meters, bounds included; points outside are dropped,
+        and boxes whose center is outside. None: everywhere.
+    crop: keep only points that fall into the image, which is where objects are labelled.
 
     A batch is that of ScanFolder, with x, y, z, intensity and boxes [B, G, 7]; boxes without a size
     have weight 0. Raises WrongUseError and CloudFileError that name the file and the line.
@@ -129,7 +129,7 @@ class Kitti(ScanFolder):
         return ScanBoxes(boxes[kept], objects["name"][kept].tolist(), flat[kept])
 
     def measure(self, found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """KITTI's own numbers, see torchvox.evaluation.kitti.evaluate, of detections.
+        """KITTI's measure of detections, see torchvox.evaluation.kitti.evaluate.
 
         found: for each frame of the split, in its order, boxes [n, 7] in the lidar's frame (more
         columns are not used), their scores [n] and labels [n]. Raises ValueError.
@@ -138,7 +138,7 @@ class Kitti(ScanFolder):
         return evaluate([self.objects(i) for i in range(len(self))], results, self.classes)
 
     def write(self, found: Sequence[Mapping[str, Any]], folder: str | Path) -> None:
-        """Write detections, as of `measure`, as KITTI's files of results, one a frame."""
+        """Write detections, as of `measure`, as KITTI's result files, one per frame."""
         for scan, objects in zip(self.scans, self._results(found), strict=True):
             write_text(Path(folder) / f"{scan.name}.txt", files.objects_text(objects, 4))
 
@@ -156,7 +156,7 @@ class Kitti(ScanFolder):
 
 
 IMAGE = f"{FOCAL} 0 {CENTER_U} 0 0 {FOCAL} {CENTER_V} 0 0 0 1 0"
-# All lines of such a file, in their order: some programs go by it.
+# All lines of such a file in the usual order, which some programs rely on.
 CALIBRATION = "".join(f"P{i}: {IMAGE}\n" for i in range(4)) + (
     "R0_rect: 1 0 0 0 1 0 0 0 1\nTr_velo_to_cam: 0 -1 0 0 0 0 -1 0 1 0 0 0\n"
     "Tr_imu_to_velo: 1 0 0 0 0 1 0 0 0 0 1 0\n"
@@ -165,7 +165,8 @@ CALIBRATION = "".join(f"P{i}: {IMAGE}\n" for i in range(4)) + (
 
 def export_kitti(folder: str | Path, train: int = 80, val: int = 20, seed: int = 0) -> None:
     """Write scenes of both splits of World, seen as by KITTI's camera at the lidar's place, as a
-    root of Kitti without images, whole or not at all. Raises WrongUseError where files are."""
+    folder that Kitti reads, without images, whole or not at all. Raises WrongUseError if the folder
+    holds files."""
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WrongUseError(f"{folder} must be a new or an empty folder")
@@ -185,8 +186,8 @@ def _write(training: Path, name: str, scene: dict[str, np.ndarray]) -> None:
     points = scene["points"][: scene["num_points"]].astype("<f4")
     points.tofile(training / "velodyne" / f"{name}.bin")
     (training / "calib" / f"{name}.txt").write_text(CALIBRATION)
-    held = {key: value[: scene["num_boxes"]] for key, value in scene.items() if value.ndim}
-    names = np.where(held["weight"] > 0, np.array(CLASSES)[held["labels"]], "Van")
-    objects = files.objects_of(held["boxes"], names, files.read_camera(training, name))
-    objects |= {"truncated": held["truncation"], "occluded": held["occlusion"]}
+    boxes = {key: value[: scene["num_boxes"]] for key, value in scene.items() if value.ndim}
+    names = np.where(boxes["weight"] > 0, np.array(CLASSES)[boxes["labels"]], "Van")
+    objects = files.objects_of(boxes["boxes"], names, files.read_camera(training, name))
+    objects |= {"truncated": boxes["truncation"], "occluded": boxes["occlusion"]}
     (training / "label_2" / f"{name}.txt").write_text(files.objects_text(objects, decimals=6))

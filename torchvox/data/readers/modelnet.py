@@ -24,7 +24,7 @@ from torchvox.io.binary import DEFLATE_EXPANSION
 FILES = {"train": "train", "val": "test"}  # split here -> name there
 NORMAL_COLUMNS = 6
 MOST_CLASSES = 1 << 16
-SMALL_CHUNK = 1 << 26  # bytes: one of a file that holds less may be as large
+SMALL_CHUNK = 1 << 26  # bytes that a chunk may claim however small the file is
 
 
 class ModelNet40(Generated):
@@ -135,19 +135,19 @@ def _hdf5(root: Path, split: str, normals: bool) -> tuple[np.ndarray, np.ndarray
         except Exception as error:  # a damaged file can fail anywhere inside the library
             raise CloudFileError(f"{path} is not a file of ModelNet40: {short(error)}") from None
     names = root / "shape_names.txt"
-    found = np.concatenate(labels)
+    label = np.concatenate(labels)
     classes = _lines(names) if names.is_file() else [str(i) for i in range(MOST_CLASSES)]
-    if not len(found) or not (found >= 0).all() or not (found < len(classes)).all():
+    if not len(label) or not ((label >= 0) & (label < len(classes))).all():
         raise CloudFileError(f"{root}: labels must lie in 0..{len(classes) - 1}")
-    found = found.astype(np.int64)
+    label = label.astype(np.int64)
     if not names.is_file():
-        classes = classes[: int(found.max()) + 1]
-    return np.concatenate(clouds), found, classes
+        classes = classes[: int(label.max()) + 1]
+    return np.concatenate(clouds), label, classes
 
 
 def _dataset(h5py: Any, file: Any, name: str) -> np.ndarray:
-    """Numbers of a file itself, unless they claim more than its bytes can hold: what a file leaves
-    out HDF5 fills in."""
+    """A data set whose bytes are in the file. HDF5 fills in what a file leaves out, so that a small
+    file may claim any size."""
     data = file[name]
     inside = isinstance(file.get(name, getlink=True), h5py.HardLink)
     if not inside or not isinstance(data, h5py.Dataset) or data.external or data.is_virtual:
@@ -155,7 +155,9 @@ def _dataset(h5py: Any, file: Any, name: str) -> np.ndarray:
     if data.dtype.kind not in "fiu":
         raise ValueError(f"{name} must hold numbers, got {data.dtype}")
     chunk = math.prod(data.chunks or (0,)) * data.dtype.itemsize
-    held = data.id.get_storage_size()
-    if max(data.nbytes, chunk - SMALL_CHUNK) > DEFLATE_EXPANSION * held:
-        raise ValueError(f"{name} claims {max(data.nbytes, chunk)} bytes, but the file holds {held}")
+    size = data.id.get_storage_size()
+    if max(data.nbytes, chunk - SMALL_CHUNK) > DEFLATE_EXPANSION * size:
+        raise ValueError(
+            f"{name} claims {max(data.nbytes, chunk)} bytes, but the file holds {size}"
+        )
     return data[:]

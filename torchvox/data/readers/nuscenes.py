@@ -34,7 +34,7 @@ from torchvox.ops.rays import transform_points
 VAL = """3 12-18 35-36 38-39 92-110 221 268-278 329-332 344-346 519-524 552-565 625-627 629-630
 632-638 770-771 775 777-778 780-784 794-800 802 904-917 919-931 962-963 966-969 971-972 1059-1073"""
 HELD_BACK = {"v1.0-mini": "103 916"}
-NEAR = 1.0  # m: in earlier sweeps such points are of the vehicle itself
+NEAR = 1.0  # m: in earlier sweeps nearer points are of the vehicle itself
 MOVING = 0.2  # m/s
 DRIVEN, RIDDEN = ["vehicle.moving", "vehicle.parked"], ["cycle.with_rider", "cycle.without_rider"]
 WALKING, BUS = ["pedestrian.moving", "pedestrian.standing"], ["vehicle.moving", "vehicle.stopped"]
@@ -57,13 +57,13 @@ def held_back(version: str) -> set[str]:
 class NuScenes(Generated):
     """The keyframes of a split, in the order of the tables.
 
-    split: train or val. sweeps: so many are joined, the keyframe and earlier ones. short_history:
-        where there are not enough, the oldest stands in for the others ("repeat"), the keyframe
-        does, or nothing ("none").
-    points: capacity N; of more points a random part is taken, the same each time.
-    min_points: boxes with fewer points, of lidar and radar, are left out.
+    split: train or val. sweeps: number of sweeps that are joined, the keyframe and earlier ones.
+        short_history: what replaces missing earlier sweeps: the oldest one ("repeat"), the keyframe
+        ("keyframe"), or nothing ("none").
+    points: capacity N; samples with more points are thinned at random, the same each time.
+    min_points: boxes with fewer points of lidar and radar are dropped.
     balanced: an epoch of training takes equally many keyframes for each class.
-    cache: a folder where the index of the tables is kept; without, it is made anew each time.
+    cache: a folder that keeps the index of the tables; without it every start reads the tables.
 
     A batch is that of torchvox.data.folder.ScanFolder, with points [B, N, 5] (x, y, z, intensity
     0..255, seconds before the keyframe) and boxes [B, G, 9], G the most that a keyframe has; labels
@@ -93,8 +93,8 @@ class NuScenes(Generated):
         if len(self.samples) == 0:
             raise WrongUseError(f"{self.root / version} has no sample of {split}")
         super().__init__(len(self.samples))
-        taught = (self.index["kind"] < len(CLASSES)) & (self.index["points"] >= min_points)
-        self.label = np.where(taught, self.index["kind"], -1)
+        labelled = (self.index["kind"] < len(CLASSES)) & (self.index["points"] >= min_points)
+        self.label = np.where(labelled, self.index["kind"], -1)
         self.boxes = max(1, *(len(self._rows(i)) for i in range(len(self))))
         self.order = self._balanced if balanced else None
 
@@ -111,8 +111,8 @@ class NuScenes(Generated):
         return {"points": points, **{name: tensor.to(device) for name, tensor in batch.items()}}
 
     def read_sweeps(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Points [n, 5] float32 of a sample, each in the frame of its own sweep; the number [n] of
-        it, and the poses [S, 3, 4] of sweeps in the keyframe's. Raises CloudFileError."""
+        """Points [n, 5] float32 of a sample, each in the frame of its sweep; the numbers [n] of
+        their sweeps, and the poses [S, 3, 4] of sweeps in the keyframe's. Raises CloudFileError."""
         history, time, tables = self._history(index), self.index["time"], []
         for number, sweep in enumerate(history):
             path = self.root / self.index["filename"][sweep].decode()
@@ -129,7 +129,7 @@ class NuScenes(Generated):
         turn, place = self._pose(index)
         poses[:, :, 3] -= place
         poses = turn.T @ poses
-        poses[np.array(history) == history[0]] = np.eye(3, 4)  # whose points stay as they are
+        poses[np.array(history) == history[0]] = np.eye(3, 4)  # its points keep their bits
         return points, which, poses
 
     def _history(self, index: int) -> list[int]:
@@ -151,12 +151,12 @@ class NuScenes(Generated):
         return {**out, "num_boxes": used.sum().int()}
 
     def _balanced(self, seed: int, epoch: int) -> Tensor:
-        """For each class equally many of the keyframes that have it, drawn with repeats; in all as
-        many as there are pairs of a keyframe and a class that it has."""
+        """Keyframes in random order: for each class equally many that have it, with repeats, in all
+        as many as there are pairs of a keyframe and a class that it has."""
         count, (first, label) = len(self), (self.index["first"], self.label)
-        held = np.repeat(np.arange(len(first) - 1), np.diff(first))
-        mine = (label >= 0) & np.isin(held, self.samples)
-        pairs = np.unique(label[mine] * count + np.searchsorted(self.samples, held[mine]))
+        sample = np.repeat(np.arange(len(first) - 1), np.diff(first))
+        mine = (label >= 0) & np.isin(sample, self.samples)
+        pairs = np.unique(label[mine] * count + np.searchsorted(self.samples, sample[mine]))
         draws, drawn = Draws(seed, "balanced", torch.tensor([epoch])), [torch.empty(0).long()]
         for one in (classes := np.unique(pairs // count)):
             frames = torch.from_numpy(pairs[pairs // count == one] % count)
@@ -166,15 +166,15 @@ class NuScenes(Generated):
         return samples[permutation(len(samples), "order", seed, epoch)]
 
     def measure(self, found: Found) -> dict[str, float]:
-        """nuScenes' own numbers, see torchvox.evaluation.nuscenes.evaluate, of detections.
+        """nuScenes' measure of detections, see torchvox.evaluation.nuscenes.evaluate.
 
         found: for each sample of the split, in its order, boxes [n, 9] in the lidar's frame, or
-        [n, 7] that stand, scores [n] and labels [n]; the 500 of highest scores count. Attributes
+        [n, 7] that stand still, scores [n] and labels [n]; the 500 highest scores count. Attributes
         are the likeliest ones by class and speed. Raises ValueError.
         """
         truth, racks = [], []
         for i in range(len(self)):
-            rows = self._rows(i, taught=False)
+            rows = self._rows(i, labelled=False)
             columns = ("xyz", "lwh", "yaw", "velocity", "points")
             frame = {name: self.index[name][rows] for name in columns}
             frame["attribute"] = self.index["attribute"][rows].astype(str)
@@ -186,7 +186,7 @@ class NuScenes(Generated):
         return evaluate(truth, self._in_world(found), ego=ego, racks=racks)
 
     def write(self, found: Found, folder: str | Path) -> None:
-        """Write detections, as of `measure`, as nuScenes' file of results, results_nusc.json."""
+        """Write detections, as of `measure`, as nuScenes' result file, results_nusc.json."""
         results = {}
         for i, frame in enumerate(self._in_world(found)):
             token = str(self.index["token"][self.samples[i]])
@@ -216,11 +216,11 @@ class NuScenes(Generated):
         return frames
 
     def _pose(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of the lidar in the world at a keyframe: rotation [3, 3] and place [3]."""
+        """Rotation [3, 3] and place [3] of the lidar in the world at a keyframe."""
         pose = self.index["pose"][self.index["key"][self.samples[index]]]
         return pose[:, :3], pose[:, 3]
 
-    def _rows(self, index: int, taught: bool = True) -> np.ndarray:
+    def _rows(self, index: int, labelled: bool = True) -> np.ndarray:
         """Numbers of the boxes of a sample, those with a label or all of them."""
         rows = np.arange(*self.index["first"][self.samples[index] + np.arange(2)])
-        return rows[self.label[rows] >= 0] if taught else rows
+        return rows[self.label[rows] >= 0] if labelled else rows

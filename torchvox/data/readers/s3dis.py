@@ -24,8 +24,8 @@ from torchvox.data.worlds.furniture import CLASSES
 from torchvox.io.binary import load_npy
 
 HEAD, POINT = 12, 16  # bytes of a packed room's size in meters, and of each of its points
-FEWEST = 1024  # points that a block should have ...
-TRIES = 32  # ... for so many random middles; then the best of them is taken
+FEWEST = 1024  # points that a block should have
+TRIES = 32  # middles that are tried for that; then the block with most points is taken
 Room = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -132,7 +132,7 @@ def _count(room: Mapped) -> int:
 
 def _find(root: Path) -> list[tuple[Path, int]]:
     """Rooms (a folder or a file) with their areas, sorted by name."""
-    found = []
+    places = []
     for path in sorted(root.glob("Area_*")):
         area = re.match(r"Area_(\d+)", path.name)
         if area is None:
@@ -143,15 +143,15 @@ def _find(root: Path) -> list[tuple[Path, int]]:
                 for room in sorted(path.iterdir())
                 if (room / "Annotations").is_dir() or (room / "coord.npy").is_file()
             )
-            found += [(room, int(area[1])) for room in rooms]
+            places += [(room, int(area[1])) for room in rooms]
         elif path.suffix == ".npy":
-            found.append((path, int(area[1])))
-    if not found:
+            places.append((path, int(area[1])))
+    if not places:
         raise CloudFileError(
-            f"{root} is not an S3DIS folder: it has neither Area_x/room/Annotations, Area_x/room/coord.npy "
-            "nor Area_x_room.npy"
+            f"{root} is not an S3DIS folder: it has neither Area_x/room/Annotations, "
+            "Area_x/room/coord.npy nor Area_x_room.npy"
         )
-    return found
+    return places
 
 
 def _read_room(path: Path) -> Room:

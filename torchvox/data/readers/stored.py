@@ -43,8 +43,9 @@ def _first_bad_line(lines: list[bytes], columns: int) -> str:
                 continue
         except ValueError:
             pass
-        shown = line[:60].decode(errors="replace")
-        return f"line {number} does not hold {columns} numbers: {shown!r}"
+        return (
+            f"line {number} does not hold {columns} numbers: {line[:60].decode(errors='replace')!r}"
+        )
     return f"the lines do not hold {columns} numbers each"
 
 

@@ -90,7 +90,7 @@ class Rooms(Generated):
 
 
 def _corners(blocks: list[Block], ids: Tensor) -> tuple[Tensor, Tensor]:
-    """[B, K, 3] low and high corners; a block that is not there shrinks to its low corner."""
+    """[B, K, 3] low and high corners; a block that the room lacks shrinks to its low corner."""
     like = {"dtype": torch.float64, "device": ids.device}
 
     def stack(corner: tuple) -> Tensor:
@@ -119,10 +119,8 @@ def _middle(here: Draws, room: Room, low: Tensor, high: Tensor, block: float) ->
 def _surface(
     here: Draws, low: Tensor, high: Tensor, middle: Tensor, block: float, kinds: Tensor, count: int
 ) -> tuple[Tensor, Tensor]:
-    """Points [B, count, 3] on what shows of the boxes inside the block, and their boxes [B, count].
-
-    Faces are cut to the block first, so that no point is drawn in vain outside of it.
-    """
+    """Points [B, count, 3] on the visible faces of boxes inside the block, and the points' boxes
+    [B, count]. Faces are cut to the block first, so that no point is drawn outside of it."""
     batch, drawn = len(low), math.ceil(count * SPARE)
     near, far = low.clone(), high.clone()
     near[..., :2] = torch.maximum(low[..., :2], (middle - block * 0.5)[:, None])
@@ -133,8 +131,8 @@ def _surface(
     area = torch.stack([y * z, y * z, x * z, x * z, x * y, x * y], -1)  # [B, K, 6]
     whole = torch.stack([low, high], -1).flatten(2)  # x low, x high, y low, .. of the faces' planes
     cut = torch.stack([near, far], -1).flatten(2)
-    shown = (whole == cut) & inside[..., None]
-    area = torch.where(shown, area, 0.0) * _density(here, kinds)[..., None]
+    visible = (whole == cut) & inside[..., None]
+    area = torch.where(visible, area, 0.0) * _density(here, kinds)[..., None]
     area[:, 0, :5] = 0.0  # of the floor only the top, of the ceiling only the bottom
     area[:, 1, [0, 1, 2, 3, 5]] = 0.0
     u = here.uniform("surface", drawn * 4).view(batch, drawn, 4)
@@ -153,7 +151,7 @@ def _surface(
 
 
 def _hidden(probe: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """[B, N]: inside a box. Box by box, so that memory stays that of the points."""
+    """[B, N]: inside a box. One box at a time keeps the memory at that of the points."""
     hidden = torch.zeros(probe.shape[:2], dtype=torch.bool, device=probe.device)
     for k in range(low.shape[1]):
         inside = (probe > low[:, k : k + 1]) & (probe < high[:, k : k + 1])
@@ -162,7 +160,7 @@ def _hidden(probe: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _density(here: Draws, kinds: Tensor) -> Tensor:
-    """[B, K] points per area: surfaces of scans are never evenly covered."""
+    """[B, K] points per area: real scans never cover surfaces evenly."""
     density = here.uniform("density", len(kinds)) * 0.8 + 0.6
     return torch.where(kinds == CLASSES.index("window"), density * GLASS, density)
 

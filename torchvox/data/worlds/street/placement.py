@@ -28,7 +28,7 @@ FULL_TURN = 2 * math.pi
 
 class Objects(NamedTuple):
     """Objects [B, O] of B scenes in the sensor's frame: place of the base's middle, size and yaw,
-    float32. kept: the others are not there. kinds: the kind of each column."""
+    float32. kept: objects that exist. kinds: the kind of each column."""
 
     kinds: tuple[Kind, ...]
     x: Tensor
@@ -44,7 +44,7 @@ class Objects(NamedTuple):
     kept: Tensor
 
     def at(self, index: slice | tuple[Tensor, Tensor]) -> Objects:
-        """Some of the scenes, or objects [M] by scene and column."""
+        """A part of the scenes, or objects [M] by scene and column."""
         return Objects(self.kinds, *(v[index] for v in self[1:]))
 
 
@@ -154,7 +154,7 @@ def _sizes(
 
 
 def keep(meets: Tensor, counted: Tensor) -> Tensor:
-    """[B, O]: who meets none that is kept, in order. A step for each object, not scene."""
+    """[B, O]: objects that meet no earlier kept one. One step per object, for all scenes."""
     kept = torch.zeros_like(counted)
     for i in range(counted.shape[1]):
         kept[:, i] = counted[:, i] & ~(meets[:, i] & kept).any(1)

@@ -84,19 +84,18 @@ def generate_world(
     ids = torch.tensor(numbers, dtype=torch.int64, device=device)
     chunk = CHUNK["cpu" if ids.device.type == "cpu" else "cuda"] // (where.rays * sweeps)
     chunk, still = max(chunk, 1), frames == sweeps == 1
-    made = []
+    samples_of = []
     for few in () if still else ids.split(min(chunk, PLACED)):
         seen = watch((seed, split, few), reach, where, (frames, sweeps), rolling)
-        made.append(_sample(seen, where, limits, Draws(seed, split, few)))
+        samples_of.append(_sample(seen, where, limits, Draws(seed, split, few)))
     for few in ids.split(PLACED) if still else ():
         objects = place(Draws(seed, split, few), reach, where.slope, where.sensor.height)
         for first in range(0, max(len(few), 1), chunk):
-            some = slice(first, first + chunk)
-            these = objects.at(some)
-            draws = Draws(seed, split, few[some])
-            seen = these, cast(these, where, draws), ()
-            made.append(_sample(seen, where, limits, draws))
-    return {name: torch.cat([one[name] for one in made]) for name in made[0]}
+            rows = slice(first, first + chunk)
+            part, draws = objects.at(rows), Draws(seed, split, few[rows])
+            seen = part, cast(part, where, draws), ()
+            samples_of.append(_sample(seen, where, limits, draws))
+    return {name: torch.cat([one[name] for one in samples_of]) for name in samples_of[0]}
 
 
 class World(Generated):
@@ -109,7 +108,7 @@ class World(Generated):
     def __init__(self, split: str = "train", *, size: int | None = None, **options: Any) -> None:
         super().__init__(split_size("World", split, size, SIZES))
         self.options = {**options, "split": split}
-        self.generate([], "cpu")  # refuses what it refuses
+        self.generate([], "cpu")  # checks the options
 
     def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
         return generate_world(indices, device=device, **self.options)
