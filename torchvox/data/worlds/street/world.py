@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Generated, split_size
-from torchvox.data.worlds.street.cast import cast
+from torchvox.data.worlds.street.cast import Returns, cast
 from torchvox.data.worlds.street.motion import PERIOD, Seen, watch
 from torchvox.data.worlds.street.objects import CLUTTER
 from torchvox.data.worlds.street.placement import Objects, place
@@ -152,18 +152,7 @@ def _sample(
     valid = number < there[:, None]
     slot = torch.full_like(seen, -1).scatter_(1, order, torch.where(valid, number, -1))
 
-    columns = [*scan.xyz.unbind(-1), scan.intensity]
-    if scan.owner.shape[1] > view.rays:
-        age = torch.arange(scan.owner.shape[1], device=draws.device) // view.rays
-        columns.append((age.to(torch.float64) * PERIOD).to(torch.float32).expand_as(columns[0]))
-    points = torch.stack(columns, -1)
-    owner = slot.gather(1, scan.owner.clamp(min=0))
-    owner = torch.where(scan.owner < 0, scan.owner, owner).to(torch.int32)
-    packed = torch.full((len(points), capacity, len(columns)), float("nan"), device=points.device)
-    owners = torch.full(packed.shape[:2], -3, dtype=torch.int32, device=points.device)
-    scene, ray = kept.nonzero().unbind(1)
-    row = (kept.cumsum(1) - 1)[scene, ray]
-    packed[scene, row], owners[scene, row] = points[scene, ray], owner[scene, ray]
+    points, owner = _packed(scan, kept, slot, view, capacity)
 
     def of(value: Tensor) -> Tensor:
         """[B, G] of the boxes, 0 past the end."""
@@ -181,9 +170,9 @@ def _sample(
         more = {"instance": instance, "pose": moving[3]}
     box = (*places, objects.height, objects.yaw, *moving[:2])
     return {
-        "points": packed,
+        "points": points,
         "num_points": kept.sum(1).to(torch.int32),
-        "owner": owners,
+        "owner": owner,
         "boxes": torch.stack([of(v) for v in box], -1),
         "labels": torch.where(valid, of(labels), -1).to(torch.int32),
         "num_boxes": there.clamp(max=most).to(torch.int32),
@@ -196,6 +185,25 @@ def _sample(
         "id": draws.samples,
         **more,
     }
+
+
+def _packed(
+    scan: Returns, kept: Tensor, slot: Tensor, view: View, capacity: int
+) -> tuple[Tensor, Tensor]:
+    """Points [B, N, 4 or 5] of the kept rays, NaN past the last, and the slots of their boxes."""
+    columns = [*scan.xyz.unbind(-1), scan.intensity]
+    if scan.owner.shape[1] > view.rays:
+        age = torch.arange(scan.owner.shape[1], device=kept.device) // view.rays
+        columns.append((age.to(torch.float64) * PERIOD).to(torch.float32).expand_as(columns[0]))
+    points = torch.stack(columns, -1)
+    owner = slot.gather(1, scan.owner.clamp(min=0))
+    owner = torch.where(scan.owner < 0, scan.owner, owner).to(torch.int32)
+    packed = torch.full((len(points), capacity, len(columns)), float("nan"), device=kept.device)
+    owners = torch.full(packed.shape[:2], -3, dtype=torch.int32, device=kept.device)
+    scene, ray = kept.nonzero().unbind(1)
+    row = (kept.cumsum(1) - 1)[scene, ray]
+    packed[scene, row], owners[scene, row] = points[scene, ray], owner[scene, ray]
+    return packed, owners
 
 
 def _thinned(returned: Tensor, capacity: int, draws: Draws) -> tuple[Tensor, Tensor]:
