@@ -26,8 +26,9 @@ class Tracker:
     """Numbers the objects of consecutive frames.
 
     Detections, by falling score, are moved back along their velocities to the frame before and take
-    the nearest free track of their class; at ties the first detection, the oldest track. Without one
-    they start a track. A track without a detection moves on along its velocity for `coast` frames.
+    the nearest free track of their class; at ties the first detection, the oldest track. If none is
+    near enough, a track starts. A track without a detection moves on along its velocity for `coast`
+    frames.
 
     classes: names of labels 0, 1, .. distances: largest distance in meters by class, in upper or
     lower case; boxes of other classes are not tracked. Raises WrongUseError.
