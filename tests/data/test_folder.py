@@ -103,11 +103,8 @@ def test_splits_are_listed_or_every_fifth_is_for_validation(folder):
     ("content", "words"),
     [
         (HEAD + "\n" + line(l=0), r"line 2: l must be above 0, got '0'"),
-        (HEAD + "\n" + line() + "\n" + line(h=-1), r"line 3: h must be above 0, got '-1'"),
         (HEAD + "\n" + line(x="nan"), r"line 2: x must be a finite number, got 'nan'"),
-        (HEAD + "\n" + line(yaw="north"), r"line 2: yaw must be a finite number, got 'north'"),
         (HEAD + "\nCar,1,2", r"line 2: z, l, w, h, yaw is missing"),
-        (HEAD + "\n" + line(" "), r"line 2: class is missing"),
         (HEAD + "\n" + line(x="1e39"), r"line 2: x must be a finite number, got '1e39'"),
         (HEAD + ",vx\n" + line() + ",inf", r"line 2: vx must be a finite number, got 'inf'"),
         (HEAD + ",ignore\n" + line() + ",yes", r"line 2: ignore must be 0 or 1, got 'yes'"),
@@ -117,7 +114,6 @@ def test_splits_are_listed_or_every_fifth_is_for_validation(folder):
         (line(), r"line 1: class, x, y, z, l, w, h, yaw is missing"),  # a box without a head
         (json.dumps([dict.fromkeys(HEAD.split(","), 10**400)]), r"box 0: x must be a finite num"),
         ("[1, 2]", r"it must be a list of objects"),
-        ("[{]", r"not a readable file of boxes"),
         ('[{"class": "Car", "x": 1}]', r"box 0: y, z, l, w, h, yaw is missing"),
     ],
 )
