@@ -59,7 +59,7 @@ class RoomsData(Frozen):
 
 
 class ModelNet40Data(Frozen):
-    """ModelNet40 in either form, see torchvox.data.readers.modelnet."""
+    """ModelNet40 in either form, see torchvox.data.modelnet."""
 
     kind: Literal["modelnet40"]
     root: str
@@ -70,7 +70,7 @@ class ModelNet40Data(Frozen):
 
 
 class S3DISData(Frozen):
-    """S3DIS in any of three forms, see torchvox.data.readers.s3dis. block: meters."""
+    """S3DIS in any of three forms, see torchvox.data.s3dis. block: meters."""
 
     kind: Literal["s3dis"]
     root: str
