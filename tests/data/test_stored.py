@@ -144,7 +144,9 @@ def test_what_modelnet40_lists_is_packed_again_when_it_changes(tmp_path):
     for i in range(6):
         assert_same_bits(after[i]["points"], before[5 - i]["points"])
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(CloudFileError, match=r"cannot be written .*: set data.cache to a folder"):
+    with pytest.raises(
+        CloudFileError, match=r"cannot be written: Not a dir.*: set data.cache to a"
+    ):
         ModelNet40(tmp_path, "val", points=8, cache=tmp_path / "file")
 
 

@@ -43,9 +43,8 @@ def _first_bad_line(lines: list[bytes], columns: int) -> str:
                 continue
         except ValueError:
             pass
-        return (
-            f"line {number} does not hold {columns} numbers: {line[:60].decode(errors='replace')!r}"
-        )
+        start = line[:60].decode(errors="replace")
+        return f"line {number} does not hold {columns} numbers: {start!r}"
     return f"the lines do not hold {columns} numbers each"
 
 
@@ -86,7 +85,6 @@ def packed(
         with atomic_path(path) as draft, draft.open("wb") as file:
             write(file)
     except OSError as error:
-        raise CloudFileError(
-            f"{path} cannot be written ({error.strerror}): set data.cache to a folder for it"
-        ) from None
+        rule = "set data.cache to a folder for it"
+        raise CloudFileError(f"{path}: {error.strerror}: {rule}") from None
     return Mapped(path)

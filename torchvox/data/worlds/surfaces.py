@@ -21,9 +21,9 @@ from torchvox.data.portable_math import FIXED, sin_cos, sqrt
 
 Value: TypeAlias = Tensor | float
 TRIES = 8  # of a point on an ellipsoid; at the flattest, one in ten thousand fails all of them
-SPARE = 1.5  # points drawn per point wanted where pieces can hide points
+SPARE = 1.5  # points drawn per point needed where pieces can hide points
 PROBE = 1e-6  # how far in front of a face a point must be free
-Place: TypeAlias = Callable[[Tensor, Tensor, "Draws"], Tensor]  # see the functions _on_..
+Place: TypeAlias = Callable[[Tensor, Tensor, Draws], Tensor]  # see the functions _on_..
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,9 @@ def sample(pieces: Sequence[Piece | Slab], draws: Draws, count: int) -> tuple[Te
     u = draws.uniform("surface", drawn * 4).view(len(draws.samples), drawn, 4)
     chosen = _choose(solid, u[..., 0])
     values = _gather(solid, chosen, draws)
-    xyz = torch.empty_like(values[..., :3])
-    for place in {piece.place for piece in solid}:
+    first, *others = dict.fromkeys(piece.place for piece in solid)
+    xyz = first(values, u, draws)
+    for place in others:
         here = torch.tensor([piece.place == place for piece in solid], device=draws.device)[chosen]
         xyz = torch.where(here[..., None], place(values, u, draws), xyz)
     part = torch.tensor([piece.part for piece in solid], device=draws.device)[chosen]
