@@ -117,7 +117,7 @@ def test_splits_are_listed_or_every_fifth_is_for_validation(folder):
         ('[{"class": "Car", "x": 1}]', r"box 0: y, z, l, w, h, yaw is missing"),
     ],
 )
-def test_a_file_of_boxes_that_is_wrong_is_told_by_line(content, words, tmp_path):
+def test_a_wrong_file_of_boxes_is_named_with_its_line(content, words, tmp_path):
     kind = "json" if content.startswith("[") else "csv"
     path = tmp_path / f"a.{kind}"
     path.write_text(content)
@@ -125,7 +125,7 @@ def test_a_file_of_boxes_that_is_wrong_is_told_by_line(content, words, tmp_path)
         read_boxes(path)
 
 
-def test_what_does_not_belong_together_is_told(folder):
+def test_what_does_not_belong_together_is_named(folder):
     with pytest.raises(CloudFileError, match=r"000.csv: class 'Van' is not one of \['Car', 'Ped"):
         scans(folder, similar={}).batch([0])
     assert scans(folder, similar={}, others="drop").batch([0])["num_boxes"].tolist() == [2]

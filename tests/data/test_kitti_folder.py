@@ -70,8 +70,8 @@ def test_boxes_stand_where_the_inverse_calibration_says(root):
     expected = [x, y, z + 0.75, 3.9, 1.6, 1.5, -0.3 - np.pi / 2]
     assert data[0]["boxes"][0].tolist() == pytest.approx(expected, abs=1e-5)
     there = objects_of(np.array([expected]), np.array(["Car"]), data.camera(0))
-    told = [*there["location"][0], *there["size"][0], *there["ry"], *there["alpha"]]
-    assert told == pytest.approx([1, 1.7, 20, 1.5, 1.6, 3.9, 0.3, 0.3 - np.arctan2(-y, x)])
+    columns = [*there["location"][0], *there["size"][0], *there["ry"], *there["alpha"]]
+    assert columns == pytest.approx([1, 1.7, 20, 1.5, 1.6, 3.9, 0.3, 0.3 - np.arctan2(-y, x)])
 
 
 def test_image_boxes_hold_the_corners_and_end_at_the_image():
@@ -123,7 +123,7 @@ def test_points_outside_of_the_image_are_left_out(root):
         ("image_2/000000.png", "GIF89a", "000000.png is not a readable PNG image: bad sign"),
     ],
 )
-def test_a_file_that_is_wrong_is_told(file, text, words, root):
+def test_a_file_that_is_wrong_is_named(file, text, words, root):
     path = root / "training" / file
     path.unlink() if text is None else path.write_text(text)
     with pytest.raises(CloudFileError, match=words):
@@ -198,9 +198,9 @@ def test_detections_are_measured_and_written_as_kitti_labels_them(made, tmp_path
 
 def test_points_of_a_real_frame_lie_in_its_boxes():
     points = real_scan("lidar/kitti_000008.bin", 4)[:, :3].contiguous()
-    told = json.loads((DATA / "lidar/kitti_000008.labels.json").read_text())
-    camera = Camera(np.array(told["cam2img"])[:3], np.array(told["lidar2cam"])[:3])
-    seen = [o for o in told["objects"] if o["type"] != "DontCare"]
+    frame = json.loads((DATA / "lidar/kitti_000008.labels.json").read_text())
+    camera = Camera(np.array(frame["cam2img"])[:3], np.array(frame["lidar2cam"])[:3])
+    seen = [o for o in frame["objects"] if o["type"] != "DontCare"]
     rows = np.array([o["box3d_cam"] for o in seen])  # l, h, w
     objects = {"location": rows[:, :3], "size": rows[:, [4, 5, 3]], "ry": rows[:, 6]}
     boxes = boxes_of(objects, camera)

@@ -30,7 +30,7 @@ def turn(yaw, pitch=0.0):
 
 
 def frames(tick):
-    """The vehicle in the world after so many twentieths of a second, the lidar in the vehicle."""
+    """The vehicle in the world after `tick` twentieths of a second, the lidar in the vehicle."""
     yield {"translation": [0.4 * tick, 0.01 * tick**2, 0.5], "rotation": turn(0.02 * tick, 0.01)}
     yield {"translation": [0.9, 0.1, 1.8], "rotation": turn(-1.5, 0.03)}
 
@@ -126,7 +126,7 @@ def test_a_pole_of_ten_sweeps_is_one_pole(root):
 
 def test_boxes_are_in_the_frame_of_the_lidar(root):
     batch = NuScenes(root, "val").batch([0, 1])
-    assert batch["num_boxes"].tolist() == [14, 13]  # of cones without points one is left out
+    assert batch["num_boxes"].tolist() == [14, 13]  # one cone without points is dropped
     for sample, number in np.ndindex(2, 13):
         place, (width, length, height), yaw = thing(number, tick := 10 * sample)
         x, y, _ = to_lidar([math.cos(yaw), math.sin(yaw), 0], tick, shift=0)
@@ -139,7 +139,7 @@ def test_boxes_are_in_the_frame_of_the_lidar(root):
 
 
 @pytest.mark.parametrize(("pace", "known"), [(3, True), (3.2, False)])  # 1.5, 1.6 s
-def test_velocities_are_told_over_a_second_and_a_half_at_most(tmp_path, pace, known):
+def test_velocities_are_known_over_a_second_and_a_half_at_most(tmp_path, pace, known):
     data = NuScenes(make(tmp_path, pace=pace), sweeps=1)
     speed = data.batch([0, 1, 2])["boxes"][:, 0, 7:].norm(dim=1).tolist()
     expected = math.hypot(*SPEED) / pace if known else math.nan
@@ -176,8 +176,8 @@ def test_results_hold_the_boxes_in_the_world(root, tmp_path):
         back = [*to_lidar(row["translation"], 10), length, width, height, math.atan2(y, x)]
         assert back == pytest.approx(found[1]["boxes"][number, :7].tolist(), abs=1e-5)
         assert row["velocity"] == pytest.approx([*SPEED[:2] * (number == 0)], abs=1e-3)
-        told = row["sample_token"], row["detection_name"], row["attribute_name"]
-        assert told == ("1/10", NAMES[number], WORDS[number])
+        names = row["sample_token"], row["detection_name"], row["attribute_name"]
+        assert names == ("1/10", NAMES[number], WORDS[number])
 
 
 def test_a_balanced_epoch_takes_each_class_equally_often(tmp_path):
@@ -228,7 +228,7 @@ def test_an_index_is_kept_until_a_table_changes(tmp_path, monkeypatch):
     assert path.read_text() == "mine"
 
 
-def test_what_is_wrong_or_missing_is_told(tmp_path):
+def test_what_is_wrong_or_missing_is_named(tmp_path):
     damages = (
         ("ego_pose", '"translation"', '"x"', r"ego_pose.json object 0 has no translation"),
         ("ego_pose", "0.99998", "0.5", r"ego_pose.json object 0: rotation must be a unit quat"),

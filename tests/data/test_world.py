@@ -72,7 +72,7 @@ def test_every_sensor_has_its_form_and_view(sensor, view, device):
     assert points[:count].isfinite().all() and points[count:].isnan().all()
     assert (batch["owner"][0, count:] == -3).all() and (batch["owner"][0, :count] > -3).all()
     x, y, z, intensity = points[:count].unbind(1)
-    assert where.inside(x, y, z).float().mean() > 0.999  # but for rounding at the edge
+    assert where.inside(x, y, z).float().mean() > 0.999  # except for rounding at the edge
     elevation = torch.rad2deg(torch.atan2(z, torch.hypot(x, y)))
     beams = torch.tensor(where.sensor.elevations)
     assert (elevation[:, None] - beams).abs().amin(1).max() < 0.01

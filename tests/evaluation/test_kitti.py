@@ -11,7 +11,7 @@ HERE, BESIDE = (0, 1.7, 20), (5, 1.7, 20)
 
 
 def rows_of(kind, n, **changes):
-    """n equal rows of one frame, but for what changes: values or lists of them."""
+    """n equal rows of one frame, except for changes: values or lists of them."""
     row = {"name": "Car", "box": (100, 100, 200, 180), "location": HERE, "size": (1.5, 1.6, 3.9)}
     row |= {"ry": 0.3, "alpha": 0.1}
     row |= {"truncated": 0, "occluded": 0} if kind == "truth" else {"score": 0.5}
@@ -112,7 +112,7 @@ def test_a_low_detection_is_ignored_whatever_its_class_and_still_takes_a_box():
     assert car(truth_of(), found_of(box=SMALL)) == 0
     assert car(truth_of(), found_of(box=(100, 155, 200, 180))) == ONE  # 25 pixels are enough
     two = truth_of(2, location=[HERE, BESIDE])
-    # It is no false positive. Without a threshold it takes the first car by its higher score, so
+    # It is not a false positive. Without a threshold it takes the first car by its higher score, so
     # that the only score is that of the second.
     found = found_of(3, location=[HERE, HERE, BESIDE], score=[0.9, 0.8, 0.7])
     found["name"][0], found["box"][0] = "Pedestrian", SMALL

@@ -9,7 +9,7 @@ from torchvox.evaluation.nuscenes import ERRORS, RANGES
 
 
 def boxes(kind, n=1, **changes):
-    """n boxes 10 m before the ego vehicle, side by side, but for what changes."""
+    """n boxes 10 m before the ego vehicle, side by side, except for changes."""
     row = {"name": "car", "lwh": (4, 2, 1.5), "yaw": 0.5, "velocity": (1, 0), "attribute": "moving"}
     row |= {"points": 3} if kind == "truth" else {"score": 0.5}
     frame = {key: np.array([value] * n) for key, value in row.items()}

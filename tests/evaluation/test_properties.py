@@ -31,7 +31,7 @@ def test_the_numbers_of_the_official_program_come_out(which, count):
     frames, evaluate = MEASURES[which]
     expected = GOLDEN[which]
     assert evaluate(*frames(1, count)) == pytest.approx(expected, abs=1e-6, nan_ok=True)
-    assert len(set(expected.values())) > 60  # there is something to tell apart
+    assert len(set(expected.values())) > 60  # the numbers differ
 
 
 @pytest.mark.parametrize("which", MEASURES)

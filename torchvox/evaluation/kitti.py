@@ -64,7 +64,7 @@ def evaluate(truth: Frames, found: Frames, classes: Sequence[str]) -> dict[str, 
     classes: of Car, Pedestrian, Cyclist, Van, Person_sitting, Truck.
 
     Returns {"3d/strict/Car/moderate/R40": percent, ..}: 2d, bev, 3d, aos; strict, loose; each
-    class; easy, moderate, hard; R11, R40. aos is left out where the first detection's alpha is -10.
+    class; easy, moderate, hard; R11, R40. aos is missing where the first detection's alpha is -10.
     With fewer than 41 valid boxes a perfect detector stays below 100, as in KITTI's own program.
     Raises ValueError (lengths, columns, shapes, values that are not finite, unknown classes).
     """

@@ -118,7 +118,7 @@ def details(
 def _evaluate_class(
     result: Details, name: str, gts: Columns, dets: Columns, least: np.ndarray, *limits: float
 ) -> None:
-    """Adds what there is to tell of a class."""
+    """Add the numbers of one class."""
     min_points, score = limits
     order = np.argsort(-dets["scores"], kind="stable")  # falling, earlier first at ties
     turn = np.argsort(order)

@@ -182,7 +182,7 @@ def _boxes(folder: Path, samples: _Known, keys: np.ndarray) -> Index:
 
 
 def _velocities(rows: list[_Known], poses: np.ndarray, samples: _Known) -> np.ndarray:
-    """[K, 3], from the boxes of the same object before and after, where there are any."""
+    """[K, 3], from the boxes of the same object before and after, else NaN."""
     own, at = np.arange(len(rows)), {row["token"]: i for i, row in enumerate(rows)}
     time = _column([samples[row["sample_token"]] for row in rows], "timestamp", 1)[:, 0]
     before = np.array([at.get(row["prev"], i) for i, row in enumerate(rows)], np.int64)

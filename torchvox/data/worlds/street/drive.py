@@ -2,7 +2,7 @@
 """A drive along a generated street: scans of a sensor that moves and turns.
 
 The sensor keeps its lane, turns right behind another car and stops in the side street; a third car
-comes the other way, straight on. Objects that stand in the way of these three are left out.
+comes the other way, straight on. Objects in the way of these three are dropped.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def generate_drive(
     Returns for each scan its points [N, 4] float32 (x, y, z in meters in the sensor's frame,
     intensity 0..1), pose [3, 4] float64 (sensor to world), and boxes [K, 7] float64 of the
     vehicles at that time in the world, x, y, z of the center, l, w, h, yaw, each vehicle in the
-    same row throughout: the car ahead, the oncoming one, then those that stand. Boxes have a
+    same row throughout: the car ahead, the oncoming one, then the parked ones. Boxes have a
     margin of 0.1 m and end above the road.
     """
     view = View(replace(SENSORS["hdl64"], columns=azimuths), "full")
@@ -92,7 +92,7 @@ def generate_drive(
 
 
 def _on_way(way: float) -> Place:
-    """The place after so many meters: straight on, a quarter of a circle to the right, straight."""
+    """The place `way` meters on: straight, a quarter of a circle to the right, straight."""
     if way < -START:
         return START + way, 0.0, 0.0
     angle = min((way + START) / CURVE, math.pi / 2)

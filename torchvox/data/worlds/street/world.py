@@ -219,16 +219,14 @@ def _thinned(returned: Tensor, capacity: int, draws: Draws) -> tuple[Tensor, Ten
 
 def _truncation(objects: Objects, view: View) -> Tensor:
     """[B, O] share of the boxes out of range or view, by 8 x 4 x 4 places in them."""
-    share = torch.zeros_like(objects.x)
-    for i in range(8):
-        along = objects.length * ((i + 0.5) / 8 - 0.5)
-        for j in range(4):
-            across = objects.width * ((j + 0.5) / 4 - 0.5)
-            x = objects.x + along * objects.cosine - across * objects.sine
-            y = objects.y + along * objects.sine + across * objects.cosine
-            for k in range(4):
-                z = objects.z + objects.height * ((k + 0.5) / 4)
-                inside = view.inside(x, y, z)
-                inside &= x * x + y * y + z * z < view.sensor.max_range**2
-                share += (~inside).to(share.dtype)
-    return share * (1 / 128)
+    eighths = (torch.arange(8, device=objects.x.device) + 0.5) / 8
+    quarters = (torch.arange(4, device=objects.x.device) + 0.5) / 4
+    along = (objects.length[..., None] * (eighths - 0.5))[..., :, None, None]
+    across = (objects.width[..., None] * (quarters - 0.5))[..., None, :, None]
+    cosine, sine, x, y = (
+        v[..., None, None, None] for v in (objects.cosine, objects.sine, objects.x, objects.y)
+    )
+    x, y = x + along * cosine - across * sine, y + along * sine + across * cosine
+    z = (objects.z[..., None] + objects.height[..., None] * quarters)[..., None, None, :]
+    inside = view.inside(x, y, z) & (x * x + y * y + z * z < view.sensor.max_range**2)
+    return (~inside).sum((-3, -2, -1)) * (1 / 128)
