@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.generated import Device, Generated, split_size
+from torchvox.data.generated import Device, Split
 from torchvox.data.worlds.furniture import CLASSES, COLORS, Block, Room, furnish
 from torchvox.data.worlds.surfaces import SPARE, pick_by_weight, take
 
@@ -67,7 +67,7 @@ def generate_rooms(
     return {"points": features.to(torch.float32), "labels": kinds[owner], "id": ids}
 
 
-class Rooms(Generated):
+class Rooms(Split):
     """Blocks of generated rooms as a torch data set of samples {points, labels, id}.
 
     size: samples of the split; the default is SIZES[split].
@@ -82,11 +82,8 @@ class Rooms(Generated):
         seed: int = 0,
         size: int | None = None,
     ) -> None:
-        super().__init__(split_size("Rooms", split, size, SIZES))
-        self.options: Any = {"points": points, "block": block, "seed": seed, "split": split}
-
-    def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
-        return generate_rooms(indices, device=device, **self.options)
+        make = partial(generate_rooms, points=points, block=block, seed=seed, split=split)
+        super().__init__(make, split, size, SIZES)
 
 
 def _corners(blocks: list[Block], ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,13 +8,14 @@ where the world moves, of the numbers of frames and sweeps, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.generated import Device, Generated, split_size
+from torchvox.data.generated import Device, Split
 from torchvox.data.worlds.street.cast import Returns, cast
 from torchvox.data.worlds.street.motion import PERIOD, Seen, watch
 from torchvox.data.worlds.street.objects import CLUTTER
@@ -98,7 +99,7 @@ def generate_world(
     return {name: torch.cat([one[name] for one in samples_of]) for name in samples_of[0]}
 
 
-class World(Generated):
+class World(Split):
     """Generated street scenes as a torch data set of the samples of generate_world.
 
     size: scenes of the split; the default is SIZES[split]. options: of generate_world,
@@ -106,12 +107,8 @@ class World(Generated):
     """
 
     def __init__(self, split: str = "train", *, size: int | None = None, **options: Any) -> None:
-        super().__init__(split_size("World", split, size, SIZES))
-        self.options = {**options, "split": split}
+        super().__init__(partial(generate_world, split=split, **options), split, size, SIZES)
         self.generate([], "cpu")  # checks the options
-
-    def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
-        return generate_world(indices, device=device, **self.options)
 
 
 def _check(
