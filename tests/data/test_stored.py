@@ -157,7 +157,7 @@ def test_what_modelnet40_lists_is_packed_again_when_it_changes(tmp_path):
         ("data", {"shape": (6, 40, 3), "external": "/dev/zero"}, "must be stored in this file"),
         ("data", h5py.ExternalLink("ply_data_train1.h5", "data"), "must be stored in this file"),
         ("data", np.zeros((6, 40, 3), "S4"), "must hold numbers"),
-        ("data", np.zeros((6, 39, 3), np.float32), "is not a file of ModelNet40"),
+        ("data", np.zeros((6, 39, 3), np.float32), "is not a readable file of ModelNet40"),
         ("label", np.zeros((4, 1), np.uint8), "shapes do not fit"),
         ("label", np.array([0, 1, 2**60, 0, 0, 0]), r"labels must lie in 0\.\.2"),
         ("label", np.array([0, -1, 1, 0, 0, 0]), r"labels must lie in 0\.\.2"),

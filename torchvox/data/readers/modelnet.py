@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchvox._errors import CloudFileError, short
+from torchvox._errors import CloudFileError, explained
 from torchvox._extras import require
 from torchvox.data.generated import Device, Generated
 from torchvox.data.readers.stored import Mapped, packed, read_table
@@ -81,10 +81,8 @@ class ModelNet40(Generated):
 
 
 def _lines(path: Path) -> list[str]:
-    try:
+    with explained(path, "list of names"):
         return [line.strip() for line in path.read_text().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise CloudFileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _resampled(
@@ -123,17 +121,14 @@ def _hdf5(root: Path, split: str, normals: bool) -> tuple[np.ndarray, np.ndarray
     )
     clouds, labels = [], []
     for path in files:
-        try:
-            with h5py.File(path, "r") as file:
-                columns = [_dataset(h5py, file, "data")]
-                if normals and "normal" in file:
-                    columns.append(_dataset(h5py, file, "normal"))
-                clouds.append(np.concatenate(columns, -1).astype(np.float32))
-                labels.append(_dataset(h5py, file, "label").reshape(-1))
+        with explained(path, "file of ModelNet40"), h5py.File(path, "r") as file:
+            columns = [_dataset(h5py, file, "data")]
+            if normals and "normal" in file:
+                columns.append(_dataset(h5py, file, "normal"))
+            clouds.append(np.concatenate(columns, -1).astype(np.float32))
+            labels.append(_dataset(h5py, file, "label").reshape(-1))
             if clouds[-1].shape != (len(labels[-1]), *clouds[0].shape[1:]) or clouds[0].ndim != 3:
                 raise ValueError(f"its shapes do not fit: {clouds[-1].shape} {labels[-1].shape}")
-        except Exception as error:  # a damaged file can fail anywhere inside the library
-            raise CloudFileError(f"{path} is not a file of ModelNet40: {short(error)}") from None
     names = root / "shape_names.txt"
     label = np.concatenate(labels)
     classes = _lines(names) if names.is_file() else [str(i) for i in range(MOST_CLASSES)]

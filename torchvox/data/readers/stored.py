@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from torchvox._errors import CloudFileError
+from torchvox._errors import CloudFileError, explained
 from torchvox.io.writers import atomic_path
 
 
@@ -20,10 +20,8 @@ def read_table(path: Path, columns: int, delimiter: str | None = None) -> np.nda
     Control characters count as blanks: one room of S3DIS has such a byte between two numbers.
     Raises CloudFileError that names the line.
     """
-    try:
+    with explained(path, "table"):
         text = path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise CloudFileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     text = text.translate(bytes(32 if c < 32 and c not in b"\n\r" else c for c in range(256)))
     blank = text.replace(delimiter.encode(), b" ") if delimiter else text
     lines = [line for line in blank.splitlines() if line.strip()]
