@@ -12,7 +12,6 @@ from torchvox.evaluation.matching import pairs
 from torchvox.ops.boxes import rotated_iou
 
 CLASSES = ["Car", "Pedestrian", "Cyclist"]
-RANGES = {"": (0, math.inf), "/0-20": (0, 20), "/20-40": (20, 40), "/40+": (40, math.inf)}
 
 
 def scene(*x, y=0.0, yaw=0.0, labels=0, **column):
@@ -78,7 +77,7 @@ def test_it_equals_the_plain_loops(seed, scenes):
         ]
         for level, least in (("strict", (0.7, 0.5)), ("loose", (0.5, 0.25))):
             key = f"{metric}/{level}/{name}"
-            for place, limits in RANGES.items():
+            for place, limits in lidar.RANGES.items():
                 ap, *shares = plain_loops(
                     truth, found, overlaps, label, least[label > 0], *limits, 0.5
                 )

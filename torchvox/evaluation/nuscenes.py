@@ -63,7 +63,7 @@ def evaluate(
     gts = _boxes("truth", truth, "points")
     dets = _boxes("found", found, "score")
     most = int(np.bincount(dets["frame"], minlength=1).max())
-    expect(most <= MOST, f"found must have at most {MOST} boxes a sample", most)
+    expect(most <= MOST, f"found must have at most {MOST} boxes per sample", most)
     lowest = float(dets["score"].min(initial=0))
     expect(lowest >= 0, "found: score must not be negative", lowest)
     at = np.asarray(ego, np.float64)
