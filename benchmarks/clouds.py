@@ -96,7 +96,7 @@ class Clouds:
 
     @functools.cached_property
     def _generated(self) -> torch.Tensor:
-        from torchvox.data.scene import generate_scan
+        from torchvox.data import generate_scan
 
         return generate_scan(seed=0).tensor()
 

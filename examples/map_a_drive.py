@@ -39,7 +39,7 @@ def main() -> None:
     for kind in ("occupied", "free"):
         print(f"{len(occupancy.extract(kind).points):,} {kind} voxels")
 
-    # Line of sight over the junction, 1 m above the road; whatever a ray meets stops it.
+    # Line of sight from the first place, 1 m above the road; whatever a ray meets stops it.
     eye = torch.tensor([[0.0, 0.0, 1.0]], device=args.device)
     turn = torch.arange(0, 360, 45, device=args.device).deg2rad()
     around = eye + 30 * torch.stack([turn.cos(), turn.sin(), 0 * turn], 1)

@@ -10,8 +10,8 @@ from typing import Any
 from torchvox import data, viz
 from torchvox.cli.demo import demo
 from torchvox.cli.options import DeviceChoice
-from torchvox.data import shapes
-from torchvox.data.lidar import CLASSES
+from torchvox.data.worlds import shapes
+from torchvox.data.worlds.street import CLASSES
 
 DEMO = ("overview", "bev_height", "bev_intensity", "voxel_density", "samples", "downsample", "map")
 STREET = (0.0, -30.0, -4.0, 70.0, 30.0, 4.0)

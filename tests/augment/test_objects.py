@@ -11,7 +11,7 @@ from helpers import assert_same_bits
 import torchvox
 from torchvox.augment import Nudge, Paste, collect_objects
 from torchvox.data.counter_random import Draws, mix
-from torchvox.data.lidar import World
+from torchvox.data.worlds.street import World
 from torchvox.reference import place_boxes
 
 NAMES = ("points", "num_points", "boxes", "labels", "num_boxes", "weight")
@@ -49,7 +49,7 @@ def inside(points, box):
     return flat & (z.abs() <= box[5] / 2)
 
 
-def test_every_object_that_teaches_and_has_points_is_collected_in_order():
+def test_every_object_with_weight_and_points_is_collected_in_order():
     batch, want = scans(), []
     for b, count in enumerate(batch["num_boxes"].tolist()):
         left = batch["points"][b, : batch["num_points"][b]]
@@ -81,11 +81,11 @@ def test_objects_are_pasted_as_loops_do(fill, mode, most, room):
     out, met, refused = run(change, batch), 0, 0
     for b, there in enumerate(batch["num_boxes"].tolist()):
         labels, weight = batch["labels"][b, :there].tolist(), batch["weight"][b, :there].tolist()
-        teach = [label for label, w in zip(labels, weight, strict=True) if w > 0]
+        used = [label for label, w in zip(labels, weight, strict=True) if w > 0]
         group = []
         for label, count in enumerate(counts):
-            some = max(0, count - teach.count(label)) if fill == "missing" else count
-            group += [label] * some + [-1] * (count - some)
+            more = max(0, count - used.count(label)) if fill == "missing" else count
+            group += [label] * more + [-1] * (count - more)
         given = batch["boxes"][b : b + 1], base.boxes[pick[b]][None, :, None], torch.tensor([group])
         free = pick[b, place_boxes(*given, batch["num_boxes"][b : b + 1], mode)[0] == 0].tolist()
         scene, buffer = batch["points"][b].clone(), torch.full((most, 4), math.nan)

@@ -32,11 +32,6 @@ def scans(columns=9, device="cpu", seed=0):
     return points.to(device), boxes.to(device)
 
 
-def owners(points, boxes):
-    """[B, N] the box that each point is in, -1 without."""
-    return torchvox.points_in_boxes(points, boxes)
-
-
 STEPS = {
     "flip_x": lambda p, b: flip_x(p, b, ON.to(p.device)),
     "flip_y": lambda p, b: flip_y(p, b, ON.to(p.device)),
@@ -53,21 +48,15 @@ def test_points_stay_in_their_boxes_and_boxes_overlap_as_before(step, columns, d
     before = points.clone(), boxes.clone()
     moved, found = STEPS[step](points, boxes)
     assert_same_bits((points, boxes), before)
-    assert (owners(moved, found) == owners(points, boxes)).float().mean() > 0.995
-    assert (owners(points, boxes) >= 0).sum() > 500
+    owner, after = (torchvox.points_in_boxes(*one) for one in ((points, boxes), (moved, found)))
+    assert (after == owner).float().mean() > 0.995 and (owner >= 0).sum() > 500
     ious = [torchvox.rotated_iou(b[0], b[0], mode="3d") for b in (found, boxes)]
     assert torch.allclose(*ious, atol=1e-4) and (ious[0] > 0.01).sum() > G
     assert torch.isnan(moved[:, -9:]).all() and moved[:, :-9, 3].equal(points[:, :-9, 3])
-
-
-def test_velocities_point_where_the_boxes_go(device):
-    points, boxes = scans(9, device)
-    later = boxes.clone()
-    later[..., :2] += 0.1 * boxes[..., 7:]
-    for name, step in STEPS.items():
-        (_, now), (_, then) = step(points, boxes), step(points, later)
-        went = (then[..., :2] - now[..., :2]) / 0.1
-        assert torch.allclose(went, now[..., 7:], atol=1e-3), name
+    later = boxes.clone()  # velocities point where the boxes go
+    later[..., :2] += 0.1 * boxes[..., 7:] if columns == 9 else 0
+    went = (STEPS[step](points, later)[1][..., :2] - found[..., :2]) / 0.1
+    assert columns == 7 or torch.allclose(went, found[..., 7:], atol=1e-3)
 
 
 def test_what_is_drawn_depends_on_seed_step_and_scan_alone(device):
@@ -75,11 +64,9 @@ def test_what_is_drawn_depends_on_seed_step_and_scan_alone(device):
     ids, step = torch.tensor([5, 9, 2, 7], device=device), torch.tensor(3, device=device)
     change = WholeScan(flip_x=0.5, shift=0.1)
     whole = change(points, boxes, ids, step, 1)
-    order = torch.tensor([2, 0, 3, 1], device=device)
-    mixed = change(points[order], boxes[order], ids[order], step, 1)
-    assert_same_bits(mixed, [t[order] for t in whole])
-    alone = change(points[1:2], boxes[1:2], ids[1:2], step[None], 1)
-    assert_same_bits(alone, [t[1:2] for t in whole])
+    for rows in ([2, 0, 3, 1], [1]):
+        few = change(points[rows], boxes[rows], ids[rows], step[None], 1)
+        assert_same_bits(few, [t[rows] for t in whole])
     host = change(points.cpu(), boxes.cpu(), ids.cpu(), step.cpu(), 1)
     assert_same_bits([t.cpu() for t in whole], host)
     for other in (change(points, boxes, ids, step + 1, 1), change(points, boxes, ids, step, 2)):

@@ -176,7 +176,7 @@ def test_detect_writes_boxes_and_a_picture(torchvox_cli, detector_file, scan, tm
 
 def test_commands_take_the_name_of_a_model_with_weights(torchvox_cli, scan, tmp_path):
     pytest.importorskip("lightning", reason="the extra train is not installed")
-    from torchvox.data.shapes import CLASSES, Shapes
+    from torchvox.data.worlds.shapes import CLASSES, Shapes
 
     kitti = ("--layout", "kitti", "--device", "cpu")
     found = torchvox_cli("detect", scan, *kitti, "-m", "center_world_small", "-o", "a.json")

@@ -26,21 +26,18 @@ def test_the_generator_is_splitmix64():
     ]
 
 
-def test_a_number_depends_on_its_key_and_not_on_its_neighbors(device):
-    alone = draws([5], device=device).bits("noise", 3)
-    among = draws([9, 5, 0], device=device).bits("noise", 7)
-    assert torch.equal(among[1, :3], alone[0])
-    for other in (
-        draws([5], seed=1, device=device).bits("noise", 3),
-        draws([5], split="val", device=device).bits("noise", 3),
-        draws([5], device=device).bits("pose", 3),
-    ):
-        assert not (other == alone).any()
-
-
-def test_normal_numbers_do_not_depend_on_how_many_are_drawn():
-    few, many = draws([3]).normal("noise", 5), draws([3]).normal("noise", 8)
-    assert torch.equal(many[:, :5], few)
+def test_a_number_depends_on_its_key_alone(device):
+    alone = draws([5], device=device)
+    among = draws([9, 5, 0], device=device)
+    for kind in ("bits", "uniform", "normal"):
+        one, many = getattr(alone, kind)("noise", 5), getattr(among, kind)("noise", 10_001)
+        assert torch.equal(many[1, :5], one[0])
+        assert torch.equal(many.cpu(), getattr(draws([9, 5, 0]), kind)("noise", 10_001))
+        others = draws([5], seed=1, device=device), draws([5], split="val", device=device)
+        for other in (*(getattr(o, kind)("noise", 5) for o in others), alone.bits("pose", 5)):
+            assert not (other == one).any()
+    for purpose, first in zip("abc", among.uniforms(*"abc"), strict=True):
+        assert first.equal(among.uniform(purpose, 1)[:, 0])
 
 
 def test_uniform_numbers_are_even_and_independent():
@@ -67,38 +64,29 @@ def test_sine_cosine_and_logarithm_are_accurate():
     sine, cosine = sin_cos(turns)
     torch.testing.assert_close(sine, torch.sin(turns * 2 * np.pi), rtol=0, atol=4e-15)
     torch.testing.assert_close(cosine, torch.cos(turns * 2 * np.pi), rtol=0, atol=4e-15)
+    single = turns.float()
+    for got, exact in zip(sin_cos(single), sin_cos(single.double()), strict=True):
+        assert got.dtype == torch.float32 and (got - exact).abs().max() < 2e-7
     x = torch.cat([10.0 ** torch.linspace(-300, 300, 5001, dtype=torch.float64), turns[6000:]])
     torch.testing.assert_close(log(x), torch.log(x), rtol=4e-15, atol=1e-16)
 
 
-def test_the_square_root_is_accurate_and_made_of_exactly_rounded_steps():
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_square_root_is_accurate_and_made_of_exactly_rounded_steps(dtype):
     """torch's own root of float64 comes from a vector library on the CPU and is not the GPU's."""
-    x = draws([0]).uniform("a", 20_001)[0] * 10.0 ** torch.linspace(-200, 200, 20_001).double()
-    root = x.numpy()
-    root = ((root.view(np.int64) >> 1) + (1023 << 51)).view(np.float64)
-    for _ in range(5):
-        root = (root + x.numpy() / root) * 0.5
-    assert torch.equal(sqrt(x), torch.from_numpy(root))
-    ulps = sqrt(x).view(torch.int64) - torch.from_numpy(np.sqrt(x.numpy())).view(torch.int64)
+    single = dtype == torch.float32
+    limits = (-30, 38) if single else (-200, 200)
+    x = draws([0]).uniform("a", 20_001)[0] * 10.0 ** torch.linspace(*limits, 20_001).double()
+    x, whole = x.to(dtype), torch.int32 if single else torch.int64
+    ulps = sqrt(x).view(whole) - x.double().sqrt().to(dtype).view(whole)
     assert ulps.abs().max() <= 1
-    assert sqrt(torch.tensor([0.0, 4.0, 1.0], dtype=torch.float64)).tolist() == [0.0, 2.0, 1.0]
-
-
-def test_float32_will_do_for_roots_and_turns():
-    x = draws([0]).uniform("a", 20_001)[0] * 10.0 ** torch.linspace(-30, 38, 20_001).double()
-    x = x.float()
-    ulps = sqrt(x).view(torch.int32) - x.double().sqrt().float().view(torch.int32)
-    assert ulps.abs().max() <= 1 and sqrt(torch.zeros(1)).tolist() == [0.0]
-    turns = torch.linspace(-3, 3, 10_001)
-    for found, exact in zip(sin_cos(turns), sin_cos(turns.double()), strict=True):
-        assert found.dtype == torch.float32 and (found - exact).abs().max() < 2e-7
-
-
-def test_normal_numbers_are_made_of_exactly_rounded_steps():
-    u = draws([3]).uniform("a", 10_002).view(-1, 2)
-    radius = sqrt(log(1.0 - u[:, 0]) * -2.0)
-    one_by_one = torch.stack([sqrt(log(1.0 - v[None]) * -2.0)[0] for v in u[:500, 0]])
-    assert torch.equal(radius[:500], one_by_one)
+    assert sqrt(torch.tensor([0.0, 4.0, 1.0], dtype=dtype)).tolist() == [0.0, 2.0, 1.0]
+    bits, steps = (127 << 22, 4) if single else (1023 << 51, 5)
+    root = (x.view(whole).numpy() >> 1) + x.view(whole).numpy().dtype.type(bits)
+    root, values = root.view(x.numpy().dtype), x.numpy()
+    for _ in range(steps):
+        root = (root + values / root) * np.float32(0.5)
+    assert torch.equal(sqrt(x), torch.from_numpy(root))
 
 
 def test_mean_is_the_mean():
@@ -111,18 +99,3 @@ def test_permutation_is_one_and_follows_its_key():
     assert torch.equal(order.sort().values, torch.arange(1000))
     assert torch.equal(order, permutation(1000, 7, "train", 3))
     assert not torch.equal(order, permutation(1000, 7, "train", 4))
-
-
-def test_first_numbers_of_several_purposes_are_those_one_by_one():
-    draws = Draws(3, "train", torch.tensor([4, 0, 2**40]))
-    for purpose, got in zip("abc", draws.uniforms(*"abc"), strict=True):
-        assert got.equal(draws.uniform(purpose, 1)[:, 0])
-
-
-@pytest.mark.gpu
-def test_the_gpu_draws_the_same_bits():
-    for name in ("bits", "uniform", "normal"):
-        here, there = (
-            getattr(draws(range(9), device=d), name)("a", 10_001) for d in ("cpu", "cuda")
-        )
-        assert torch.equal(here, there.cpu())

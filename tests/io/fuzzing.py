@@ -269,7 +269,7 @@ def read(kind, path):
 
         load_config(str(path)).text()
     elif kind == "table":
-        from torchvox.data.stored import read_table
+        from torchvox.data.readers.stored import read_table
 
         read_table(path, 6, ",")
     elif kind in ("map", "bt", "ot", "graph", "poses"):
@@ -279,7 +279,7 @@ def read(kind, path):
         name = {"bt": "octomap", "ot": "octomap"}.get(kind, kind)
         getattr(io, f"read_{name}")(path, **options)
     elif kind.startswith("h5"):
-        from torchvox.data.modelnet import ModelNet40
+        from torchvox.data.readers.modelnet import ModelNet40
 
         ModelNet40(path.parent, points=8, normals=True)[0]
     else:

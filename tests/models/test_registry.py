@@ -102,7 +102,7 @@ def test_weights_by_any_name_are_the_same_at_every_load(name, how, monkeypatch, 
 
 
 def test_the_classifier_knows_held_out_shapes():
-    from torchvox.data.shapes import Shapes
+    from torchvox.data.worlds.shapes import Shapes
 
     batch = Shapes(split="val", points=512, seed=2, size=96).batch(range(96))
     with torch.no_grad():

@@ -7,7 +7,7 @@ import torch
 
 from torchvox._errors import WrongUseError
 from torchvox.data import generate_world
-from torchvox.data.lidar import CLASSES
+from torchvox.data.worlds.street import CLASSES
 from torchvox.tracking import Tracker
 
 

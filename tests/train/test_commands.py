@@ -12,7 +12,8 @@ from tiny import content
 pytest.importorskip("typer", reason="the extra cli is not installed")
 
 from torchvox.cli import main
-from torchvox.data import generate_rooms, generate_shapes, shapes
+from torchvox.data import generate_rooms, generate_shapes
+from torchvox.data.worlds import shapes
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from tiny import equal_weights
 
 from torchvox._errors import WrongUseError
 from torchvox.cli.evaluate import _report_detections
-from torchvox.data.kitti import export_kitti
-from torchvox.data.lidar import World
+from torchvox.data.readers.kitti import export_kitti
+from torchvox.data.worlds.street import World
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError, load
 from torchvox.models.fuse import fuse_batch_norms

@@ -10,8 +10,8 @@ import yaml
 from test_detecting import content
 
 from torchvox.cli import main
-from torchvox.data.folder import Scan
-from torchvox.data.lidar import World
+from torchvox.data.readers.folder import Scan
+from torchvox.data.worlds.street import World
 from torchvox.models import checkpoints
 from torchvox.models.export import export_model
 from torchvox.train import builders, fit

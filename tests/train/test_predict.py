@@ -8,7 +8,7 @@ from tiny import content
 from torch import nn
 
 from torchvox.data import generate_rooms
-from torchvox.data.furniture import CLASSES
+from torchvox.data.worlds.furniture import CLASSES
 from torchvox.io import PointCloud
 from torchvox.train import runs
 from torchvox.train.builders import Labels

@@ -20,8 +20,8 @@ from torchvox.ops.boxes import place_boxes, points_in_boxes
 
 @dataclass(frozen=True)
 class Nudge:
-    """Moves every box, the first to the last, by the first of so many tries that overlaps no other
-    box as they stand by then; without one it stays.
+    """Moves every box, from first to last, by the first of `tries` random moves with which it
+    overlaps no other box at its current place; if all overlap, it stays.
 
     shift: standard deviation in meters, on each axis. turn: largest angle in radians, either way.
     """
@@ -40,9 +40,9 @@ class Nudge:
     ) -> Scans:
         """Changed copies of points [B, N, C] and boxes [B, G, 7 or 9], both float32.
 
-        The points in a box move with it, those in two with the first, and its velocity turns along.
+        Points in a box move with it, points in two boxes with the first; velocities turn too.
         num_boxes: [B] int32. ids: [B] int64, of the scans; step: [] or [1] int64: draws depend on
-        these and the seed alone. CPU and CUDA give the same bits; nothing waits for the device.
+        these and the seed alone. CPU and CUDA give the same bits, without a host synchronization.
         """
         shape, count = (*boxes.shape[:2], self.tries), boxes.size(1) * self.tries
         draws = Draws(seed, "nudge", mix(mix(ids.long()) + step.long()))

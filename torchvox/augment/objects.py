@@ -35,8 +35,8 @@ def collect_objects(
     min_points: int = 5,
     per_class: int | None = None,
 ) -> ObjectDatabase:
-    """Every box with a weight above 0 and with `min_points` points or more, the first `per_class`
-    of each class (None: all), however scans are cut into batches.
+    """The objects of all boxes with a weight above 0 and `min_points` points or more, the first
+    `per_class` of each class (None: all), however scans are cut into batches.
 
     batches: of a labelled data set such as `World` or `ScanFolder`, on one device: points, boxes,
     labels, num_points, num_boxes and weight. Waits for the device. Raises ValueError.
@@ -56,14 +56,14 @@ def collect_objects(
 def _objects(batch: Mapping[str, Tensor], min_points: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Points [P, C] from the centers of their boxes, box by box; counts [M], boxes and labels.
 
-    A point in two boxes is the first's; one that would leave its box by rounding, when it is put
-    back, is nobody's."""
+    A point in two boxes belongs to the first. A point that rounding would move out of its box, when
+    it is put back, belongs to none."""
     points, boxes = batch["points"].clone(), batch["boxes"]
-    some = {"lengths": batch["num_points"], "box_lengths": batch["num_boxes"]}
-    owner = points_in_boxes(points, boxes, **some).long()
+    lengths = {"lengths": batch["num_points"], "box_lengths": batch["num_boxes"]}
+    owner = points_in_boxes(points, boxes, **lengths).long()
     center = rows_of(boxes[..., :3], owner)
     points[..., :3] -= center
-    owned = (owner >= 0) & (points_in_boxes(points[..., :3] + center, boxes, **some) == owner)
+    owned = (owner >= 0) & (points_in_boxes(points[..., :3] + center, boxes, **lengths) == owner)
     first = torch.arange(len(boxes), device=boxes.device)[:, None] * boxes.size(1)
     box, order = (owner + first)[owned].sort(stable=True)
     counts = torch.bincount(box, minlength=batch["labels"].numel())

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of whole scans: points and boxes are mirrored, turned, scaled and shifted together.
+"""Mirror, turn, scale and shift whole scans, points and boxes together.
 
 points: [B, N, C] float32, x, y, z first; rows of NaN stay so. boxes: [B, G, 7] float32 (x, y, z of
-the center, l, w, h, yaw) or [B, G, 9] with velocities vx, vy. Functions return both anew; yaws may
-leave [-pi, pi). CPU and CUDA give the same bits, and nothing waits for the device.
+the center, l, w, h, yaw) or [B, G, 9] with velocities vx, vy. Functions return new tensors;
+yaws may leave [-pi, pi). CPU and CUDA give the same bits, without a host synchronization.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Scans = tuple[Tensor, Tensor]
 
 
 def flip_y(points: Tensor, boxes: Tensor, on: Tensor) -> Scans:
-    """Mirrors the scans that are on [B] bool: y, yaw and vy change sign."""
+    """Scans mirrored where `on` [B] bool: y, yaw and vy change sign."""
     sign = _sign(on)
     moved = _columns(boxes, {1: sign, 6: sign, 8: sign})
     return _columns(points, {1: sign}), moved
 
 
 def flip_x(points: Tensor, boxes: Tensor, on: Tensor) -> Scans:
-    """Mirrors the scans that are on [B] bool: x and vx change sign, yaw becomes pi - yaw."""
+    """Scans mirrored where `on` [B] bool: x and vx change sign, yaw becomes pi - yaw."""
     sign = _sign(on)
     moved = _columns(boxes, {0: sign, 6: sign, 7: sign})
     half = torch.where(on, math.pi, 0.0).to(boxes.dtype)
@@ -38,7 +38,7 @@ def flip_x(points: Tensor, boxes: Tensor, on: Tensor) -> Scans:
 
 
 def turn(points: Tensor, boxes: Tensor, angle: Tensor) -> Scans:
-    """Turns scans about z by angles [B] in radians, counterclockwise from above."""
+    """Scans turned about z by angles [B] in radians, counterclockwise from above."""
     sine, cosine = sin_cos(angle.double() * (0.5 / math.pi))
     matrix = cosine.to(points.dtype)[:, None], sine.to(points.dtype)[:, None]
     boxes = turned(turned(boxes, matrix, 0), matrix, 7)
@@ -47,14 +47,14 @@ def turn(points: Tensor, boxes: Tensor, angle: Tensor) -> Scans:
 
 
 def scale(points: Tensor, boxes: Tensor, factor: Tensor) -> Scans:
-    """Scales scans by factors [B]: positions, sizes and velocities."""
+    """Scans scaled by factors [B]: positions, sizes and velocities."""
     by = factor.to(points.dtype)
     moved = _columns(boxes, dict.fromkeys((0, 1, 2, 3, 4, 5, 7, 8), by))
     return _columns(points, dict.fromkeys(range(3), by)), moved
 
 
 def shift(points: Tensor, boxes: Tensor, offset: Tensor) -> Scans:
-    """Shifts scans by offsets [B, 3] in meters."""
+    """Scans shifted by offsets [B, 3] in meters."""
     by = offset.to(points.dtype)[:, None]
     points, boxes = points.clone(), boxes.clone()
     points[..., :3] = points[..., :3] + by
@@ -87,7 +87,7 @@ class WholeScan:
     def __call__(
         self, points: Tensor, boxes: Tensor, ids: Tensor, step: Tensor, seed: int
     ) -> Scans:
-        """Changed copies. What is drawn is a function of (seed, step, ids) alone, whatever else is
+        """Changed copies, a function of (seed, step, ids) alone, whatever else is
         in the batch. ids: [B] int64, of the scans. step: [] or [1] int64, on the same device."""
         draws = Draws(seed, "augment", mix(mix(ids.long()) + step.long()))
         by_x, by_y, way, size = draws.uniforms("flip x", "flip y", "turn", "scale")
@@ -110,7 +110,7 @@ def _sign(on: Tensor) -> Tensor:
 
 
 def _columns(rows: Tensor, factors: dict[int, Tensor]) -> Tensor:
-    """Copies of rows [B, N, C] with some of the columns that there are times factors [B]."""
+    """Copies of rows [B, N, C] with columns, those that exist, multiplied by factors [B]."""
     rows = rows.clone()
     for column, factor in factors.items():
         if column < rows.size(-1):
@@ -119,7 +119,7 @@ def _columns(rows: Tensor, factors: dict[int, Tensor]) -> Tensor:
 
 
 def turned(rows: Tensor, matrix: Scans, first: int) -> Tensor:
-    """Copies of rows with two columns from `first` on, if there are, turned as (x, y)."""
+    """Copies of rows with columns `first` and `first` + 1, if they exist, turned as (x, y)."""
     rows = rows.clone()
     if first + 1 < rows.size(-1):
         (c, s), x, y = matrix, rows[..., first], rows[..., first + 1]

@@ -14,8 +14,8 @@ import typer
 from torchvox._errors import TorchvoxError
 from torchvox.cli import options
 from torchvox.cli.work import console, note
-from torchvox.data import kitti
-from torchvox.data.folder import PLACE, ScanFolder
+from torchvox.data.readers import kitti
+from torchvox.data.readers.folder import PLACE, ScanFolder
 from torchvox.ops import points_in_boxes
 
 data = typer.Typer(name="data", help="Data sets for training.", no_args_is_help=True)

@@ -20,8 +20,7 @@ from torchvox._errors import TorchvoxError
 from torchvox._extras import require
 from torchvox.cli import options, work
 from torchvox.cli.voxelize import cloud_title
-from torchvox.data.drive import generate_drive
-from torchvox.data.scene import generate_scan
+from torchvox.data import generate_drive, generate_scan
 from torchvox.io import Grid, PointCloud
 
 PICTURES = ["overview", "bev_height", "bev_intensity", "voxel_density", "samples"]

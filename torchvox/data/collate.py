@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pack clouds of different sizes into the form that the voxel ops take."""
+"""Pack clouds of different sizes into a batch for the voxel ops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchvox.io.cloud import PointCloud
 def collate_points(
     clouds: Sequence[Tensor | np.ndarray | PointCloud],
 ) -> tuple[Tensor, Tensor]:
-    """Concatenate clouds and remember where each begins; a `collate_fn` for torch's DataLoader.
+    """Concatenated clouds and the offsets where each begins; a `collate_fn` for torch's DataLoader.
 
     clouds: B tensors or arrays [N_i, C] of one dtype, device and C, or clouds of `read_cloud`, each
         about its own origin; any N_i may be 0.

@@ -32,9 +32,9 @@ class Draws:
     """Random numbers of some samples of a data set.
 
     seed, split: of the data set; split is a name such as "train".
-    samples: [B] int64, the samples' numbers; its device is where numbers are made.
+    samples: [B] int64, the samples' numbers; random numbers are made on its device.
     Draws with another purpose (a word) are independent of each other. Number i of a sample does not
-    depend on how many are drawn, nor on which other samples are drawn along.
+    depend on how many are drawn, nor on the other samples.
     """
 
     def __init__(self, seed: int, split: str, samples: Tensor) -> None:
@@ -78,7 +78,7 @@ class Draws:
 
 
 def permutation(count: int, *key: object) -> Tensor:
-    """A random order [count] int64 that depends on the key alone, on the CPU."""
+    """A random order [count] int64, on the CPU, that depends on the key alone."""
     draws = Draws(0, "/".join(map(str, key)), torch.zeros(1, dtype=torch.int64))
     return draws.bits("permutation", count)[0].argsort(stable=True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the generated data sets have in common: samples that are made on demand."""
+"""Base class of data sets whose samples are made on demand."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 Device: TypeAlias = torch.device | str
+Batch: TypeAlias = dict[str, Tensor]
 
 
 class Generated(Dataset):
-    """A data set of `size` samples that a subclass generates in batches.
+    """A data set of `size` samples that a subclass generates or reads in batches.
 
-    Nothing is stored: a sample is the same in any worker, batch and order. Batches that a
-    DataLoader fetches are generated at once (__getitems__).
+    A sample is the same in any worker, batch and order. A batch for a DataLoader is generated in
+    one call (__getitems__).
     """
 
     # The samples of an epoch of training by (seed, epoch); None: all of them, in a random order.
@@ -26,14 +27,14 @@ class Generated(Dataset):
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
+    def generate(self, indices: Sequence[int], device: Device) -> Batch:
         """The samples with these numbers, every tensor [B, ..]."""
         raise NotImplementedError
 
     def __len__(self) -> int:
         return self.size
 
-    def batch(self, indices: Sequence[int], device: Device = "cpu") -> dict[str, Tensor]:
+    def batch(self, indices: Sequence[int], device: Device = "cpu") -> Batch:
         """The samples as one batch on a device. Raises IndexError."""
         wrong = [i for i in indices if not 0 <= i < self.size]
         if wrong:
@@ -48,10 +49,18 @@ class Generated(Dataset):
         return [{name: value[i] for name, value in batch.items()} for i in range(len(indices))]
 
 
-def split_size(kind: str, split: str, size: int | None, sizes: dict[str, int]) -> int:
-    """size, or that of a known split."""
-    if size is None and split not in sizes:
-        raise ValueError(
-            f"{kind}: split must be one of {', '.join(sizes)} unless size is given, got {split!r}"
-        )
-    return sizes[split] if size is None else size
+class Split(Generated):
+    """A split of samples that a function makes: make(indices, device=) gives the batch. sizes: of
+    the usual splits."""
+
+    def __init__(
+        self, make: Callable[..., Batch], split: str, size: int | None, sizes: dict[str, int]
+    ) -> None:
+        if size is None and split not in sizes:
+            rule = f"one of {', '.join(sizes)} unless size is given"
+            raise ValueError(f"{type(self).__name__}: split must be {rule}, got {split!r}")
+        super().__init__(sizes[split] if size is None else size)
+        self.make = make
+
+    def generate(self, indices: Sequence[int], device: Device) -> Batch:
+        return self.make(indices, device=device)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic on float tensors that gives the same bits on every device: float64, and float32 where
-said.
+"""Arithmetic on float tensors with the same bits on every device: float64, some also float32.
 
 torch's own sin, cos, log and sqrt differ between CPU and CUDA (on the CPU a vector library takes
 roots of float64, which it does not always round correctly), its float sums depend on the device's
-order of adding, and dividing a CUDA tensor by a Python number multiplies by the inverse. What is
-left is used here: + - * of tensors and numbers, / of tensors, comparisons, integer operations and
+order of adding, and dividing a CUDA tensor by a Python number multiplies by the inverse. This
+module uses only + - * of tensors and numbers, / of tensors, comparisons, integer operations and
 stable sorting. Every op rounds once, because torch runs them as separate kernels.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KITTI's measure of detections, rule for rule that of its usual Python evaluators."""
+"""KITTI's measure of detections, by the rules of its usual Python evaluators."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Pairs(NamedTuple):
     """Pairs of a ground truth and a detection of a frame that overlap, sorted by both."""
 
     truth: np.ndarray  # [P] rows
-    found: np.ndarray
+    detection: np.ndarray
     overlap: np.ndarray
 
 
 def evaluate(truth: Frames, found: Frames, classes: Sequence[str]) -> dict[str, float]:
     """Average precision of 3D detections as KITTI defines it, for a whole set of frames.
 
-    truth, found: one mapping of arrays a frame, the same frames in the same order, n boxes each:
+    truth, found: one mapping of arrays per frame, the same frames in the same order, n boxes each:
         name [n]: class names as in KITTI's files, case does not matter; "DontCare" in truth.
         box [n, 4]: left, top, right, bottom in the image, in pixels.
         location [n, 3]: center of the bottom in the camera frame (x right, y down, z ahead), in m.
@@ -64,14 +64,14 @@ def evaluate(truth: Frames, found: Frames, classes: Sequence[str]) -> dict[str, 
     classes: of Car, Pedestrian, Cyclist, Van, Person_sitting, Truck.
 
     Returns {"3d/strict/Car/moderate/R40": percent, ..}: 2d, bev, 3d, aos; strict, loose; each
-    class; easy, moderate, hard; R11, R40. aos is left out where the first detection's alpha is -10.
+    class; easy, moderate, hard; R11, R40. aos is missing where the first detection's alpha is -10.
     With fewer than 41 valid boxes a perfect detector stays below 100, as in KITTI's own program.
     Raises ValueError (lengths, columns, shapes, values that are not finite, unknown classes).
     """
     expect(len(truth) == len(found), f"found must have {len(truth)} frames", len(found))
     for name in classes:
-        known = ", ".join(LEAST_OVERLAP)
-        expect(name.lower() in LEAST_OVERLAP, f"classes must be of {known}", name)
+        rule = f"classes must be of {', '.join(LEAST_OVERLAP)}"
+        expect(name.lower() in LEAST_OVERLAP, rule, name)
     gts = stack("truth", truth, {**WIDTHS, "truncated": 0, "occluded": 0}, words=["name"])
     dets = stack("found", found, {**WIDTHS, "score": 0}, words=["name"])
     for boxes in (gts, dets):
@@ -107,7 +107,7 @@ def evaluate(truth: Frames, found: Frames, classes: Sequence[str]) -> dict[str, 
 
 def _least(name: str, metric: str) -> tuple[float, float]:
     """The overlaps, strict and loose, that a match exceeds. In the image both are the strict one,
-    but for trucks."""
+    except for trucks."""
     strict, loose = LEAST_OVERLAP[name]
     return (strict, strict) if metric == "2d" and name != "truck" else (strict, loose)
 
@@ -138,7 +138,7 @@ def _curves(
     """Precision and orientation similarity [41] at 41 recalls, both made monotone."""
     keep = candidates.overlap > least
     keep &= truth_state[candidates.truth] != ABSENT
-    keep &= found_state[candidates.found] != ABSENT
+    keep &= found_state[candidates.detection] != ABSENT
     t, f, overlap = (each[keep] for each in candidates)
     frame, score = gts["frame"][t], dets["score"]
     hit = (truth_state[t] == VALID) & (found_state[f] == VALID)
@@ -190,10 +190,10 @@ def _thresholds(scores: np.ndarray, num_valid: int) -> np.ndarray:
 
 def _candidates(gts: Columns, dets: Columns) -> dict[str, Pairs]:
     t, f, rotated = overlaps(_from_above(gts), gts["frame"], _from_above(dets), dets["frame"])
-    found = {metric: Pairs(t, f, overlap) for metric, overlap in rotated.items()}
+    pairs_of = {metric: Pairs(t, f, overlap) for metric, overlap in rotated.items()}
     t, f, shared = _image_overlap(gts["box"], gts["frame"], dets)
     union = _area(gts["box"])[t] + _area(dets["box"])[f] - shared
-    return {"2d": Pairs(t, f, shared / union), **found}
+    return {"2d": Pairs(t, f, shared / union), **pairs_of}
 
 
 def _share_in_dont_care(gts: Columns, dets: Columns) -> np.ndarray:
@@ -209,13 +209,13 @@ def _image_overlap(
     boxes: np.ndarray, frame: np.ndarray, dets: Columns
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(rows of boxes, rows of detections, shared area in pixels) of the pairs that overlap."""
-    found = []
+    parts = []
     for i, j in pairs(frame, dets["frame"]):
         a, b = boxes[i], dets["box"][j]
         side = np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2])
         meet = (side > 0).all(1)
-        found.append((i[meet], j[meet], side[meet].prod(1)))
-    i, j, shared = (np.concatenate(each) for each in zip(*found, strict=True))
+        parts.append((i[meet], j[meet], side[meet].prod(1)))
+    i, j, shared = (np.concatenate(each) for each in zip(*parts, strict=True))
     return i, j, shared
 
 
@@ -224,7 +224,7 @@ def _area(box: np.ndarray) -> np.ndarray:
 
 
 def _from_above(boxes: Columns) -> np.ndarray:
-    """[N, 7] as `rotated_iou` takes them: camera x, z and the height above y = 0. Seen so, ry turns
+    """[N, 7] for `rotated_iou`: camera x, z and the height above y = 0. In this view ry turns
     clockwise."""
     x, y, z = boxes["location"].T
     height, width, length = boxes["size"].T

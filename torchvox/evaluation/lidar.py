@@ -38,8 +38,8 @@ TURN = 2 * math.pi
 class Details(NamedTuple):
     """scores: what `evaluate` gives. curves: of every average precision in it ("3d/strict/Car",
     "3d/strict/Car/0-20", ..) the best precision at recalls 1/40, 2/40, .., 1 or beyond, [40].
-    found, truth: for "3d/strict" and the like an array of each scene: 1 for a hit, 0 for a false
-    alarm or a miss, -1 for boxes that are neither: ignored, of no class, found below `score`."""
+    found, truth: by "3d/strict" and the like one array per scene: 1 for a hit, 0 for a false alarm
+    or a miss, -1 for boxes that are neither: ignored, of no class, found below `score`."""
 
     scores: dict[str, float]
     curves: dict[str, np.ndarray]
@@ -57,8 +57,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Average precision of boxes in the sensor's frame, over recalls 1/40, 2/40, .., 1.
 
-    truth: one mapping of arrays a scene: boxes [n, 7] as `torchvox.rotated_iou` takes them, labels
-        [n], points [n]: how many lie in the box. Boxes with fewer than min_points, or of a label
+    truth: one mapping of arrays per scene: boxes [n, 7] as of `torchvox.rotated_iou`, labels [n],
+        points [n]: how many lie in the box. Boxes with fewer than min_points, or of a label
         that no class has, are neither found nor missed: points 0 makes a box ignored.
     found: the same scenes in the same order: boxes [n, 7], labels [n], scores [n].
         Both may have velocity [n, 2] in m/s, NaN in truth where it is unknown.
@@ -72,7 +72,7 @@ def evaluate(
     /recall; over the matched boxes /heading, the mean difference of yaws in radians, /yaw, that up
     to half a turn, and /flipped, the share whose heading is off by more than a quarter of a turn;
     over those that move by more than 0.5 m/s /velocity, the mean error in m/s, with velocities.
-    NaN where there is nothing to tell of: no valid box, no detection, no match.
+    NaN where a number is undefined: no valid box, no detection, no match.
     Raises ValueError (lengths, columns, shapes, values that are not finite, unknown classes).
     """
     return details(truth, found, classes, min_points, score).scores
@@ -81,13 +81,12 @@ def evaluate(
 def details(
     truth: Frames, found: Frames, classes: Any, min_points: int = 5, score: float = 0.3
 ) -> Details:
-    """What stands behind the numbers of `evaluate`, from the same arguments."""
+    """The numbers of `evaluate` with curves and hits, from the same arguments."""
     expect(len(truth) == len(found), f"found must have {len(truth)} scenes", len(found))
     least = dict(classes) if isinstance(classes, Mapping) else {}
-    known = ", ".join(LEAST_OVERLAP)
+    rule = f"classes must be of {', '.join(LEAST_OVERLAP)}, or a mapping"
     for name in classes:
-        good = name in least or name.lower() in LEAST_OVERLAP
-        expect(good, f"classes must be of {known}, or a mapping", name)
+        expect(name in least or name.lower() in LEAST_OVERLAP, rule, name)
         pair = least.setdefault(name, LEAST_OVERLAP.get(name.lower(), (0, 0)))
         expect(np.shape(pair) == (2,), f"classes[{name!r}] must be (strict, loose)", pair)
     widths = {"boxes": 7, "labels": 0}
@@ -119,7 +118,7 @@ def details(
 def _evaluate_class(
     result: Details, name: str, gts: Columns, dets: Columns, least: np.ndarray, *limits: float
 ) -> None:
-    """Adds what there is to tell of a class."""
+    """Add the numbers of one class."""
     min_points, score = limits
     order = np.argsort(-dets["scores"], kind="stable")  # falling, earlier first at ties
     turn = np.argsort(order)
@@ -144,9 +143,11 @@ def _evaluate_class(
                 scores[f"{key}/precision"] = _ratio(true[sure].sum(), counted[sure].sum())
                 scores[f"{key}/recall"] = _ratio(true[sure].sum(), valid.sum())
                 hit &= dets["scores"][i] >= score
-                told, held = (one[f"{metric}/{level}"] for one in (result.found, result.truth))
-                told[dets["row"][sure]] = np.where(counted, true, -1)[sure]
-                held[gts["row"][valid]], held[gts["row"][j[hit]]] = 0, 1
+                result.found[f"{metric}/{level}"][dets["row"][sure]] = np.where(counted, true, -1)[
+                    sure
+                ]
+                marks = result.truth[f"{metric}/{level}"]
+                marks[gts["row"][valid]], marks[gts["row"][j[hit]]] = 0, 1
                 turned = np.abs(dets["boxes"][i[hit], 6] - gts["boxes"][j[hit], 6])
                 heading, yaw = (np.abs(turned - p * np.round(turned / p)) for p in (TURN, TURN / 2))
                 scores[f"{key}/heading"] = _ratio(heading.sum(), len(heading))

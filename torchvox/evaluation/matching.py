@@ -38,9 +38,9 @@ def stack(
     words: Sequence[str] = (),
     may_be_nan: Sequence[str] = (),
 ) -> Columns:
-    """The rows of all frames one behind the other.
+    """The rows of all frames, concatenated.
 
-    what: the argument's name, for errors. frames: one mapping a frame. widths: columns of numbers
+    what: the argument's name, for errors. frames: one mapping per frame. widths: columns of numbers
     and how wide they are, 0 for [n]. words: columns of text [n]. may_be_nan: columns of numbers
     that need not be finite.
 
@@ -106,14 +106,14 @@ def overlaps(
     rows.
     """
     a, b = torch.from_numpy(first), torch.from_numpy(second)
-    found = []
+    parts = []
     for i, j in pairs(first_frame, second_frame):
         bev = rotated_iou(a[i], b[j], paired=True).numpy()
         meet = bev > 0
         i, j = i[meet], j[meet]
         volume = rotated_iou(a[i], b[j], mode="3d", paired=True).numpy()
-        found.append((i, j, bev[meet], volume))
-    i, j, bev, volume = (np.concatenate(each) for each in zip(*found, strict=True))
+        parts.append((i, j, bev[meet], volume))
+    i, j, bev, volume = (np.concatenate(each) for each in zip(*parts, strict=True))
     return i, j, {"bev": bev, "3d": volume}
 
 

@@ -42,16 +42,16 @@ def evaluate(
 ) -> dict[str, float]:
     """Mean average precision, errors of true positives and the nuScenes detection score.
 
-    truth, found: one mapping of arrays a sample, the same samples in the same order, n boxes each,
-        all in one frame (nuScenes': the world):
+    truth, found: one mapping of arrays per sample, the same samples in the same order, n boxes
+        each, all in one frame (nuScenes': the world):
         name [n]: of the ten classes. xyz [n, 3]: center, lwh [n, 3]: length, width, height, meters.
         yaw [n]: radians. velocity [n, 2]: m/s, NaN if unknown. attribute [n]: "" if none.
-        truth only: points [n]: how many of lidar and radar lie in the box; boxes of none are left
-        out. found only: score [n], not negative; at most 500 detections a sample.
+        truth only: points [n]: how many of lidar and radar lie in the box; boxes without any
+        are dropped. found only: score [n], not negative; at most 500 detections per sample.
     ego: [S, 2] or more columns, where the ego vehicle is at each sample, in meters. Boxes count
         that are nearer than 50, 40 or 30 m, by class.
-    racks: one mapping a sample of the bicycle racks, xyz, lwh, yaw as above: bicycles and
-        motorcycles whose center lies in one are left out. None: there are none.
+    racks: one mapping per sample of the bicycle racks, xyz, lwh, yaw as above: bicycles and
+        motorcycles whose center lies in one are dropped. None: no racks.
 
     Returns {"mAP", "NDS", "car/0.5", "car/1.0", "car/2.0", "car/4.0": average precision in 0..1,
     "car/trans", "car/scale", "car/orient", "car/vel", "car/attr": errors in m, 1 - IoU, radians,
@@ -63,7 +63,7 @@ def evaluate(
     gts = _boxes("truth", truth, "points")
     dets = _boxes("found", found, "score")
     most = int(np.bincount(dets["frame"], minlength=1).max())
-    expect(most <= MOST, f"found must have at most {MOST} boxes a sample", most)
+    expect(most <= MOST, f"found must have at most {MOST} boxes per sample", most)
     lowest = float(dets["score"].min(initial=0))
     expect(lowest >= 0, "found: score must not be negative", lowest)
     at = np.asarray(ego, np.float64)
@@ -92,7 +92,7 @@ def evaluate(
 
 
 def _boxes(what: str, frames: Frames, number: str) -> Columns:
-    """The columns of truth or found, checked. number: the one that only this has."""
+    """The checked columns of truth or found. number: the column that only this one has."""
     widths = {**WIDTHS, "velocity": 2, number: 0}
     boxes = stack(what, frames, widths, words=("name", "attribute"), may_be_nan=("velocity",))
     unknown = sorted({*boxes["name"].tolist()} - RANGES.keys())
@@ -162,13 +162,13 @@ def _errors(
     both = gts["lwh"][t].prod(1) + dets["lwh"][f].prod(1) - small
     period = math.pi if name == "barrier" else 2 * math.pi
     turned = gts["yaw"][t] - dets["yaw"][f]
-    known = gts["attribute"][t] != ""
+    has_attribute = gts["attribute"][t] != ""
     each = {
         "trans": _norm(dets["xyz"][f, :2] - gts["xyz"][t, :2]),
         "scale": 1 - small / both,
         "orient": np.abs((turned + period / 2) % period - period / 2),
         "vel": _norm(dets["velocity"][f] - gts["velocity"][t]),
-        "attr": np.where(known, gts["attribute"][t] != dets["attribute"][f], math.nan),
+        "attr": np.where(has_attribute, gts["attribute"][t] != dets["attribute"][f], math.nan),
     }
     end = 1 + np.flatnonzero(confidence).max(initial=0)
     score = dets["score"][f]
@@ -184,11 +184,11 @@ def _errors(
 
 
 def _running_mean(error: np.ndarray) -> np.ndarray:
-    """Of the errors that are known: 0 before the first of them, 1 if there is none."""
-    known = ~np.isnan(error)
-    if not known.any():
+    """Running mean of the errors that are not NaN: 0 before the first, 1 if there is none."""
+    finite = ~np.isnan(error)
+    if not finite.any():
         return np.ones(len(error))
-    return np.nancumsum(error) / np.maximum(np.cumsum(known), 1)
+    return np.nancumsum(error) / np.maximum(np.cumsum(finite), 1)
 
 
 def _norm(vector: np.ndarray) -> np.ndarray:

@@ -23,14 +23,15 @@ TRACK = [("id", "i8"), ("label", "i8"), ("missed", "i8"), ("xy", "f8", 2), ("vel
 
 
 class Tracker:
-    """Numbers the objects of frames that come one after the other.
+    """Numbers the objects of consecutive frames.
 
-    Detections, by falling score, go back along their velocities to the frame before and take the
-    nearest free track of their class; at ties the first detection, the oldest track. One that finds
-    none starts a track. A track without a detection goes on along its velocity for `coast` frames.
+    Detections, by falling score, are moved back along their velocities to the frame before and take
+    the nearest free track of their class; at ties the first detection, the oldest track. If none is
+    near enough, a track starts. A track without a detection moves on along its velocity for `coast`
+    frames.
 
-    classes: names that labels are numbers of. distances: meters that are near enough, by class in
-    any case; boxes of other classes are not tracked. Raises WrongUseError.
+    classes: names of labels 0, 1, .. distances: largest distance in meters by class, in upper or
+    lower case; boxes of other classes are not tracked. Raises WrongUseError.
     """
 
     def __init__(
@@ -53,31 +54,31 @@ class Tracker:
 
         boxes: [n, 9] x, y, z, l, w, h, yaw, vx, vy, meters and m/s, in a frame that stands still;
         velocities count as 0 where they are NaN or missing, [n, 7]. scores [n]. labels [n]: -1 for
-        rows that are no boxes, as past the end of a detector's output. seconds: time of the frame,
+        rows that are not boxes, as past the end of a detector's output. seconds: time of the frame,
         later than the one before. Raises WrongUseError, and leaves the tracks alone.
         """
-        found, order = self._detections(*map(_numbers, (boxes, scores, labels)))
+        objects, order = self._detections(*map(_numbers, (boxes, scores, labels)))
         time = _numbers(seconds)
         seconds = float(time) if time.shape == () else math.nan
         _expect(self._seconds < seconds < math.inf, f"time must rise from {self._seconds}", seconds)
         step = seconds - self._seconds if self._next else 0.0
         tracks, free = self._tracks, np.ones(len(self._tracks), bool)
-        before = found["xy"] - found["velocity"] * step
+        before = objects["xy"] - objects["velocity"] * step
         for row in order:
             away = np.hypot(*(tracks["xy"] - before[row]).T)
-            away[~free | (tracks["label"] != found["label"][row])] = math.inf
-            if away.min(initial=math.inf) <= self._near[found["label"][row]]:
-                found["id"][row] = tracks["id"][away.argmin()]
+            away[~free | (tracks["label"] != objects["label"][row])] = math.inf
+            if away.min(initial=math.inf) <= self._near[objects["label"][row]]:
+                objects["id"][row] = tracks["id"][away.argmin()]
                 free[away.argmin()] = False
             else:
-                found["id"][row] = self._next
+                objects["id"][row] = self._next
                 self._next += 1
         left = tracks[free & (tracks["missed"] < self._coast)]
         left["xy"] += left["velocity"] * step
         left["missed"] += 1
-        self._tracks = np.sort(np.concatenate([left, found[order]]), order="id")
+        self._tracks = np.sort(np.concatenate([left, objects[order]]), order="id")
         self._seconds = seconds
-        return found["id"]
+        return objects["id"]
 
     def _detections(self, box: Array, score: Array, label: Array) -> tuple[Array, Array]:
         """TRACKs without an id, and which are tracked, by falling score."""
@@ -88,15 +89,15 @@ class Tracker:
         _expect(not odd, "labels must be whole numbers from -1 up", odd)
         highest = int(label.max(initial=-1))
         _expect(highest < len(self._near), f"labels must be below {len(self._near)}", highest)
-        known = np.isfinite(np.column_stack([box[:, :2], score])).all(1) | (label < 0)
-        _expect(bool(known.all()), "places and scores must be finite", f"rows {np.where(~known)}")
-        found = np.zeros(n, TRACK)
-        found["id"], found["label"], found["xy"] = -1, label, box[:, :2]
+        finite = np.isfinite(np.column_stack([box[:, :2], score])).all(1) | (label < 0)
+        _expect(bool(finite.all()), "places and scores must be finite", f"rows {np.where(~finite)}")
+        objects = np.zeros(n, TRACK)
+        objects["id"], objects["label"], objects["xy"] = -1, label, box[:, :2]
         if box.shape[1] == 9:
-            found["velocity"] = np.where(np.isfinite(box[:, 7:]), box[:, 7:], 0.0)
-        near = np.where(found["label"] < 0, -1.0, self._near[found["label"]])
+            objects["velocity"] = np.where(np.isfinite(box[:, 7:]), box[:, 7:], 0.0)
+        near = np.where(objects["label"] < 0, -1.0, self._near[objects["label"]])
         order = np.argsort(-score, kind="stable")
-        return found, order[near[order] >= 0]
+        return objects, order[near[order] >= 0]
 
 
 def _numbers(value: npt.ArrayLike) -> Array:

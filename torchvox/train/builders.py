@@ -13,16 +13,17 @@ from torch import nn
 
 from torchvox import models
 from torchvox._errors import WrongUseError
-from torchvox.data import furniture, nuscenes, shapes
-from torchvox.data.folder import ScanFolder
 from torchvox.data.generated import Generated
-from torchvox.data.kitti import Kitti
-from torchvox.data.lidar import World
-from torchvox.data.lidar.objects import CLASSES
-from torchvox.data.modelnet import ModelNet40
-from torchvox.data.rooms import Rooms
-from torchvox.data.s3dis import S3DIS
-from torchvox.data.shapes import Shapes
+from torchvox.data.readers import nuscenes
+from torchvox.data.readers.folder import ScanFolder
+from torchvox.data.readers.kitti import Kitti
+from torchvox.data.readers.modelnet import ModelNet40
+from torchvox.data.readers.s3dis import S3DIS
+from torchvox.data.worlds import furniture, shapes
+from torchvox.data.worlds.rooms import Rooms
+from torchvox.data.worlds.shapes import Shapes
+from torchvox.data.worlds.street import World
+from torchvox.data.worlds.street.objects import CLASSES
 from torchvox.models.detection.files import KINDS as DETECTORS
 from torchvox.models.detection.files import checked_model
 

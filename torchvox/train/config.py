@@ -36,7 +36,7 @@ class Frozen(BaseModel):
 
 
 class ShapesData(Frozen):
-    """Generated shapes, see torchvox.data.shapes."""
+    """Generated shapes, see torchvox.data.Shapes."""
 
     kind: Literal["shapes"]
     points: Positive = 1024
@@ -47,7 +47,7 @@ class ShapesData(Frozen):
 
 
 class RoomsData(Frozen):
-    """Blocks of generated rooms, see torchvox.data.rooms. block: meters."""
+    """Blocks of generated rooms, see torchvox.data.Rooms. block: meters."""
 
     kind: Literal["rooms"]
     points: Positive = 4096
@@ -85,7 +85,7 @@ class S3DISData(Frozen):
 
 
 class WorldData(Frozen):
-    """Generated streets, see torchvox.data.lidar. Points of several sweeps have 5 columns."""
+    """Generated streets, see torchvox.data.World. Points of several sweeps have 5 columns."""
 
     kind: Literal["world"]
     sensor: str = "hdl64"

@@ -72,7 +72,7 @@ def smoke(imported: Imported) -> SmokeReport:
 def street(columns: int) -> Tuple[str, Tensor]:
     """Points [N, columns] of a generated street: x, y, z in meters, intensity in 0..1; with five
     columns as nuScenes has them, intensity in 0..255 and the age of a point in seconds."""
-    from torchvox.data.scene import generate_scan
+    from torchvox.data import generate_scan
 
     points = torch.from_numpy(generate_scan(0, azimuths=875).points).float()
     if columns >= 5:

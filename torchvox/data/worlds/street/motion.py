@@ -2,9 +2,9 @@
 """Streets in motion: a sensor that drives along its lane, among objects of which some move.
 
 Cars and cyclists go on arcs (bicycle models of constant speed and steering), pedestrians and the
-ego straight, to where `place` puts them, at the end of a sequence. Who meets the ego or an earlier
-object is left out. A rolling shutter casts a column of rays where the sensor and the objects are at
-its time; within a turn objects go straight and keep their heading.
+ego straight, and reach their places of `place` at the end of a sequence. Objects that meet the ego
+or an earlier object are dropped. A rolling shutter casts each column of rays at its own time;
+within a turn objects go straight and keep their heading.
 """
 
 from __future__ import annotations
@@ -18,13 +18,21 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.lidar.cast import Returns, cast
-from torchvox.data.lidar.objects import CAR, CYCLIST, PEDESTRIAN
-from torchvox.data.lidar.placement import MARGIN, Motion, Objects, ground, keep, phases, place
-from torchvox.data.lidar.sensors import View
 from torchvox.data.portable_math import sin_cos, sqrt
+from torchvox.data.worlds.street.cast import Returns, cast
+from torchvox.data.worlds.street.objects import CAR, CYCLIST, PEDESTRIAN
+from torchvox.data.worlds.street.placement import (
+    MARGIN,
+    Motion,
+    Objects,
+    ground,
+    keep,
+    phases,
+    place,
+)
+from torchvox.data.worlds.street.sensors import View
 
-PERIOD = 0.1  # seconds a turn of the sensor
+PERIOD = 0.1  # seconds per turn of the sensor
 MOVING = 0.6  # share of the cars, pedestrians and cyclists
 # Lowest and highest speed in m/s, strongest bend of the path in 1/m, by label.
 MOVES = {CAR: (3.0, 12.0, 0.01), CYCLIST: (2.0, 6.0, 0.03), PEDESTRIAN: (0.6, 1.8, 0.0)}
@@ -46,7 +54,7 @@ class Traffic(NamedTuple):
     turning: Tensor
 
     def at(self, seconds: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
-        """x, y and heading so many seconds, a number or [B, 1], after the end."""
+        """x, y and heading, `seconds` (a number or [B, 1]) after the end."""
         half = self.turning * seconds * 0.5
         arc, (sine, cosine) = half * math.tau, sin_cos(self.heading + half)
         way = self.speed * seconds * torch.where(arc == 0, 1.0, sin_cos(half)[0] / arc)
@@ -54,7 +62,7 @@ class Traffic(NamedTuple):
 
 
 def drive(draws: Draws, reach: float, view: View, turns: int) -> tuple[Objects, Traffic]:
-    """Objects of scenes at the end of a sequence, and how they came there."""
+    """Objects of scenes at the end of a sequence, and their motion until then."""
     objects = place(draws, reach, view.slope, view.sensor.height, road_yaw=0.0)
     moves = [EGO_MOVES, *(MOVES.get(kind.label, (0.0, 0.0, 0.0)) for kind in objects.kinds)]
     slow, fast, bend = torch.tensor(moves, dtype=torch.float64, device=draws.device).unbind(1)
@@ -115,7 +123,7 @@ def watch(
 def _seen(
     draws: Draws, objects: Objects, traffic: Traffic, seconds: Tensor, view: View, rolling: bool
 ) -> tuple[Objects, tuple[Tensor, Tensor], Motion]:
-    """Objects in the sensor's frame so many seconds [B, 1] after the end, and their velocities."""
+    """Objects in the sensor's frame, `seconds` [B, 1] after the end, and their velocities."""
     x, y, heading = traffic.at(seconds)
     start, way = (v[:, :1].to(torch.float32) for v in (x, traffic.speed * PERIOD))
     base = ground(x, y, phases(draws)) - view.sensor.height

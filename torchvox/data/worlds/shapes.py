@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.generated import Device, Generated, split_size
+from torchvox.data.generated import Device, Split
 from torchvox.data.portable_math import mean, sin_cos, sqrt
-from torchvox.data.recipes import PARAMETERS, SHAPES
-from torchvox.data.surfaces import sample, take
+from torchvox.data.worlds.recipes import PARAMETERS, SHAPES
+from torchvox.data.worlds.surfaces import sample, take
 
 CLASSES: tuple[str, ...] = tuple(SHAPES)
 # Parts are counted through: class c has those from PART_OFFSETS[c] to before PART_OFFSETS[c + 1].
@@ -72,7 +72,7 @@ def generate_shapes(
     return {"points": clouds, "label": ids % len(CLASSES), "parts": parts, "id": ids}
 
 
-class Shapes(Generated):
+class Shapes(Split):
     """The shapes as a torch data set of samples {points, label, parts, id}, see generate_shapes.
 
     size: samples of the split; the default is SIZES[split].
@@ -81,11 +81,8 @@ class Shapes(Generated):
     def __init__(
         self, split: str = "train", *, points: int = 1024, seed: int = 0, size: int | None = None
     ) -> None:
-        super().__init__(split_size("Shapes", split, size, SIZES))
-        self.options: Any = {"points": points, "seed": seed, "split": split}
-
-    def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
-        return generate_shapes(indices, device=device, **self.options)
+        make = partial(generate_shapes, points=points, seed=seed, split=split)
+        super().__init__(make, split, size, SIZES)
 
 
 def _clouds(name: str, draws: Draws, count: int) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from torchvox.io.writers import write_npz
 Index = dict[str, np.ndarray]
 LIDAR, FORMAT = "LIDAR_TOP", 1  # of an index that is kept
 WALKERS = ("adult", "child", "construction_worker", "police_officer")
-CATEGORIES = {  # class by category; those that are not here are left out
+CATEGORIES = {  # class by category; other categories are dropped
     **{"vehicle.car": "car", "vehicle.truck": "truck"},
     **{"vehicle.construction": "construction_vehicle"},
     **{"vehicle.bus.bendy": "bus", "vehicle.bus.rigid": "bus", "vehicle.trailer": "trailer"},
@@ -31,13 +31,12 @@ CATEGORIES = {  # class by category; those that are not here are left out
 }
 KINDS = tuple(dict.fromkeys(CATEGORIES.values()))
 CLASSES = KINDS[:-1]
-LONGEST = 1.5  # s between the boxes that tell a velocity; twice that from before to after its own
+LONGEST = 1.5  # s between two boxes that give a velocity; twice that if they surround a third
 BETWEEN = re.compile(r"[\s,\[]*")  # the objects of a table
 
 
 def read_index(root: Path, version: str, cache: str | Path | None = None) -> Index:
-    """The tables in root / version as arrays, made anew, or kept in the folder `cache` until a
-    table changes.
+    """The tables in root / version as arrays. The folder `cache` keeps them until a table changes.
 
     S samples: token, scene (its name), key (a sweep), first [S + 1] (sample s has the boxes
         first[s] .. first[s + 1]). F sweeps: filename, time (microseconds), prev (-1: none), pose
@@ -50,20 +49,20 @@ def read_index(root: Path, version: str, cache: str | Path | None = None) -> Ind
     if cache is None:
         return _index(folder)
     path = Path(cache).resolve() / f"nuscenes_{version}.npz"
-    with explained(path, "index of nuScenes"):  # what is not one is not replaced
+    with explained(path, "index of nuScenes"):  # another file is not replaced
         for file in sorted(folder.glob("*.json")):
             source += f" {file.name} {file.stat().st_size} {file.stat().st_mtime_ns}"
         if path.exists():
-            with np.load(path, allow_pickle=False) as held:
-                if str(held["source"]) == source:
-                    return dict(held)
+            with np.load(path, allow_pickle=False) as arrays:
+                if str(arrays["source"]) == source:
+                    return dict(arrays)
         index = {"source": np.array(source), **_index(folder)}
         write_npz(path, **index)
     return index
 
 
 class _Known(dict):
-    """What is not in it is a CloudFileError that says what has it not."""
+    """A dict whose missing keys raise a CloudFileError that names `what`."""
 
     def __init__(self, what: str, content: Any) -> None:
         self.what = what
@@ -74,7 +73,7 @@ class _Known(dict):
 
 
 def _rows(folder: Path, name: str) -> Iterator[_Known]:
-    """The objects of a table, one after another: all of them at once take much memory."""
+    """The objects of a table, one by one: all at once would take much memory."""
     path, at, decoder = folder / f"{name}.json", 0, json.JSONDecoder()
     with explained(path, "table of nuScenes"):
         text = path.read_text(encoding="utf-8")
@@ -101,11 +100,11 @@ def _column(rows: list[_Known], name: str, width: int) -> np.ndarray:
     raise CloudFileError(f"{rows[0].what}: {rule}, got {short(values[0])}")
 
 
-def _table(folder: Path, name: str, wanted: Container[str] | None = None) -> _Known:
-    """The objects of a table, or some of them, by token."""
+def _table(folder: Path, name: str, tokens: Container[str] | None = None) -> _Known:
+    """The objects of a table by token, all or those of the tokens."""
     rows = ((row["token"], row) for row in _rows(folder, name))
-    held = (row for row in rows if wanted is None or row[0] in wanted)
-    return _Known(f"{folder / name}.json", held)
+    kept = (row for row in rows if tokens is None or row[0] in tokens)
+    return _Known(f"{folder / name}.json", kept)
 
 
 def _index(folder: Path) -> Index:
@@ -183,7 +182,7 @@ def _boxes(folder: Path, samples: _Known, keys: np.ndarray) -> Index:
 
 
 def _velocities(rows: list[_Known], poses: np.ndarray, samples: _Known) -> np.ndarray:
-    """[K, 3], from the boxes of the same object before and after, as far as there are any."""
+    """[K, 3], from the boxes of the same object before and after, else NaN."""
     own, at = np.arange(len(rows)), {row["token"]: i for i, row in enumerate(rows)}
     time = _column([samples[row["sample_token"]] for row in rows], "timestamp", 1)[:, 0]
     before = np.array([at.get(row["prev"], i) for i, row in enumerate(rows)], np.int64)

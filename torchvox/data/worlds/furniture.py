@@ -2,7 +2,7 @@
 """Rooms as boxes: walls, openings and furniture with the 13 classes of S3DIS.
 
 A room reaches from (0, 0, 0) to (width, depth, height), in meters. A furnished room is a list of
-blocks; those that a room lacks have no size. Every number comes from the room's own draws.
+blocks; blocks that a room lacks have no size. Every number comes from the room's own draws.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.surfaces import Value
+from torchvox.data.worlds.surfaces import Value
 
 COLORS = {  # red, green, blue of each class
     "ceiling": (0.86, 0.86, 0.84),
@@ -208,12 +208,12 @@ def _chair(
     for a in (0.0, wide - leg):
         for b in (0.0, wide - leg):
             spans.append(((a, a + leg), (b, b + leg), (0.0, seat - 0.05)))
-    found = []
+    blocks = []
     for along, away, z in spans:
         ends = near + away[0], near + away[1]
         low_j, high_j = ends if side > 0 else (-ends[1], -ends[0])
-        found.append(("chair", (i + along[0], low_j, z[0]), (i + along[1], high_j, z[1]), here))
-    return found
+        blocks.append(("chair", (i + along[0], low_j, z[0]), (i + along[1], high_j, z[1]), here))
+    return blocks
 
 
 def _moved(corner: Corner, x: Tensor, y: Tensor, turned: Tensor) -> Corner:

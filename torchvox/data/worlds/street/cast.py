@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws, mix
-from torchvox.data.lidar.objects import PARTS, Ellipsoid, Slab, Solid, Value
-from torchvox.data.lidar.placement import Motion, Objects, ground, phases
-from torchvox.data.lidar.sensors import View
 from torchvox.data.portable_math import sin_cos, sqrt
+from torchvox.data.worlds.street.objects import PARTS, Ellipsoid, Slab, Solid, Value
+from torchvox.data.worlds.street.placement import Motion, Objects, ground, phases
+from torchvox.data.worlds.street.sensors import View
 
 MIN_RANGE = 0.5  # meters
 JITTER = 3e-4  # standard deviation of azimuths in radians
@@ -37,7 +37,7 @@ class Returns(NamedTuple):
     """What B scenes return, rays in firing order.
 
     xyz: [B, R, 3] meters. intensity: [B, R] 0..1. owner: [B, R] int64, the object's column, -2 for
-    the ground. returned: [B, R] bool, the other rays are void. hits: [B, O] rays that end on an
+    the ground. returned: [B, R] bool, rays with a return. hits: [B, O] rays that end on an
     object; alone: [B, O] rays that would if there was nothing else but the ground.
     """
 
@@ -65,14 +65,14 @@ class Rays(NamedTuple):
 
 
 def cast(objects: Objects, view: View, draws: Draws, motion: Motion | None = None) -> Returns:
-    """Scan scenes with a sensor at the origin of the objects' frames. Points of a sensor that moves
-    are in the frame of the scene."""
+    """What a sensor at the origin of the objects' frames returns. Points of a sensor that moves are
+    in the frame of the scene."""
     batch, count = objects.kept.shape
     if motion is None:
         zero = torch.zeros(batch, 1, device=draws.device)
         motion = Motion(draws, zero, zero, zero.expand(-1, count), zero.expand(-1, count))
     rays = _rays(view, draws, motion)
-    background = _ground(rays, view, motion.scene)
+    background = _ground(rays, view, motion)
     nearest = background.clone()
     alone = torch.zeros(batch * count, dtype=torch.int64, device=draws.device)
     albedo = torch.zeros(batch * count, PARTS, device=draws.device)
@@ -82,16 +82,16 @@ def cast(objects: Objects, view: View, draws: Draws, motion: Motion | None = Non
         there = objects.kept[:, first : first + objects.kinds.count(kind)].nonzero()
         scene, column = there[:, 0], there[:, 1] + first
         row = scene * count + column
-        some = objects.at((scene, column))
+        members = objects.at((scene, column))
         shift = motion.x[scene, column], motion.y[scene, column]
-        which, ray = _pairs(some, shift, scene, rays, view)
-        local = _local(some, shift, which, ray, rays)
+        which, ray = _pairs(members, shift, scene, rays, view)
+        local = _local(members, shift, which, ray, rays)
         owner = column[which, None] * PARTS
         key = torch.full_like(local.x, NOTHING, dtype=torch.int64) << 32
-        parts = kind.parts(some.length, some.width, some.height, some.albedo)
+        parts = kind.parts(members.length, members.width, members.height, members.albedo)
         for number, (solid, shade) in enumerate(parts):
-            albedo[row, number] = _filled(shade, some.x)
-            solid = type(solid)(*(_filled(v, some.x)[which, None] for v in solid))
+            albedo[row, number] = _filled(shade, members.x)
+            solid = type(solid)(*(_filled(v, members.x)[which, None] for v in solid))
             near, far = _interval(solid, local)
             missed = ~((near <= far) & (near >= MIN_RANGE))  # also NaN
             if isinstance(solid, Ellipsoid):
@@ -111,7 +111,7 @@ def _key(distance: Tensor, owner: Tensor | int) -> Tensor:
 
 
 def _noise(draws: Draws, purpose: str, count: int) -> Tensor:
-    """[B, count] float32, normal but for its bounds of +-NOISE_BOUND: four 16-bit numbers' sum."""
+    """[B, count] float32, the sum of four 16-bit numbers: normal, but within +-NOISE_BOUND."""
     bits = draws.bits(purpose, count)
     total = sum((bits >> shift) & 0xFFFF for shift in (0, 16, 32, 48)) - 2 * 0xFFFF
     return total.to(torch.float32) * (NOISE_BOUND / (2 * 0x10000))
@@ -133,14 +133,17 @@ def _rays(view: View, draws: Draws, motion: Motion) -> Rays:
     return Rays(x, y, z, level, view.inside(x, y, z), offset[:, 0], *times)
 
 
-def _ground(rays: Rays, view: View, draws: Draws) -> Tensor:
-    """Keys of the rays that meet nothing but the ground: the plane, and one step of correction."""
-    scenes = (len(draws.samples), view.rays)
+def _ground(rays: Rays, view: View, motion: Motion) -> Tensor:
+    """Keys of rays if there was only the ground: the plane, and one step of correction."""
+    scenes = (len(motion.scene.samples), view.rays)
     height, limit = view.sensor.height, view.sensor.max_range
     down = rays.z < 0
     flat = torch.where(down, torch.full_like(rays.z, -height) / rays.z, limit).clamp(max=limit)
     x, y = (rays.x * flat + rays.start).view(scenes), (rays.y * flat).view(scenes)
-    bump = ground(x, y, phases(draws).to(torch.float32)).view(rays.x.shape)
+    if motion.frame:
+        place_x, place_y, cosine, sine = motion.frame
+        x, y = place_x + x * cosine - y * sine, place_y + x * sine + y * cosine
+    bump = ground(x, y, phases(motion.scene).to(torch.float32)).view(rays.x.shape)
     distance = (bump - height) / rays.z
     met = down & (distance < limit)
     distance = torch.where(met, distance, limit)
@@ -152,16 +155,21 @@ def _filled(value: Value, like: Tensor) -> Tensor:
 
 
 def _pairs(
-    some: Objects, shift: tuple[Tensor, Tensor], scene: Tensor, rays: Rays, view: View
+    members: Objects, shift: tuple[Tensor, Tensor], scene: Tensor, rays: Rays, view: View
 ) -> tuple[Tensor, Tensor]:
-    """Objects and rows of rays, [P] each, that may meet: a column more than needed, so that
-    rounding, which differs between devices here, changes no hit."""
-    away, radius = torch.hypot(some.x, some.y), torch.hypot(some.length, some.width) * 0.5
+    """Objects and rows of rays, [P] each, that may meet. One column more than necessary on either
+    side, so that rounding, which differs between devices here, changes no hit."""
+    away, radius = (
+        torch.hypot(members.x, members.y),
+        torch.hypot(members.length, members.width) * 0.5,
+    )
     radius = radius + torch.hypot(*shift) * 0.5  # half a turn before and after
     half = torch.asin((radius / away).clamp(max=1.0))
     half = torch.where(radius < away, half, math.pi)
     per_radian = view.sensor.columns / (2 * math.pi)
-    middle = torch.atan2(some.y, some.x) * per_radian + view.columns * 0.5 - rays.offset[scene]
+    middle = (
+        torch.atan2(members.y, members.x) * per_radian + view.columns * 0.5 - rays.offset[scene]
+    )
     first = torch.floor(middle - half * per_radian).to(torch.int64) - 1
     last = torch.floor(middle + half * per_radian).to(torch.int64) + 2
     if view.columns < view.sensor.columns:
@@ -183,10 +191,10 @@ class Local(NamedTuple):
 
 
 def _local(
-    some: Objects, shift: tuple[Tensor, Tensor], which: Tensor, ray: Tensor, rays: Rays
+    members: Objects, shift: tuple[Tensor, Tensor], which: Tensor, ray: Tensor, rays: Rays
 ) -> Local:
     x, y, z, cosine, sine = (
-        v[which, None] for v in (some.x, some.y, some.z, some.cosine, some.sine)
+        v[which, None] for v in (members.x, members.y, members.z, members.cosine, members.sine)
     )
     x, y = (v + s[which, None] * rays.time[ray] for v, s in zip((x, y), shift, strict=True))
     origin = -(x * cosine + y * sine), x * sine - y * cosine, -z
@@ -236,7 +244,7 @@ def _in_ellipsoid(solid: Ellipsoid, rays: Local) -> tuple[Tensor, Tensor]:
 
 
 def _pass_through(near: Tensor, far: Tensor, bits: Tensor) -> Tensor:
-    """Where rays end in leaves: soon behind the surface more often than deep, or nowhere."""
+    """Where rays end in leaves: more often just behind the surface than deep, or at infinity."""
     deep = (bits & 0xFFFF).to(torch.float32) * (1 / 0x10000)
     near = near + (far - near) * (deep * deep)
     return near.masked_fill_(((bits >> 16) & 0xFFFF) < round(POROSITY * 0x10000), math.inf)
@@ -250,7 +258,7 @@ def _receive(
     view: View,
     draw: tuple[Draws, Draws],
 ) -> Returns:
-    """Range, intensity and loss of what rays [B, R] meet. draw: of the scans, of their scenes."""
+    """Range, intensity and loss of rays [B, R]. draw: draws of the scans, and of their scenes."""
     draws, scene = draw
     batch, beams = len(nearest), rays.z.shape[1]
     owner, inside = nearest & 0xFFFFFFFF, rays.inside.view(nearest.shape)

@@ -8,18 +8,19 @@ where the world moves, of the numbers of frames and sweeps, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.generated import Device, Generated, split_size
-from torchvox.data.lidar.cast import cast
-from torchvox.data.lidar.motion import PERIOD, Seen, watch
-from torchvox.data.lidar.objects import CLUTTER
-from torchvox.data.lidar.placement import Objects, place
-from torchvox.data.lidar.sensors import SENSORS, VIEWS, View
+from torchvox.data.generated import Device, Split
+from torchvox.data.worlds.street.cast import Returns, cast
+from torchvox.data.worlds.street.motion import PERIOD, Seen, watch
+from torchvox.data.worlds.street.objects import CLUTTER
+from torchvox.data.worlds.street.placement import Objects, place
+from torchvox.data.worlds.street.sensors import SENSORS, VIEWS, View
 
 SIZES = {"train": 2000, "val": 400}
 REACH = 70.0  # meters ahead that objects stand at most
@@ -84,22 +85,21 @@ def generate_world(
     ids = torch.tensor(numbers, dtype=torch.int64, device=device)
     chunk = CHUNK["cpu" if ids.device.type == "cpu" else "cuda"] // (where.rays * sweeps)
     chunk, still = max(chunk, 1), frames == sweeps == 1
-    made = []
+    samples_of = []
     for few in () if still else ids.split(min(chunk, PLACED)):
         seen = watch((seed, split, few), reach, where, (frames, sweeps), rolling)
-        made.append(_sample(seen, where, limits, Draws(seed, split, few)))
+        samples_of.append(_sample(seen, where, limits, Draws(seed, split, few)))
     for few in ids.split(PLACED) if still else ():
         objects = place(Draws(seed, split, few), reach, where.slope, where.sensor.height)
         for first in range(0, max(len(few), 1), chunk):
-            some = slice(first, first + chunk)
-            these = objects.at(some)
-            draws = Draws(seed, split, few[some])
-            seen = these, cast(these, where, draws), ()
-            made.append(_sample(seen, where, limits, draws))
-    return {name: torch.cat([one[name] for one in made]) for name in made[0]}
+            rows = slice(first, first + chunk)
+            part, draws = objects.at(rows), Draws(seed, split, few[rows])
+            seen = part, cast(part, where, draws), ()
+            samples_of.append(_sample(seen, where, limits, draws))
+    return {name: torch.cat([one[name] for one in samples_of]) for name in samples_of[0]}
 
 
-class World(Generated):
+class World(Split):
     """Generated street scenes as a torch data set of the samples of generate_world.
 
     size: scenes of the split; the default is SIZES[split]. options: of generate_world,
@@ -107,12 +107,8 @@ class World(Generated):
     """
 
     def __init__(self, split: str = "train", *, size: int | None = None, **options: Any) -> None:
-        super().__init__(split_size("World", split, size, SIZES))
-        self.options = {**options, "split": split}
-        self.generate([], "cpu")  # refuses what it refuses
-
-    def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
-        return generate_world(indices, device=device, **self.options)
+        super().__init__(partial(generate_world, split=split, **options), split, size, SIZES)
+        self.generate([], "cpu")  # checks the options
 
 
 def _check(
@@ -153,18 +149,7 @@ def _sample(
     valid = number < there[:, None]
     slot = torch.full_like(seen, -1).scatter_(1, order, torch.where(valid, number, -1))
 
-    columns = [*scan.xyz.unbind(-1), scan.intensity]
-    if scan.owner.shape[1] > view.rays:
-        age = torch.arange(scan.owner.shape[1], device=draws.device) // view.rays
-        columns.append((age.to(torch.float64) * PERIOD).to(torch.float32).expand_as(columns[0]))
-    points = torch.stack(columns, -1)
-    owner = slot.gather(1, scan.owner.clamp(min=0))
-    owner = torch.where(scan.owner < 0, scan.owner, owner).to(torch.int32)
-    packed = torch.full((len(points), capacity, len(columns)), float("nan"), device=points.device)
-    owners = torch.full(packed.shape[:2], -3, dtype=torch.int32, device=points.device)
-    scene, ray = kept.nonzero().unbind(1)
-    row = (kept.cumsum(1) - 1)[scene, ray]
-    packed[scene, row], owners[scene, row] = points[scene, ray], owner[scene, ray]
+    points, owner = _packed(scan, kept, slot, view, capacity)
 
     def of(value: Tensor) -> Tensor:
         """[B, G] of the boxes, 0 past the end."""
@@ -182,9 +167,9 @@ def _sample(
         more = {"instance": instance, "pose": moving[3]}
     box = (*places, objects.height, objects.yaw, *moving[:2])
     return {
-        "points": packed,
+        "points": points,
         "num_points": kept.sum(1).to(torch.int32),
-        "owner": owners,
+        "owner": owner,
         "boxes": torch.stack([of(v) for v in box], -1),
         "labels": torch.where(valid, of(labels), -1).to(torch.int32),
         "num_boxes": there.clamp(max=most).to(torch.int32),
@@ -197,6 +182,25 @@ def _sample(
         "id": draws.samples,
         **more,
     }
+
+
+def _packed(
+    scan: Returns, kept: Tensor, slot: Tensor, view: View, capacity: int
+) -> tuple[Tensor, Tensor]:
+    """Points [B, N, 4 or 5] of the kept rays, NaN past the last, and the slots of their boxes."""
+    columns = [*scan.xyz.unbind(-1), scan.intensity]
+    if scan.owner.shape[1] > view.rays:
+        age = torch.arange(scan.owner.shape[1], device=kept.device) // view.rays
+        columns.append((age.to(torch.float64) * PERIOD).to(torch.float32).expand_as(columns[0]))
+    points = torch.stack(columns, -1)
+    owner = slot.gather(1, scan.owner.clamp(min=0))
+    owner = torch.where(scan.owner < 0, scan.owner, owner).to(torch.int32)
+    packed = torch.full((len(points), capacity, len(columns)), float("nan"), device=kept.device)
+    owners = torch.full(packed.shape[:2], -3, dtype=torch.int32, device=kept.device)
+    scene, ray = kept.nonzero().unbind(1)
+    row = (kept.cumsum(1) - 1)[scene, ray]
+    packed[scene, row], owners[scene, row] = points[scene, ray], owner[scene, ray]
+    return packed, owners
 
 
 def _thinned(returned: Tensor, capacity: int, draws: Draws) -> tuple[Tensor, Tensor]:
@@ -212,16 +216,14 @@ def _thinned(returned: Tensor, capacity: int, draws: Draws) -> tuple[Tensor, Ten
 
 def _truncation(objects: Objects, view: View) -> Tensor:
     """[B, O] share of the boxes out of range or view, by 8 x 4 x 4 places in them."""
-    share = torch.zeros_like(objects.x)
-    for i in range(8):
-        along = objects.length * ((i + 0.5) / 8 - 0.5)
-        for j in range(4):
-            across = objects.width * ((j + 0.5) / 4 - 0.5)
-            x = objects.x + along * objects.cosine - across * objects.sine
-            y = objects.y + along * objects.sine + across * objects.cosine
-            for k in range(4):
-                z = objects.z + objects.height * ((k + 0.5) / 4)
-                inside = view.inside(x, y, z)
-                inside &= x * x + y * y + z * z < view.sensor.max_range**2
-                share += (~inside).to(share.dtype)
-    return share * (1 / 128)
+    eighths = (torch.arange(8, device=objects.x.device) + 0.5) / 8
+    quarters = (torch.arange(4, device=objects.x.device) + 0.5) / 4
+    along = (objects.length[..., None] * (eighths - 0.5))[..., :, None, None]
+    across = (objects.width[..., None] * (quarters - 0.5))[..., None, :, None]
+    cosine, sine, x, y = (
+        v[..., None, None, None] for v in (objects.cosine, objects.sine, objects.x, objects.y)
+    )
+    x, y = x + along * cosine - across * sine, y + along * sine + across * cosine
+    z = (objects.z[..., None] + objects.height[..., None] * quarters)[..., None, None, :]
+    inside = view.inside(x, y, z) & (x * x + y * y + z * z < view.sensor.max_range**2)
+    return (~inside).sum((-3, -2, -1)) * (1 / 128)

@@ -18,7 +18,7 @@ import numpy as np
 from torchvox._errors import CloudFileError, explained, short
 
 Objects = dict[str, np.ndarray]
-IMAGE = (1242, 375)  # pixels, where no image tells
+IMAGE = (1242, 375)  # pixels of a frame without an image
 CALIBRATION = {"P2": (3, 4), "R0_rect": (3, 3), "Tr_velo_to_cam": (3, 4)}
 COLUMNS: dict[str, Any] = {  # of the numbers of a line
     **{"truncated": 0, "occluded": 1, "alpha": 2, "box": slice(3, 7), "size": slice(7, 10)},
@@ -51,17 +51,17 @@ class Camera(NamedTuple):
 
 
 def read_camera(training: Path, name: str) -> Camera:
-    """P2, R0_rect and Tr_velo_to_cam of a frame, wherever in its file; the size that its PNG image
-    tells, or IMAGE without one. Raises CloudFileError."""
-    path, found = training / "calib" / f"{name}.txt", []
+    """P2, R0_rect and Tr_velo_to_cam of a frame, in any order, and the size of its PNG image, or
+    IMAGE without one. Raises CloudFileError."""
+    path, matrices = training / "calib" / f"{name}.txt", []
     with explained(path, "calibration"):
         lines = [line.partition(":") for line in path.read_text().splitlines()]
-    told = {key.strip(): numbers.split() for key, _, numbers in lines}
+    rows = {key.strip(): numbers.split() for key, _, numbers in lines}
     for key, shape in CALIBRATION.items():
-        if key not in told:
+        if key not in rows:
             raise CloudFileError(f"{path} has no {key}")
-        found.append(_numbers(told[key], math.prod(shape), f"{path}: {key}").reshape(shape))
-    camera = Camera(found[0], found[1] @ found[2])
+        matrices.append(_numbers(rows[key], math.prod(shape), f"{path}: {key}").reshape(shape))
+    camera = Camera(matrices[0], matrices[1] @ matrices[2])
     if not 0.9 < np.linalg.det(camera.frame[:, :3]) < 1.1:
         raise CloudFileError(f"{path}: R0_rect and Tr_velo_to_cam must be rotations")
     if not (path := training / "image_2" / f"{name}.png").exists():
@@ -69,7 +69,7 @@ def read_camera(training: Path, name: str) -> Camera:
     with explained(path, "PNG image"), path.open("rb") as file:
         head = file.read(24)
         if head[:8] != b"\x89PNG\r\n\x1a\n" or len(head) < 24:
-            raise ValueError("it does not begin as such images do")
+            raise ValueError("bad signature")
         return camera._replace(size=struct.unpack(">II", head[16:]))
 
 
@@ -95,7 +95,7 @@ def _numbers(words: Sequence[str], count: int, place: str) -> np.ndarray:
 
 
 def objects_text(objects: Objects, decimals: int) -> str:
-    """Lines of labels or, with a score, of results, which tell no truncation and occlusion."""
+    """Lines of labels or, with a score, of results, which lack truncation and occlusion."""
     unknown, lines = np.full(len(objects["name"]), -1.0), []
     keys = [*COLUMNS, "score"] if "score" in objects else COLUMNS
     table = np.column_stack([objects.get(key, unknown) for key in keys])
@@ -114,8 +114,8 @@ def boxes_of(objects: Objects, camera: Camera) -> np.ndarray:
 
 
 def objects_of(boxes: np.ndarray, names: np.ndarray, camera: Camera) -> Objects:
-    """Columns of boxes [n, 7] in the lidar's frame, but truncated, occluded and score. Boxes in the
-    image are those of the projected corners, within it."""
+    """Columns of boxes [n, 7] in the lidar's frame, except truncated, occluded and score. Boxes in
+    the image hold the projected corners, as far as they lie in it."""
     x, y, z, length, width, height, yaw = np.asarray(boxes, np.float64).T
     ry = _wrapped(-yaw - math.pi / 2)
     location = camera.to_camera(np.stack([x, y, z - height / 2], 1))

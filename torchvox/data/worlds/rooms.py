@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.furniture import CLASSES, COLORS, Block, Room, furnish
-from torchvox.data.generated import Device, Generated, split_size
-from torchvox.data.surfaces import SPARE, pick_by_weight, take
+from torchvox.data.generated import Device, Split
+from torchvox.data.worlds.furniture import CLASSES, COLORS, Block, Room, furnish
+from torchvox.data.worlds.surfaces import SPARE, pick_by_weight, take
 
 FEATURES = ("x", "y", "z", "red", "green", "blue", "x in room", "y in room", "z in room")
 SAMPLES_PER_ROOM = 8
@@ -67,7 +67,7 @@ def generate_rooms(
     return {"points": features.to(torch.float32), "labels": kinds[owner], "id": ids}
 
 
-class Rooms(Generated):
+class Rooms(Split):
     """Blocks of generated rooms as a torch data set of samples {points, labels, id}.
 
     size: samples of the split; the default is SIZES[split].
@@ -82,15 +82,12 @@ class Rooms(Generated):
         seed: int = 0,
         size: int | None = None,
     ) -> None:
-        super().__init__(split_size("Rooms", split, size, SIZES))
-        self.options: Any = {"points": points, "block": block, "seed": seed, "split": split}
-
-    def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
-        return generate_rooms(indices, device=device, **self.options)
+        make = partial(generate_rooms, points=points, block=block, seed=seed, split=split)
+        super().__init__(make, split, size, SIZES)
 
 
 def _corners(blocks: list[Block], ids: Tensor) -> tuple[Tensor, Tensor]:
-    """[B, K, 3] low and high corners; a block that is not there shrinks to its low corner."""
+    """[B, K, 3] low and high corners; a block that the room lacks shrinks to its low corner."""
     like = {"dtype": torch.float64, "device": ids.device}
 
     def stack(corner: tuple) -> Tensor:
@@ -119,10 +116,8 @@ def _middle(here: Draws, room: Room, low: Tensor, high: Tensor, block: float) ->
 def _surface(
     here: Draws, low: Tensor, high: Tensor, middle: Tensor, block: float, kinds: Tensor, count: int
 ) -> tuple[Tensor, Tensor]:
-    """Points [B, count, 3] on what shows of the boxes inside the block, and their boxes [B, count].
-
-    Faces are cut to the block first, so that no point is drawn in vain outside of it.
-    """
+    """Points [B, count, 3] on the visible faces of boxes inside the block, and the points' boxes
+    [B, count]. Faces are cut to the block first, so that no point is drawn outside of it."""
     batch, drawn = len(low), math.ceil(count * SPARE)
     near, far = low.clone(), high.clone()
     near[..., :2] = torch.maximum(low[..., :2], (middle - block * 0.5)[:, None])
@@ -133,8 +128,8 @@ def _surface(
     area = torch.stack([y * z, y * z, x * z, x * z, x * y, x * y], -1)  # [B, K, 6]
     whole = torch.stack([low, high], -1).flatten(2)  # x low, x high, y low, .. of the faces' planes
     cut = torch.stack([near, far], -1).flatten(2)
-    shown = (whole == cut) & inside[..., None]
-    area = torch.where(shown, area, 0.0) * _density(here, kinds)[..., None]
+    visible = (whole == cut) & inside[..., None]
+    area = torch.where(visible, area, 0.0) * _density(here, kinds)[..., None]
     area[:, 0, :5] = 0.0  # of the floor only the top, of the ceiling only the bottom
     area[:, 1, [0, 1, 2, 3, 5]] = 0.0
     u = here.uniform("surface", drawn * 4).view(batch, drawn, 4)
@@ -153,7 +148,7 @@ def _surface(
 
 
 def _hidden(probe: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """[B, N]: inside a box. Box by box, so that memory stays that of the points."""
+    """[B, N]: inside a box. One box at a time keeps the memory at that of the points."""
     hidden = torch.zeros(probe.shape[:2], dtype=torch.bool, device=probe.device)
     for k in range(low.shape[1]):
         inside = (probe > low[:, k : k + 1]) & (probe < high[:, k : k + 1])
@@ -162,7 +157,7 @@ def _hidden(probe: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _density(here: Draws, kinds: Tensor) -> Tensor:
-    """[B, K] points per area: surfaces of scans are never evenly covered."""
+    """[B, K] points per area: real scans never cover surfaces evenly."""
     density = here.uniform("density", len(kinds)) * 0.8 + 0.6
     return torch.where(kinds == CLASSES.index("window"), density * GLASS, density)
 

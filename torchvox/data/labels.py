@@ -56,18 +56,19 @@ def occupancy_labels(
     unknown: int = 255,
     other: int = 0,
 ) -> OccupancyLabels:
-    """What sweeps tell of the cells around one of them; docs/rays.md has the rules.
+    """Labels of the cells around one of several sweeps; docs/rays.md has the rules.
 
     sweeps: S tensors [N_i, C] float on one device, x, y, z in meters first, each in the frame of
         its sensor at (0, 0, 0). poses: [S, 3, 4], sensor to world. keyframe: the number of the
         sweep in whose frame the labels are. voxel_size, point_cloud_range: the grid of `voxelize`.
-    classes: S tensors [N_i] of integers; negative ones, those above 255, `free` and `unknown` are
-        no label. A cell gets that of most of its points, the lowest of equal ones.
+    classes: S tensors [N_i] of integers; negative ones, those above 255, `free` and `unknown` do
+        not count. A cell gets the label of most of its points, the lowest of equal ones.
     boxes: [S, K, 7] objects in the world at the time of each sweep, as of `points_in_boxes`, row k
         the same one in all; NaN where it is absent. Points in a box that lies elsewhere in the
-        keyframe are carried there and only hit; in one that the keyframe lacks they are dropped.
-    cameras: see `Camera`. free, unknown, other: labels of free cells, of those that no ray met,
-        and of occupied ones without a labelled point.
+        keyframe are moved there, where they occupy cells but free none; if the keyframe lacks the
+        box they are dropped.
+    cameras: see `Camera`. free, unknown, other: labels of free cells, of cells that no ray met,
+        and of occupied cells without a labelled point.
 
     CPU and CUDA give the same labels. Raises ValueError (shapes, keyframe, labels).
     """
@@ -102,12 +103,11 @@ def occupancy_labels(
     semantics = torch.where(volume == UNKNOWN, unknown, free).to(torch.uint8)
     semantics.masked_fill_(occupied, other)
     if classes is not None:
-        shapes = [list(one.shape) for one in classes]
-        wanted = [[length] for length in lengths]
-        expect(shapes == wanted, f"{ME} classes must have shapes {wanted}", shapes)
-        given = torch.cat([one.to(device, torch.int64) for one in classes])
-        labelled = (given >= 0) & (given < 256) & (given != free) & (given != unknown)
-        _vote(semantics, local, given, labelled & (reached == 0), grid)
+        shapes, rule = [list(one.shape) for one in classes], [[length] for length in lengths]
+        expect(shapes == rule, f"{ME} classes must have shapes {rule}", shapes)
+        labels = torch.cat([one.to(device, torch.int64) for one in classes])
+        labelled = (labels >= 0) & (labels < 256) & (labels != free) & (labels != unknown)
+        _vote(semantics, local, labels, labelled & (reached == 0), grid)
     seen = None if cameras is None else torch.zeros_like(occupied)
     for camera in cameras or ():
         far, origin = _pixel_rays(camera, to_keyframe, grid[1], device)
@@ -116,7 +116,7 @@ def occupancy_labels(
 
 
 def write_labels(path: str | Path, labels: OccupancyLabels) -> None:
-    """Writes labels.npz as Occ3D lays it out, or nothing: the fields that are not None, each
+    """Write labels.npz in Occ3D's layout, atomically: the fields that are not None, each
     [nx, ny, nz] uint8."""
     arrays = {k: v for k, v in labels._asdict().items() if v is not None}
     arrays = {k: v.permute(2, 1, 0).to("cpu", torch.uint8) for k, v in arrays.items()}
@@ -130,11 +130,11 @@ def _check(name: str, tensor: Tensor, shape: list[int]) -> None:
 def _carried(
     world: Tensor, sweep_of: Tensor, ends: list[int], boxes: Tensor, keyframe: int
 ) -> tuple[Tensor, Tensor]:
-    """The points with those of objects that move where they are in the keyframe; which ones."""
+    """The points, those of moving objects at their places in the keyframe, and which ones moved."""
     there = boxes[keyframe]
     moving = (boxes != there).any(2, keepdim=True)
-    held = boxes.masked_fill(~moving, torch.nan).to(world.device)
-    parts = zip(held, pairwise(ends), strict=True)
+    moving_boxes = boxes.masked_fill(~moving, torch.nan).to(world.device)
+    parts = zip(moving_boxes, pairwise(ends), strict=True)
     inside = torch.cat([points_in_boxes(world[None, a:b], now[None])[0] for now, (a, b) in parts])
     turn = there[:, 6] - boxes[..., 6]
     c, s, zero = turn.cos(), turn.sin(), torch.zeros_like(turn)
@@ -149,7 +149,7 @@ def _carried(
 
 
 def _vote(semantics: Tensor, points: Tensor, classes: Tensor, voting: Tensor, grid: Grid) -> None:
-    """Classes of most points into the cells that have any; sums are whole numbers."""
+    """Write the class of most voting points into each cell; counts are integers."""
     cells = voxel_map(points, *grid, -1, -1)
     _, z, y, x = cells.indices[cells.point_voxel[voting]].long().unbind(1)
     cell = (z * semantics.size(2) + y) * semantics.size(3) + x
@@ -163,7 +163,7 @@ def _vote(semantics: Tensor, points: Tensor, classes: Tensor, voting: Tensor, gr
 def _pixel_rays(
     camera: Camera, frame: Tensor, limits: list[float], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Of a camera in a frame: ends [pixels, 3] of its rays beyond the range, and their origin."""
+    """Ends [pixels, 3] of a camera's rays in a frame, beyond the range, and their origin."""
     _check("a camera's intrinsics", camera.intrinsics, [3, 3])
     _check("a camera's pose", camera.pose, [3, 4])
     turn, place = (frame[:, :3] @ camera.pose.to(frame)).split([3, 1], 1)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchvox.data.surfaces import Piece, Slab, arc, coil, dome, ellipsoid, patch, ring, triangle
+from torchvox.data.worlds import surfaces
+from torchvox.data.worlds.surfaces import Piece, Slab, arc, disc, dome, patch, ring, triangle
 
 PARAMETERS = 4  # uniform numbers that a shape may use
 Pieces = list[Piece | Slab]
@@ -35,7 +36,7 @@ def _sphere(u: Sequence[Tensor]) -> Pieces:
 
 
 def _ellipsoid(u: Sequence[Tensor]) -> Pieces:
-    return [ellipsoid((1.0, _between(u[0], 0.35, 0.6), _between(u[1], 0.35, 0.6)), 0)]
+    return [surfaces.ellipsoid((1.0, _between(u[0], 0.35, 0.6), _between(u[1], 0.35, 0.6)), 0)]
 
 
 def _box(u: Sequence[Tensor]) -> Pieces:
@@ -44,26 +45,18 @@ def _box(u: Sequence[Tensor]) -> Pieces:
 
 def _cylinder(u: Sequence[Tensor]) -> Pieces:
     height = _between(u[0], 0.7, 2)
-    return [
-        ring(0.0, height, 0.5, 0.5, 0),
-        ring(0.0, 0.0, 0.0, 0.5, 1),
-        ring(height, 0.0, 0.0, 0.5, 1),
-    ]
+    return [ring(0.0, height, 0.5, 0.5, 0), disc(0.0, 0.5, 1), disc(height, 0.5, 1)]
 
 
 def _cone(u: Sequence[Tensor]) -> Pieces:
     height = _between(u[0], 0.8, 1.8)
     # Upside down, since a ring's high end must have a radius; the height is negative instead.
-    return [ring(height, -height, 0.0, 0.6, 0), ring(0.0, 0.0, 0.0, 0.6, 1)]
+    return [ring(height, -height, 0.0, 0.6, 0), disc(0.0, 0.6, 1)]
 
 
 def _frustum(u: Sequence[Tensor]) -> Pieces:
     top, height = _between(u[0], 0.25, 0.4), _between(u[1], 0.7, 1.6)
-    return [
-        ring(0.0, height, 0.6, top, 0),
-        ring(0.0, 0.0, 0.0, 0.6, 1),
-        ring(height, 0.0, 0.0, top, 1),
-    ]
+    return [ring(0.0, height, 0.6, top, 0), disc(0.0, 0.6, 1), disc(height, top, 1)]
 
 
 def _torus(u: Sequence[Tensor]) -> Pieces:
@@ -94,7 +87,7 @@ def _bracket(u: Sequence[Tensor]) -> Pieces:
 
 
 def _helix(u: Sequence[Tensor]) -> Pieces:
-    return [coil(0.5, 1.6, _between(u[0], 2, 4), 0.05, 0)]
+    return [surfaces.coil(0.5, 1.6, _between(u[0], 2, 4), 0.05, 0)]
 
 
 def _legs(width: Tensor | float, depth: Tensor | float, height: Tensor, side: float) -> list[Slab]:
@@ -126,7 +119,7 @@ def _mug(u: Sequence[Tensor]) -> Pieces:
     handle, wall = height * 0.3, 0.45
     return [
         ring(0.0, height, wall, wall, 0),
-        ring(0.0, 0.0, 0.0, wall, 1),
+        disc(0.0, wall, 1),
         arc((wall, 0.0, height * 0.5), handle, 0.06, (-0.25, 0.5), 2),
     ]
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from torchvox.data.counter_random import Draws
-from torchvox.data.lidar.objects import ALBEDO, BUILDING, KINDS, Kind
 from torchvox.data.portable_math import sin_cos, sqrt
+from torchvox.data.worlds.street.objects import ALBEDO, BUILDING, KINDS, Kind
 
 NEAR, MARGIN = 3.0, 0.25  # meters around the sensor, and around every object, that stay free
 SIDE = 0.55  # half the width of the world, as a share of its length
@@ -28,7 +28,7 @@ FULL_TURN = 2 * math.pi
 
 class Objects(NamedTuple):
     """Objects [B, O] of B scenes in the sensor's frame: place of the base's middle, size and yaw,
-    float32. kept: the others are not there. kinds: the kind of each column."""
+    float32. kept: objects that exist. kinds: the kind of each column."""
 
     kinds: tuple[Kind, ...]
     x: Tensor
@@ -44,20 +44,22 @@ class Objects(NamedTuple):
     kept: Tensor
 
     def at(self, index: slice | tuple[Tensor, Tensor]) -> Objects:
-        """Some of the scenes, or objects [M] by scene and column."""
+        """A part of the scenes, or objects [M] by scene and column."""
         return Objects(self.kinds, *(v[index] for v in self[1:]))
 
 
 class Motion(NamedTuple):
     """scene: draws of what scans of a scene share: ground, beams, noise. start, advance [B, 1]: the
     sensor's x in its scene when it looks ahead, and how far it goes in a turn of 360 degrees. x, y
-    [B, O]: how far objects go in that time, seen from the sensor. Meters, float32."""
+    [B, O]: how far objects go in that time, seen from the sensor. frame: x, y, cosine and sine of
+    the sensor's frame over the ground, if that is another one. Meters, float32."""
 
     scene: Draws
     start: Tensor
     advance: Tensor
     x: Tensor
     y: Tensor
+    frame: tuple[Tensor, ...] = ()
 
 
 def ground(x: Tensor, y: Tensor, phase: Tensor) -> Tensor:
@@ -152,7 +154,7 @@ def _sizes(
 
 
 def keep(meets: Tensor, counted: Tensor) -> Tensor:
-    """[B, O]: who meets none that is kept, in order. A step for each object, not scene."""
+    """[B, O]: objects that meet no earlier kept one. One step per object, for all scenes."""
     kept = torch.zeros_like(counted)
     for i in range(counted.shape[1]):
         kept[:, i] = counted[:, i] & ~(meets[:, i] & kept).any(1)

@@ -13,7 +13,7 @@ Value: TypeAlias = Tensor | float
 
 CLASSES = ("Car", "Pedestrian", "Cyclist")
 CAR, PEDESTRIAN, CYCLIST = range(3)
-CLUTTER = -1  # label of what is no object
+CLUTTER = -1  # label of poles, plants, buildings ..
 ALBEDO, GLASS = (0.05, 0.7), 0.1  # of paint, clothes, walls, leaves; of windows
 
 
@@ -56,10 +56,9 @@ Size: TypeAlias = tuple[float, float, float, float]  # mean, deviation (0: even)
 class Kind:
     """What objects of a kind have in common.
 
-    label: a number of CLASSES, or CLUTTER. few, many: how many there are in front of the sensor.
-    length, width, height: meters. parts: solids of objects of given length, width, height and
-    albedo. ignored: its boxes are labelled with weight 0. in_traffic: stands on lanes and along
-    the road.
+    label: a number of CLASSES, or CLUTTER. few, many: least and largest number in front of the
+    sensor. length, width, height: meters. parts: solids of objects by length, width, height and
+    albedo. ignored: its boxes have weight 0. in_traffic: stands on lanes and along the road.
     """
 
     label: int

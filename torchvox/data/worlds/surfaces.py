@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random points on surfaces that are put together from pieces, evenly by true area.
+"""Random points on surfaces made of pieces, evenly by true area.
 
 A piece is a patch, triangle, ring, dome, arc of a torus, ellipsoid or coil, with one set of
 parameters per cloud. Every point first picks a piece by area, then a place on it. Only operations
@@ -21,16 +21,17 @@ from torchvox.data.portable_math import FIXED, sin_cos, sqrt
 
 Value: TypeAlias = Tensor | float
 TRIES = 8  # of a point on an ellipsoid; at the flattest, one in ten thousand fails all of them
-SPARE = 1.5  # points drawn per point wanted where pieces can hide points
+SPARE = 1.5  # points drawn per point needed where pieces can hide points
 PROBE = 1e-6  # how far in front of a face a point must be free
+Place: TypeAlias = Callable[[Tensor, Tensor, Draws], Tensor]  # see the functions _on_..
 
 
 @dataclass(frozen=True)
 class Piece:
-    """kind: a key of KINDS. area: [B] or a number. part: label of its points. values: its
-    parameters, each [B] or a number."""
+    """place: points of its kind of surface. area: [B] or a number. part: label of its points.
+    values: its parameters, each [B] or a number."""
 
-    kind: str
+    place: Place
     area: Value
     part: int
     values: tuple[Value, ...]
@@ -48,25 +49,29 @@ class Slab:
 
 def patch(corner: Sequence[Value], a: Sequence[Value], b: Sequence[Value], part: int) -> Piece:
     """Parallelogram from a corner along two edges at right angles."""
-    return Piece("patch", _norm(a) * _norm(b), part, (*corner, *a, *b))
+    return Piece(_on_patch, _norm(a) * _norm(b), part, (*corner, *a, *b))
 
 
 def triangle(corner: Sequence[Value], a: Sequence[Value], b: Sequence[Value], part: int) -> Piece:
     """Triangle of a corner and the ends of two edges."""
     cross = (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
-    return Piece("triangle", _norm(cross) * 0.5, part, (*corner, *a, *b))
+    return Piece(_on_triangle, _norm(cross) * 0.5, part, (*corner, *a, *b))
 
 
 def ring(z: Value, height: Value, low: Value, high: Value, part: int) -> Piece:
     """Side of a cone's frustum around the z axis, radius low at z and high at z + height; flat
     (a disc, an annulus) where height is 0. high must be > 0."""
     slant = _norm((height, high - low))
-    return Piece("ring", (low + high) * slant * math.pi, part, (z, height, low, high))
+    return Piece(_on_ring, (low + high) * slant * math.pi, part, (z, height, low, high))
+
+
+def disc(z: Value, radius: Value, part: int) -> Piece:
+    return ring(z, 0.0, 0.0, radius, part)
 
 
 def dome(z: Value, radius: Value, up: int, part: int) -> Piece:
     """Half a sphere around (0, 0, z), above it for up = 1 and below for -1."""
-    return Piece("dome", radius * radius * (2 * math.pi), part, (z, radius, float(up)))
+    return Piece(_on_dome, radius * radius * (2 * math.pi), part, (z, radius, float(up)))
 
 
 def arc(
@@ -74,17 +79,17 @@ def arc(
 ) -> Piece:
     """Torus, or a part of one from turns[0] over turns[1], in the plane of x and z."""
     area = radius * tube * (4 * math.pi**2 * turns[1])
-    return Piece("arc", area, part, (*center, radius, tube, *turns))
+    return Piece(_on_arc, area, part, (*center, radius, tube, *turns))
 
 
 def ellipsoid(axes: Sequence[Value], part: int) -> Piece:
     """Ellipsoid around the origin; alone in its shape."""
-    return Piece("ellipsoid", 1.0, part, tuple(axes))
+    return Piece(_on_ellipsoid, 1.0, part, tuple(axes))
 
 
 def coil(radius: Value, height: Value, turns: Value, sigma: float, part: int) -> Piece:
     """Helix around the z axis, centered, as a fuzzy tube; alone in its shape."""
-    return Piece("coil", 1.0, part, (radius, height, turns, sigma))
+    return Piece(_on_coil, 1.0, part, (radius, height, turns, sigma))
 
 
 def sample(pieces: Sequence[Piece | Slab], draws: Draws, count: int) -> tuple[Tensor, Tensor]:
@@ -96,11 +101,11 @@ def sample(pieces: Sequence[Piece | Slab], draws: Draws, count: int) -> tuple[Te
     u = draws.uniform("surface", drawn * 4).view(len(draws.samples), drawn, 4)
     chosen = _choose(solid, u[..., 0])
     values = _gather(solid, chosen, draws)
-    kinds = sorted({piece.kind for piece in solid})
-    xyz = KINDS[kinds[0]](values, u, draws)
-    for kind in kinds[1:]:
-        here = torch.tensor([piece.kind == kind for piece in solid], device=draws.device)[chosen]
-        xyz = torch.where(here[..., None], KINDS[kind](values, u, draws), xyz)
+    first, *others = dict.fromkeys(piece.place for piece in solid)
+    xyz = first(values, u, draws)
+    for place in others:
+        here = torch.tensor([piece.place == place for piece in solid], device=draws.device)[chosen]
+        xyz = torch.where(here[..., None], place(values, u, draws), xyz)
     part = torch.tensor([piece.part for piece in solid], device=draws.device)[chosen]
     if not slabs:
         return xyz, part
@@ -160,7 +165,9 @@ def _faces(slab: Slab) -> list[Piece]:
             corner = [end[i] if i == axis else slab.low[i] for i in range(3)]
             normal = [sign if i == axis else 0.0 for i in range(3)]
             area = size[others[0]] * size[others[1]]
-            faces.append(Piece("patch", area, slab.part, (*corner, *edges[0], *edges[1], *normal)))
+            faces.append(
+                Piece(_on_patch, area, slab.part, (*corner, *edges[0], *edges[1], *normal))
+            )
     return faces
 
 
@@ -242,14 +249,3 @@ def _on_coil(values: Tensor, u: Tensor, draws: Draws) -> Tensor:
     line = torch.stack([radius * cosine, radius * sine, height * (along - 0.5)], -1)
     fuzz = draws.normal("coil", u.shape[1] * 3).view(*u.shape[:2], 3)
     return line + fuzz * sigma[..., None]
-
-
-KINDS: dict[str, Callable[[Tensor, Tensor, Draws], Tensor]] = {
-    "patch": _on_patch,
-    "triangle": _on_triangle,
-    "ring": _on_ring,
-    "dome": _on_dome,
-    "arc": _on_arc,
-    "ellipsoid": _on_ellipsoid,
-    "coil": _on_coil,
-}

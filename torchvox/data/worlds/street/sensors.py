@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lidars of the generated world: where their beams point, and what of it a field of view keeps."""
+"""Lidars of generated streets: directions of their beams, and fields of view."""
 
 from __future__ import annotations
 
