@@ -32,24 +32,23 @@ InverseIndex invert(Side& side, const IndexArray& idx) {
   return args.inverse;
 }
 
-KERNEL_CASE(gather_points, 0x64afa6a83d5e2339, {"inverse_index", {0, 1}}) {
+KERNEL_CASE(gather_points, 0xb05e08963147ea6c, {"inverse_index", {0, 1}}) {
   GatherPointsArgs args;
   args.features = side.put(Random(2).uniforms(kClouds * kRows * kChannels));
   args.idx = make_indices(side);
   args.batches = kClouds, args.points = kRows, args.samples = kSlots, args.channels = kChannels;
-  args.channels_first = true;
   args.out = side.room<float>(kClouds * kSlots * kChannels);
   side.run(args);
 
   SegmentSumArgs sum;
-  sum.grad = args.out;
+  sum.grad = side.put(Random(11).uniforms(kClouds * kSlots * kChannels));
   sum.inverse = invert(side, args.idx);
-  sum.channels = kChannels, sum.channels_first = true;
+  sum.channels = kChannels;
   sum.out = side.room<float>(kClouds * kRows * kChannels);
   side.run(sum);
 }
 
-KERNEL_CASE(three_interpolate, 0xa07e4fa1664b1d5c, {"interpolate_cpu", {0, 1, 2}}) {
+KERNEL_CASE(three_interpolate, 0x5f9f3f17ea78fe94, {"interpolate_cpu", {0, 1, 2}}) {
   InterpolationWeightsArgs weights;
   weights.dist2 = side.put(Random(3).uniforms(kClouds * kSlots, 0, 2));
   weights.queries = kClouds * kQueries;
@@ -62,6 +61,7 @@ KERNEL_CASE(three_interpolate, 0xa07e4fa1664b1d5c, {"interpolate_cpu", {0, 1, 2}
   args.idx = make_indices(side);
   args.weight = weights.out;
   args.clouds = kClouds, args.rows = kRows, args.queries = kQueries, args.channels = kChannels;
+  args.channels_first = true;
   args.out = side.room<Half>(kClouds * kQueries * kChannels);
   side.run(args);
 
@@ -70,13 +70,13 @@ KERNEL_CASE(three_interpolate, 0xa07e4fa1664b1d5c, {"interpolate_cpu", {0, 1, 2}
   sum.dtype = args.dtype;
   sum.weight = args.weight;
   sum.inverse = invert(side, args.idx);
-  sum.channels = kChannels;
+  sum.channels = kChannels, sum.channels_first = true;
   sum.out = side.room<Half>(kClouds * kRows * kChannels);
   side.run(sum);
 
   InterpolateWeightGradArgs grad;
   grad.grad = args.out, grad.features = args.features, grad.dtype = args.dtype;
-  grad.idx = args.idx;
+  grad.idx = args.idx, grad.channels_first = true;
   grad.clouds = kClouds, grad.rows = kRows, grad.queries = kQueries, grad.channels = kChannels;
   grad.grad_weight = side.room<float>(kClouds * kSlots);
   side.run(grad);

@@ -162,8 +162,7 @@ void use_map(Side& side, const OccupancyState& state, const OccupancyState& othe
   integrate.rays = map_rays(side);
   integrate.state = state;
   integrate.sensor = {2250, -205, -2048, 3595};
-  integrate.max_touched = 400;
-  integrate.limited = true;
+  integrate.max_touched = 400, integrate.limited = true;
   integrate.threads = 2;
   integrate.timestamps = side.put(std::vector<double>(kRays, 1.5));
   integrate.ndt = {0.2, 0.3, 2, -0.4, 3, -5.5};
@@ -172,8 +171,7 @@ void use_map(Side& side, const OccupancyState& state, const OccupancyState& othe
   side.run(integrate);
 
   OccupancyRaycastArgs cast;
-  cast.state = state;
-  cast.rays = integrate.rays;
+  cast.state = state, cast.rays = integrate.rays;
   cast.distance = side.room<float>(kRays);
   cast.unseen = side.room<float>(kRays);
   cast.status = side.room<int8_t>(kRays);
@@ -182,8 +180,7 @@ void use_map(Side& side, const OccupancyState& state, const OccupancyState& othe
   side.run(cast);
 
   OccupancyQueryArgs query;
-  query.state = state;
-  query.frame = integrate.rays;
+  query.state = state, query.frame = integrate.rays;
   query.points = integrate.rays.points;
   query.logodds = side.room<float>(kRays);
   query.label = side.room<int8_t>(kRays);
@@ -210,8 +207,7 @@ void use_map(Side& side, const OccupancyState& state, const OccupancyState& othe
 
   DecayArgs decay;
   decay.state = state;
-  decay.factor = 40000;
-  decay.forget = 200;
+  decay.factor = 40000, decay.forget = 200;
   decay.empty = side.room<bool>(state.capacity);
   decay.counts = side.room<int64_t>(kStateCounts);
   side.run(decay);

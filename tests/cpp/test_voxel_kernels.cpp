@@ -6,7 +6,7 @@
 
 namespace {
 
-KERNEL_CASE(voxelize, 0x2ef4e25bd108034c, {"voxel_table", {0, 1, 2}}, {"voxel_ranking", {0, 1}},
+KERNEL_CASE(voxelize, 0xa25509957793dd78, {"voxel_table", {0, 1, 2}}, {"voxel_ranking", {0, 1}},
             {"voxel_partitions", {1, 2, 5, 16}}, {"voxel_kernels", {0, 1}},
             {"voxel_common", {0, 1}}) {
   constexpr int64_t kRows = 6000, kColumns = 4;
@@ -18,9 +18,9 @@ KERNEL_CASE(voxelize, 0x2ef4e25bd108034c, {"voxel_table", {0, 1, 2}}, {"voxel_ra
     args.points = packed(side, make_points(kRows, kColumns, 4.2f, 1), kColumns);
     for (int axis = 0; axis < 3; ++axis) {
       args.grid.lo[axis] = -4, args.grid.hi[axis] = 4;
-      args.grid.size[axis] = 0.25f, args.grid.cells[axis] = 32;
+      args.grid.size[axis] = 1, args.grid.cells[axis] = 8;
     }
-    if (usual) args.max_points = 5, args.max_voxels = 900;
+    if (usual) args.max_points = 5, args.max_voxels = 300;
     if (!usual) args.order = VoxelOrder::kZyx;
     const int64_t capacity = args.capacity(), values = capacity * args.row_values();
     args.features = side.room<float>(values);
