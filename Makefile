@@ -136,8 +136,9 @@ kernel-tests: build/.built
 test-cpp: kernel-tests
 	cd build/cmake && $(CTEST)
 
-# AddressSanitizer and UndefinedBehaviorSanitizer over the CPU kernels: the kernel tests, then the calls of the
-# op_infos, for which the instrumented functions are preloaded over those of the build. They compile without torch.
+# AddressSanitizer and UndefinedBehaviorSanitizer over the CPU kernels: the kernel tests, then the calls of the op_infos.
+# The instrumented kernels compile without torch. For the calls they are preloaded, behind GCC's runtimes of the
+# sanitizers, so that their functions take the place of those in the build's library.
 SANITIZED := build/sanitize/libtorchvox_kernels_sanitized.so
 sanitized-kernels: $(if $(TORCHVOX_NO_VENV),,.venv/.tools)
 	$(CMAKE) -S . -B build/sanitize -DTORCHVOX_KERNELS_ONLY=ON -DTORCHVOX_WERROR=ON -DTORCHVOX_CUDA=0 -DTORCHVOX_SANITIZE=address,undefined

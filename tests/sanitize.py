@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the calls of the op_infos and their gradients under a sanitizer: as they are, with special
-values, and with integers that name nothing. `make sanitize` preloads instrumented kernels for it,
+values, and with integers of any value. `make sanitize` preloads instrumented kernels for it,
 `make sanitize-gpu` runs it under compute-sanitizer.
 
 python tests/sanitize.py cpu|cuda [OP ..]
