@@ -36,7 +36,7 @@ endif
 CMAKE := PATH="$$PATH:$(CURDIR)/.venv/bin" cmake
 CTEST = $(patsubst %cmake,%ctest,$(CMAKE)) --output-on-failure -j $(WORKERS)
 
-.PHONY: help demo train-demo detect-demo weights build cpu test test-all test-gpu kernel-tests test-cpp sanitize sanitize-gpu mutants bench docs aarch64 lint tidy format wheel clean
+.PHONY: help demo train-demo detect-demo weights build cpu test test-all test-gpu kernel-tests test-cpp sanitized-kernels sanitize sanitize-gpu mutants bench docs aarch64 lint tidy format wheel clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -124,20 +124,33 @@ kernel-tests: build/.built
 test-cpp: kernel-tests  ## kernel tests, without torch
 	cd build/cmake && $(CTEST)
 
-# AddressSanitizer and UndefinedBehaviorSanitizer over the CPU kernels.
-sanitize: $(if $(TORCHVOX_NO_VENV),,.venv/.tools)  ## the CPU kernels under AddressSanitizer and UndefinedBehaviorSanitizer
+# AddressSanitizer and UndefinedBehaviorSanitizer over the CPU kernels: the kernel tests, then the calls of the op_infos.
+# The instrumented kernels compile without torch. For the calls they are preloaded, behind GCC's runtimes of the
+# sanitizers, so that their functions take the place of those in the build's library.
+SANITIZED := build/sanitize/libtorchvox_kernels_sanitized.so
+sanitized-kernels: $(if $(TORCHVOX_NO_VENV),,.venv/.tools)
 	$(CMAKE) -S . -B build/sanitize -DTORCHVOX_KERNELS_ONLY=ON -DTORCHVOX_WERROR=ON -DTORCHVOX_CUDA=0 -DTORCHVOX_SANITIZE=address,undefined
 	$(CMAKE) --build build/sanitize --target kernel_tests -j $(or $(MAX_JOBS),$(WORKERS))
-	cd build/sanitize && UBSAN_OPTIONS=print_stacktrace=1 $(CTEST)
 
-# compute-sanitizer's four tools over the CUDA kernels.
+sanitize: export ASAN_OPTIONS := detect_leaks=0:protect_shadow_gap=0:quarantine_size_mb=64
+sanitize: export UBSAN_OPTIONS := print_stacktrace=1
+sanitize: sanitized-kernels build/.built  ## the CPU kernels under AddressSanitizer and UndefinedBehaviorSanitizer
+	cd build/sanitize && $(CTEST)
+	LD_PRELOAD="$$(ldd $(SANITIZED) | grep -o '/[^ ]*lib[a-z]*san[^ ]*' | xargs) $(SANITIZED)" $(PY) tests/sanitize.py cpu
+
+# compute-sanitizer's four tools over the CUDA kernels. Each tensor has memory of its own, so that memcheck sees its end.
+# racecheck, which watches every access to shared memory, and initcheck, which would report torch's own kernels, run the
+# kernel tests alone.
 sanitize-gpu: kernel-tests  ## the CUDA kernels under compute-sanitizer's four tools
 	@command -v compute-sanitizer > /dev/null || { echo "make sanitize-gpu: no compute-sanitizer on PATH (it comes with the CUDA toolkit)" >&2; exit 1; }
-	@for tool in memcheck racecheck initcheck synccheck; do for test in build/cmake/test_*_kernels; do \
-		echo "== $$tool $$test"; compute-sanitizer --tool $$tool --error-exitcode 1 $$test $$([ $$tool != racecheck ] || echo --quick) || exit 1; \
-	done; done
+	@for tool in memcheck racecheck initcheck synccheck; do \
+		echo "== $$tool kernel_tests"; compute-sanitizer --tool $$tool --error-exitcode 1 build/cmake/kernel_tests || exit 1; \
+	done
+	@for tool in memcheck synccheck; do \
+		echo "== $$tool ops"; PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 $(PY) tests/sanitize.py cuda || exit 1; \
+	done
 
-CPP_FILES = $$(git ls-files '*.h' '*.cuh' '*.cpp' '*.cu' ':!*/third_party/*')
+CPP_FILES = $$(git ls-files '*.h' '*.cuh' '*.cpp' '*.cu')
 # clang-tidy over the kernels takes half a minute of one core, over the glue with torch's headers minutes.
 TIDY = xargs -P $(WORKERS) -I{} $(CLANG_TIDY) --quiet {} -- -std=c++17 -I.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels' own exp, log, sigmoid, sin, cos and atan2. tests/cpp/test_portable_kernels.cpp
+"""The kernels' own exp, log, sigmoid, sin, cos and atan2. tests/cpp/test_core_kernels.cpp
 measures their accuracy over many more floats, and compares the device with the host."""
 
 import numpy as np
