@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Occupancy mapping as GPU mappers have it, for the benchmark only: a thread per ray, which walks
+// Occupancy mapping as GPU mappers have it, for the benchmark only: one thread per ray, which walks
 // in floats (Amanatides and Woo), finds regions of 8 x 8 x 8 voxels in a hash table with
 // compare-and-swap, and updates float log-odds by compare-and-swap with a clamp. Updates apply in
 // the order in which threads get there. A voxel at its clamp is only read.

@@ -1,133 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bev_max_height: its cases, and the baseline, `scatter_reduce`."""
+"""bev_max_height: its cases, and the same with torch's scatter_reduce."""
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-import torchvox
-from benchmarks.clouds import Clouds
-from benchmarks.suite import (
+from benchmarks.case import (
     Case,
-    CaseSpec,
-    Facts,
     Implementation,
     Outputs,
+    Problem,
     Target,
     WrongResult,
     constant,
+    graph,
 )
+from benchmarks.clouds import Clouds, street
 
 RANGE = [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0]
 
 
-@dataclass(frozen=True)
-class BEVCase(Case):
-    """points [N, F]; an image of cells x cells, float32 heights or uint8 codes."""
+class Image(Problem):
+    def compare(self, result: Sequence[Tensor], outputs: Outputs) -> str:
+        """The same image, and the same top points; `counts` is torchvox's own."""
+        names = ("image", "top points")
+        for name, theirs, mine in zip(names, result, outputs, strict=False):
+            differ = int((theirs.view(mine.shape) != mine).sum())
+            if differ:
+                raise WrongResult(f"{differ} cells of the {name} differ")
+        return "same " + ", ".join(names[: len(result)])
 
-    points: Tensor
-    source: str
-    cells: int = 1024
-    dtype: torch.dtype = torch.float32
-    index: bool = False
-    op: str = "bev_max_height"
+    def others(self, outputs: Outputs) -> Iterator[Implementation]:
+        yield self.other("torch scatter_reduce", self.scatter_reduce, outputs)
 
-    def facts(self) -> Facts:
-        size = [self.cells, self.cells]
-        return {"points": self.points.size(0), "cells": size, "dtype": str(self.dtype)}
-
-    def torchvox(self) -> Outputs:
-        size = [self.cells, self.cells]
-        op = torchvox.bev_max_height_with_index if self.index else torchvox.bev_max_height
-        return op(self.points, RANGE, size, out_dtype=self.dtype)
-
-    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        check = partial(compare, outputs=outputs)
-        yield Implementation("torch scatter_reduce", partial(with_torch, self), check, True)
-        if self.points.device.type == "cpu" and not self.index:
-            yield Implementation("numpy maximum.at", partial(with_numpy, self), check)
-
-
-def compare(found: Sequence[Tensor], outputs: Outputs) -> str:
-    """The same image, and the same top points; `counts` is torchvox's own."""
-    names = ("image", "top points")
-    for name, theirs, mine in zip(names, found, outputs, strict=False):
-        differ = int((theirs.view(mine.shape) != mine).sum())
-        if differ:
-            raise WrongResult(f"{differ} cells of the {name} differ")
-    return "same " + ", ".join(names[: len(found)])
-
-
-def with_torch(case: BEVCase) -> list[Tensor]:
-    """Baseline: the cell of each point, a spare cell for those outside, `scatter_reduce`."""
-    points, cells = case.points, case.cells
-    lower, upper = constant(tuple(RANGE), points.device).view(2, 3)
-    xyz = points[:, :3]
-    cell = ((xyz[:, :2] - lower[:2]) / ((upper[:2] - lower[:2]) / cells)).floor()
-    inside = ((xyz >= lower) & (xyz < upper)).all(1) & (cell < cells).all(1)
-    where = torch.where(inside, cell[:, 1] * cells + cell[:, 0], cells * cells).long()
-    z = xyz[:, 2]
-    empty = torch.full((cells * cells + 1,), -torch.inf, device=points.device)
-    height = empty.scatter_reduce(0, where, z, "amax")
-    filled = height[:-1] > -torch.inf
-    results = [torch.where(filled, _encode(height[:-1], lower, upper, case.dtype), 0)]
-    if case.index:
-        rows = torch.arange(len(points), dtype=torch.int32, device=points.device)
-        none = torch.full_like(empty, len(points), dtype=torch.int32)
-        tops = torch.where(z == height[where], rows, len(points))
-        top = none.scatter_reduce(0, where, tops, "amin")[:-1]
-        results.append(torch.where(filled, top, -1))
-    return results
+    def scatter_reduce(self) -> list[Tensor]:
+        """The cell of each point, a spare cell for those outside, a maximum over each cell."""
+        xyz, cells, dtype = self["points"][:, :3], self["size"][0], self["out_dtype"]
+        lower, upper = constant(tuple(RANGE), xyz.device).view(2, 3)
+        cell = ((xyz[:, :2] - lower[:2]) / ((upper[:2] - lower[:2]) / cells)).floor()
+        inside = ((xyz >= lower) & (xyz < upper)).all(1) & (cell < cells).all(1)
+        where = torch.where(inside, cell[:, 1] * cells + cell[:, 0], cells * cells).long()
+        z = xyz[:, 2]
+        empty = torch.full((cells * cells + 1,), -torch.inf, device=z.device)
+        height = empty.scatter_reduce(0, where, z, "amax")
+        image, filled = height[:-1], height[:-1] > -torch.inf
+        if dtype == torch.uint8:
+            share = (image - lower[2]) / (upper[2] - lower[2])
+            image = (1 + (share * 254).floor()).clamp(min=0).to(torch.uint8)
+        results = [torch.where(filled, image, 0)]
+        if self.op.endswith("with_index"):
+            rows = torch.arange(len(z), dtype=torch.int32, device=z.device)
+            none = torch.full_like(empty, len(z), dtype=torch.int32)
+            tops = torch.where(z == height[where], rows, len(z))
+            top = none.scatter_reduce(0, where, tops, "amin")[:-1]
+            results.append(torch.where(filled, top, -1))
+        return results
 
 
-def _encode(height: Tensor, lower: Tensor, upper: Tensor, dtype: torch.dtype) -> Tensor:
-    if dtype != torch.uint8:
-        return height
-    t = (height - lower[2]) / (upper[2] - lower[2])
-    return (1 + (t * 254).floor()).clamp(min=0).to(torch.uint8)
+def row(name: str, *targets: Target, dtype: torch.dtype = torch.float32, **more: Any) -> Case:
+    op = "bev_max_height_with_index" if "index" in name else "bev_max_height"
+    cells, cloud = more.get("cells", 1024), more.get("cloud", Clouds.sweep)
+    options = {"point_cloud_range": RANGE, "size": [cells, cells], "out_dtype": dtype}
+    return Case(f"BEV {name}", op, cloud, options, targets, Image)
 
 
-def with_numpy(case: BEVCase) -> list[Tensor]:
-    """The same in NumPy, with `maximum.at`."""
-    points, cells = case.points.numpy(), case.cells
-    bounds = constant(tuple(RANGE), case.points.device).view(2, 3)
-    lower, upper = bounds.numpy()
-    xyz = points[:, :3]
-    xyz = xyz[((xyz >= lower) & (xyz < upper)).all(1)]
-    width = (upper[:2] - lower[:2]) / np.float32(cells)
-    cell = np.floor((xyz[:, :2] - lower[:2]) / width).astype(np.int64)
-    fits = (cell < cells).all(1)
-    cell, z = cell[fits], xyz[fits, 2]
-    image = np.full(cells * cells, -np.inf, np.float32)
-    np.maximum.at(image, cell[:, 1] * cells + cell[:, 0], z)
-    height = torch.from_numpy(image)
-    return [torch.where(height > -torch.inf, _encode(height, *bounds, case.dtype), 0)]
-
-
-def spec(name: str, targets: Sequence[Target] = (), points: int = 0, **more) -> CaseSpec:
-    def build(clouds: Clouds) -> BEVCase:
-        cloud = clouds.street(points) if points else clouds.sweep()
-        return BEVCase(cloud.points, cloud.source, **more)
-
-    return CaseSpec(f"BEV {name}", build, tuple(targets))
-
-
-def gpu_cases() -> list[CaseSpec]:
-    def targets(graph_us: float) -> list[Target]:
-        return [Target("graph_us", graph_us), Target("eager_us", 20)]
-
-    uint8 = {"dtype": torch.uint8}
+def cases(device: str) -> list[Case]:
+    uint8, eager = torch.uint8, Target("eager_us", 20)
+    if device == "cpu":
+        return [row("111k, 1024^2, uint8", dtype=uint8), row("111k, 1024^2, float32")]
+    small = {"cells": 64, "cloud": street(1000)}
     return [
-        spec("111k, 1024^2, uint8", targets(6), **uint8),
-        spec("111k, 1024^2, uint8 with index", targets(9), **uint8, index=True),
-        spec("111k, 1024^2, float32"),
-        spec("1k call, torchvox.bev_max_height", [Target("cpu_us", 15)], 1000, cells=64),
+        row("111k, 1024^2, uint8", graph(6), eager, dtype=uint8),
+        row("111k, 1024^2, uint8 with index", graph(9), eager, dtype=uint8),
+        row("111k, 1024^2, float32"),
+        row("1k call, torchvox.bev_max_height", Target("cpu_us", 15), **small),
     ]
-
-
-def cpu_cases() -> list[CaseSpec]:
-    return [spec("111k, 1024^2, uint8", dtype=torch.uint8), spec("111k, 1024^2, float32")]

@@ -9,23 +9,98 @@ from typing import Callable, NamedTuple
 import numpy as np
 import torch
 
+import torchvox
+
 JITTER = 0.05  # standard deviation, in each column
 
 
 class Cloud(NamedTuple):
-    points: torch.Tensor  # [N, 4] or [B, N, 3]
+    points: torch.Tensor  # [N, columns] or [B, N, 3]
     source: str
 
 
-def cube(clouds: int, points: int) -> Callable[["Clouds"], Cloud]:
-    """A cloud of a case: uniform in the unit cube."""
+Recipe = Callable[["Clouds"], Cloud]
+
+
+def cube(clouds: int, points: int) -> Recipe:
+    """Uniform in the unit cube, [clouds, points, 3]."""
     return lambda made: made.cube(clouds, points)
 
 
-def batched(cloud: Cloud) -> Cloud:
+def box(clouds: int, points: int) -> Recipe:
+    """Uniform in 70 x 80 x 4, the extent of a lidar sweep, [clouds, points, 3]."""
+
+    def build(made: "Clouds") -> Cloud:
+        unit = made.cube(clouds, points).points
+        return Cloud(unit * unit.new_tensor([70.0, 80.0, 4.0]), "70 x 80 x 4 box")
+
+    return build
+
+
+def uniform(points: int) -> Recipe:
+    """Uniform in 200 x 200 x 50 m, [points, 3], made on the device of the case."""
+
+    def build(made: "Clouds") -> Cloud:
+        generator = torch.Generator(made.device).manual_seed(0)
+        drawn = torch.rand(points, 3, generator=generator, device=made.device)
+        return Cloud(drawn * drawn.new_tensor([200.0, 200.0, 50.0]), "uniform box")
+
+    return build
+
+
+def sweeps(times: int) -> Recipe:
+    return lambda made: made.sweep(times)
+
+
+def street(points: int) -> Recipe:
+    return lambda made: made.street(points)
+
+
+def one_batch(recipe: Recipe) -> Recipe:
     """[1, N, 3] of one cloud; a batch stays."""
-    points = cloud.points
-    return cloud if points.dim() == 3 else Cloud(points[None, :, :3].contiguous(), cloud.source)
+
+    def build(made: "Clouds") -> Cloud:
+        points, source = recipe(made)
+        return Cloud(points if points.dim() == 3 else points[None, :, :3].contiguous(), source)
+
+    return build
+
+
+def xyz(recipe: Recipe) -> Recipe:
+    """The first three columns of a cloud."""
+
+    def build(made: "Clouds") -> Cloud:
+        points, source = recipe(made)
+        return Cloud(points[:, :3].contiguous(), source)
+
+    return build
+
+
+def colored(recipe: Recipe) -> Recipe:
+    """x, y, z of a cloud, random colors and intensity, [N, 7]."""
+
+    def build(made: "Clouds") -> Cloud:
+        points, source = recipe(made)
+        generator = torch.Generator(points.device).manual_seed(0)
+        drawn = torch.rand(len(points), 4, generator=generator, device=points.device)
+        return Cloud(torch.cat([points[:, :3], (256 * drawn).floor()], 1), source)
+
+    return build
+
+
+def arranged(recipe: Recipe, how: str) -> Recipe:
+    """The points of a cloud in another order: Morton or shuffled."""
+
+    def build(made: "Clouds") -> Cloud:
+        points, source = recipe(made)
+        if how == "Morton":
+            keys = torchvox.voxel_keys(points, [0.05] * 3).keys
+            rows = torchvox.voxel_group(keys, order="key").perm.long()
+        else:
+            rows = torch.randperm(len(points), generator=_generator())
+        return Cloud(points[rows.to(points.device)].contiguous(), f"{source}, {how}")
+
+    return build
 
 
 def evenly(points: torch.Tensor, count: int) -> torch.Tensor:

@@ -160,12 +160,16 @@ def timed(call: Call) -> float:
     return time.perf_counter() - begin
 
 
+def synchronize() -> None:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
 def fastest(calls: dict[str, Call]) -> str:
     """Which of several settings of one library is best, by the least of three calls."""
 
     def finished(call: Call) -> None:
         call()
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        synchronize()
 
     return min(calls, key=lambda name: min(timed(partial(finished, calls[name])) for _ in range(3)))

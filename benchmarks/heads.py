@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads to boxes; beside them sigmoid, topk and decoding in torch, then rotated_nms."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import torchvox
+from benchmarks.boxes import NUSCENES, anchors
+from benchmarks.case import (
+    Case,
+    Implementation,
+    NotApplicable,
+    Outputs,
+    Problem,
+    Target,
+    WrongResult,
+    bytes_of,
+    graph,
+)
+from benchmarks.clouds import Clouds
+
+KITTI = (248, 216)  # cells
+OBJECTS, AROUND = 40, 8  # of a trained head: candidates that pass lie about objects
+CENTER_CHANNELS = {"offset": 2, "z": 1, "dim": 3, "rot": 2, "vel": 2}
+
+
+class Head(Problem):
+    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+        """Of the scores, which all are read, and of the outputs."""
+        scores = self["cls" if self.op.startswith("anchor") else "heatmap"]
+        return bytes_of(scores), bytes_of(outputs)
+
+    def compare(self, result: Outputs, outputs: Outputs) -> str:
+        if self["score_threshold"] == 0:
+            raise NotApplicable("topk leaves open which of equal scores it takes")
+        if not torch.equal(result[2].cpu(), outputs[3].cpu()):
+            raise WrongResult(f"{result[2].tolist()} boxes, not {outputs[3].tolist()}")
+        for got, want in zip(result[:2], outputs[:2], strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+        return "the same boxes, within 1e-3"
+
+    def others(self, outputs: Outputs) -> Iterator[Implementation]:
+        if self.op == "anchor_decode_nms":
+            yield self.other("topk, decode, rotated_nms", self.in_torch, outputs)
+
+    def in_torch(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Boxes, scores, count, as other programs compute them, all on the device."""
+        call, classes_apart = self.arguments, self.arguments.get("convention") == "mmdet3d"
+        scores = self.rows("cls").float().sigmoid()
+        best, at = scores.max(-1).values.topk(call["pre"])
+        boxes = self.decoded(at)
+        if classes_apart:
+            return self.by_class(boxes, rows_at(scores, at))
+        passing = (best >= call["score_threshold"]).sum(1)
+        threshold, post = call["nms_threshold"][0], call["post"]
+        index, count = torchvox.rotated_nms(boxes, best, threshold, post, lengths=passing)
+        kept, there = index.long().clamp(min=0), index >= 0
+        return rows_at(boxes, kept) * there[..., None], best.gather(1, kept) * there, count
+
+    def by_class(self, boxes: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As mmdetection3d does it: each class thins out the same boxes, then the best of all
+        stay."""
+        samples, _, classes = scores.shape
+        post = self["post"]
+        passing = torch.where(scores > self["score_threshold"], scores, -math.inf).mT
+        each = boxes[:, None].expand(-1, classes, -1, -1).flatten(0, 1)
+        threshold = self["nms_threshold"][0]
+        index, _ = torchvox.rotated_nms(each, passing.flatten(0, 1), threshold, post)
+        index = index.unflatten(0, (samples, classes))
+        kept = index.long().clamp(min=0)
+        best = torch.where(index >= 0, passing.gather(2, kept), -math.inf)
+        best, of_all = best.flatten(1).topk(post)
+        there, kept = best > -math.inf, kept.flatten(1).gather(1, of_all)
+        chosen = rows_at(boxes, kept) * there[..., None]
+        return chosen, best.where(there, 0), there.sum(1).int()
+
+    def rows(self, name: str) -> Tensor:
+        """[samples, boxes, values per box] of a map."""
+        head_map, per_cell = self[name][0], self["anchors"][0].size(2)
+        values = head_map.size(1) // per_cell
+        return head_map.permute(0, 2, 3, 1).reshape(len(head_map), -1, values)
+
+    def decoded(self, at: Tensor) -> Tensor:
+        delta = rows_at(self.rows("box"), at).float()
+        bins = rows_at(self.rows("direction"), at).argmax(-1)
+        a, offset = self["anchors"][0].flatten(0, 2)[at], self["dir_offset"]
+        diagonal = a[..., 3:5].norm(dim=-1, keepdim=True)
+        yaw = delta[..., 6] + a[..., 6] - offset
+        yaw = yaw - (yaw / math.pi).floor() * math.pi + offset + math.pi * bins
+        center = delta[..., :2] * diagonal + a[..., :2]
+        height = delta[..., 2:3] * a[..., 5:6] + a[..., 2:3]
+        size = delta[..., 3:6].exp() * a[..., 3:6]
+        return torch.cat([center, height, size, yaw[..., None]], -1)
+
+
+def rows_at(values: Tensor, at: Tensor) -> Tensor:
+    return values.gather(1, at[..., None].expand(-1, -1, values.size(2)))
+
+
+def trained(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Logits [B, C, H, W] that are low except about some objects, where no two are equal."""
+    logits = torch.randn(shape, generator=generator) * 0.5 - 6
+    for sample in logits:
+        number = OBJECTS * AROUND
+        cells = torch.randint(sample[0].numel(), (OBJECTS,), generator=generator)
+        cells = (cells[:, None] + torch.arange(AROUND)).flatten() % sample[0].numel()
+        channel = torch.randint(shape[1], (number,), generator=generator)
+        sample.flatten(1)[channel, cells] = torch.linspace(-1.5, 3.5, number)
+    return logits
+
+
+def kitti(name: str, batch: int, threshold: float, dtype: torch.dtype, *targets: Target, **more):
+    """Maps as channels of one channels-last convolution."""
+
+    def inputs(clouds: Clouds) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(3)
+        merged = torch.randn(batch, 72, *KITTI, generator=generator) * 0.2
+        merged[:, :18] = trained((batch, 18, *KITTI), generator)
+        merged = merged.to(clouds.device, dtype).to(memory_format=torch.channels_last)
+        parts = zip(("cls", "box", "direction"), merged.split([18, 42, 12], 1), strict=True)
+        maps: dict[str, Any] = {name: [part] for name, part in parts}
+        return {**maps, "anchors": [anchors((-1.0, 0.265, 0.265))], "source": "generated maps"}
+
+    options = {"score_threshold": threshold, "nms_threshold": [0.01], "pre": 4096, "post": 500}
+    options |= {"dir_offset": 0.78539, **more}
+    return Case(f"head {name}", "anchor_decode_nms", inputs, options, targets, Head)
+
+
+def centers(name: str, threshold: float, dtype: torch.dtype) -> Case:
+    def inputs(clouds: Clouds) -> dict[str, Any]:
+        generator, classes = torch.Generator().manual_seed(3), (1, 2, 2, 1, 2, 2)
+        maps: dict[str, Any] = {"heatmap": [trained((1, c, 128, 128), generator) for c in classes]}
+        for kind, channels in CENTER_CHANNELS.items():
+            shape = (1, channels, 128, 128)
+            maps[kind] = [torch.randn(shape, generator=generator) * 0.3 for _ in classes]
+        layout = {"memory_format": torch.channels_last}
+        maps = {k: [t.to(clouds.device, dtype).to(**layout) for t in v] for k, v in maps.items()}
+        return {**maps, "source": "generated maps"}
+
+    options = {
+        "voxel_size": [0.2, 0.2, 8.0],
+        "point_cloud_range": NUSCENES,
+        "stride": 4,
+        "score_threshold": threshold,
+        "nms_threshold": [0.2],
+        "pre": 500,
+        "post": 83,
+        "post_range": [-61.2, -61.2, -10.0, 61.2, 61.2, 10.0],
+    }
+    return Case(f"head nuScenes centers, {name}", "center_decode_nms", inputs, options, (), Head)
+
+
+def cases(device: str) -> list[Case]:
+    half, single = torch.half, torch.float
+    if device == "cpu":
+        return [
+            kitti("KITTI, float32", 1, 0.1, single),
+            kitti("KITTI, threshold 0", 1, 0.0, single),
+            centers("float32", 0.1, single),
+        ]
+    return [
+        kitti("KITTI, float16", 1, 0.1, half, graph(100)),
+        kitti("KITTI, threshold 0", 1, 0.0, half, graph(200)),
+        kitti("KITTI, batch of 16", 16, 0.1, half),
+        kitti("KITTI by class", 1, 0.1, half, convention="mmdet3d", pre=100, post=50),
+        centers("float16", 0.1, half),
+        centers("threshold 0", 0.0, half),
+    ]
