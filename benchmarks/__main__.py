@@ -78,7 +78,7 @@ def main() -> None:
             print("\n".join(markdown(run, [peer_table(run)]) for run in runs))
         return
     begin = time.perf_counter()
-    clouds = Clouds(options.data, options.device)
+    clouds = Clouds(options.data, options.device, options.most)
     settings = Settings(
         options.device,
         budget_s=options.budget,
@@ -162,6 +162,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--growth", action="store_true", help="cost by size too, with plots")
     parser.add_argument("--budget", type=float, help="seconds for each figure")
     parser.add_argument("--seconds", type=float, help="after so long only torchvox is measured")
+    parser.add_argument("--most", type=int, help="limit of every size, to try the cases")
     parser.add_argument("--out", type=Path, default=machine.ROOT / "build" / "bench.json")
     parser.add_argument("--plots", type=Path, help="folder; default: bench beside --out")
     parser.add_argument("--data", type=Path, default=DATA, help="folder with lidar/*.bin")

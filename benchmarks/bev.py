@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """bev_max_height: its cases, and the same with torch's scatter_reduce."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,8 +9,6 @@ from torch import Tensor
 
 from benchmarks.case import (
     Case,
-    Implementation,
-    Outputs,
     Problem,
     Target,
     WrongResult,
@@ -23,19 +21,18 @@ RANGE = [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0]
 
 
 class Image(Problem):
-    def compare(self, result: Sequence[Tensor], outputs: Outputs) -> str:
+    plain = "torch scatter_reduce"
+
+    def compare(self, result: Sequence[Tensor]) -> str:
         """The same image, and the same top points; `counts` is torchvox's own."""
         names = ("image", "top points")
-        for name, theirs, mine in zip(names, result, outputs, strict=False):
+        for name, theirs, mine in zip(names, result, self.outputs, strict=False):
             differ = int((theirs.view(mine.shape) != mine).sum())
             if differ:
                 raise WrongResult(f"{differ} cells of the {name} differ")
         return "same " + ", ".join(names[: len(result)])
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
-        yield self.other("torch scatter_reduce", self.scatter_reduce, outputs)
-
-    def scatter_reduce(self) -> list[Tensor]:
+    def in_torch(self) -> list[Tensor]:
         """The cell of each point, a spare cell for those outside, a maximum over each cell."""
         xyz, cells, dtype = self["points"][:, :3], self["size"][0], self["out_dtype"]
         lower, upper = constant(tuple(RANGE), xyz.device).view(2, 3)

@@ -7,7 +7,7 @@ ops take the bottom of a box for its z.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,6 @@ from torch import Tensor
 import torchvox
 from benchmarks.case import (
     Case,
-    Implementation,
     Outputs,
     Problem,
     Target,
@@ -41,19 +40,19 @@ PER_SCAN = 50  # boxes, pasted ones among them
 
 
 class Iou(Problem):
-    def compare(self, result: Tensor, outputs: Outputs) -> str:
-        off = float((result - outputs[0]).abs().max())
+    def compare(self, result: Tensor) -> str:
+        off = float((result - self.outputs[0]).abs().max())
         if not off <= (TOLERANCE if self["mode"] == "bev" else MARGIN_TOLERANCE):
             raise WrongResult(f"an IoU is off by {off:.1e}")
         return f"every IoU within {off:.0e}"
 
 
 class Nms(Problem):
-    def compare(self, result: Sequence[Tensor], outputs: Outputs) -> str:
+    def compare(self, result: Sequence[Tensor]) -> str:
         """Rows of each sample as another library keeps them, which goes on past `max_out`. Where an
         IoU rounds to the other side of the threshold, one box goes for another."""
-        kept = [rows[: self["max_out"]].to(outputs[0].device) for rows in result]
-        expected = [rows[rows >= 0].long() for rows in outputs[0]]
+        kept = [rows[: self["max_out"]].to(self.outputs[0].device) for rows in result]
+        expected = [rows[rows >= 0].long() for rows in self.outputs[0]]
         pairs = list(zip(kept, expected, strict=True))
         if all(torch.equal(theirs, mine) for theirs, mine in pairs):
             return "the same boxes"
@@ -71,18 +70,17 @@ class Nms(Problem):
 
 
 class Inside(Problem):
-    def compare(self, result: Tensor, outputs: Outputs) -> str:
-        return few_differ(result, outputs[0])
+    def compare(self, result: Tensor) -> str:
+        return few_differ(result, self.outputs[0])
 
 
 class Query(Problem):
-    def compare(self, result: Tensor, outputs: Outputs) -> str:
-        return few_differ(result, outputs[0].view_as(result))
+    plain, plain_captures = "mask of torchvox, stable sort", False
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
-        yield self.other("mask of torchvox, stable sort", self.sorted_rows, outputs, False)
+    def compare(self, result: Tensor) -> str:
+        return few_differ(result, self.outputs[0].view_as(result))
 
-    def sorted_rows(self) -> Tensor:
+    def in_torch(self) -> Tensor:
         """The points of each cell of each box from a mask, by a stable sort of their cells."""
         grid, k, boxes = self["grid"] or [1, 1, 1], self["k"], self["boxes"]
         (_, ny, nz), cells = grid, math.prod(grid)
@@ -113,7 +111,7 @@ class AnchorLoss(Problem):
 
 
 @peer("mmcv.ops", "rotated_iou", device="cuda", capturable=True)
-def mmcv_iou(ops: Any, problem: Iou, outputs: Outputs) -> Way:
+def mmcv_iou(ops: Any, problem: Iou) -> Way:
     """box_iou_rotated, in three dimensions boxes_iou3d."""
     a, b = problem["a"], problem["b"]
     if problem["mode"] == "3d":
@@ -122,17 +120,17 @@ def mmcv_iou(ops: Any, problem: Iou, outputs: Outputs) -> Way:
 
 
 @peer("mmcv.ops", "rotated_nms", device="cuda")
-def mmcv_nms(ops: Any, problem: Nms, outputs: Outputs) -> Way:
+def mmcv_nms(ops: Any, problem: Nms) -> Way:
     return problem.way(lambda *call: ops.nms_rotated(*call)[1], BEV, "mmcv nms_rotated")
 
 
 @peer("mmcv.ops", "rotated_nms", device="cuda")
-def mmcv_nms_3d(ops: Any, problem: Nms, outputs: Outputs) -> Way:
+def mmcv_nms_3d(ops: Any, problem: Nms) -> Way:
     return problem.way(ops.nms3d, list(range(7)), "mmcv nms3d")
 
 
 @peer("mmcv.ops", "points_in_boxes", device="cuda", capturable=True)
-def mmcv_inside(ops: Any, problem: Inside, outputs: Outputs) -> Way:
+def mmcv_inside(ops: Any, problem: Inside) -> Way:
     """points_in_boxes_part for the index of a box, points_in_boxes_all for the mask, which it gives
     point by point as int32."""
     calls = {"index": ops.points_in_boxes_part, "mask": ops.points_in_boxes_all}
@@ -161,7 +159,8 @@ def candidates(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def iou(rows: int, mode: str = "bev") -> Case:
     def inputs(clouds: Clouds) -> dict[str, Any]:
-        return {"a": candidates(rows)[0], "b": candidates(rows, 1)[0], "source": "candidates"}
+        a, b = (candidates(clouds.size(rows), seed)[0] for seed in (0, 1))
+        return {"a": a, "b": b, "source": "candidates"}
 
     name = f"rotated_iou {'3d ' * (mode == '3d')}{rows} x {rows}"
     return Case(name, "rotated_iou", inputs, {"mode": mode}, (), Iou)
@@ -169,7 +168,8 @@ def iou(rows: int, mode: str = "bev") -> Case:
 
 def nms(name: str, samples: int, boxes: int, threshold: float, most: int, *targets: Target):
     def inputs(clouds: Clouds) -> dict[str, Any]:
-        made = zip(*(candidates(boxes, seed) for seed in range(samples)), strict=True)
+        count = clouds.size(boxes)
+        made = zip(*(candidates(count, seed) for seed in range(samples)), strict=True)
         stacked, scores = (torch.stack(part) for part in made)
         return {"boxes": stacked, "scores": scores, "source": "candidates"}
 
@@ -248,17 +248,18 @@ def head_targets(scans: int, *targets: Sequence[Target]) -> list[Case]:
     """Targets and losses of heads at the sizes of KITTI and nuScenes, and pasted objects."""
 
     def anchor_inputs(clouds: Clouds) -> dict[str, Any]:
-        return {**scattered(scans, KITTI), "anchors": anchors()}
+        return {**scattered(clouds.batch(scans), KITTI), "anchors": anchors()}
 
     def loss_inputs(clouds: Clouds) -> dict[str, Any]:
         call = anchor_inputs(clouds)
         del call["source"]
         assigned, _ = torchvox.anchor_targets(**call, **ANCHOR_RULES)
         g = torch.Generator().manual_seed(0)
-        maps = torch.randn(scans, 18 + 42 + 12, 248, 216, generator=g).bfloat16()
+        shape = (clouds.batch(scans), 18 + 42 + 12, 248, 216)
+        maps = torch.randn(shape, generator=g).bfloat16()
         maps = maps.contiguous(memory_format=torch.channels_last).split([18, 42, 12], 1)
         maps = dict(zip(("cls", "box", "direction"), maps, strict=True))
-        grad = torch.ones(scans, 3)
+        grad = torch.ones(len(assigned), 3)
         return {**maps, **call, "assigned": assigned, "grad": grad, "source": "maps at random"}
 
     def center_inputs(clouds: Clouds) -> dict[str, Any]:

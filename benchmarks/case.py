@@ -73,6 +73,9 @@ class Problem:
     how results are compared."""
 
     capturable, percentiles = True, False
+    plain, plain_captures = "", True  # the name of in_torch(), for ops without a peer
+
+    outputs: Outputs = ()  # of torchvox, once the runner has them
 
     def __init__(self, op: str, arguments: Mapping[str, Any], source: str = "") -> None:
         self.op, self.arguments, self.source = op, dict(arguments), source
@@ -90,13 +93,13 @@ class Problem:
     def run(self) -> Outputs:
         return listed(getattr(torchvox, self.op)(**self.arguments))
 
-    def facts(self, outputs: Outputs) -> Facts:
+    def facts(self) -> Facts:
         """Shapes of the tensors, values of the other arguments, and what a subclass adds."""
         return {name: described(value) for name, value in self.arguments.items()}
 
-    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+    def moved_bytes(self) -> tuple[int, int]:
         """Bytes that are read and written: every argument once, every output once."""
-        return bytes_of(self.arguments), bytes_of(outputs)
+        return bytes_of(self.arguments), bytes_of(self.outputs)
 
     def check(self, outputs: Outputs) -> str:
         """Compares the result of torchvox with that of the CPU."""
@@ -114,16 +117,21 @@ class Problem:
                 raise WrongResult("not the bits of the CPU")
         return "all outputs have the bits of the CPU"
 
-    def compare(self, result: Any, outputs: Outputs) -> str:
+    def compare(self, result: Any) -> str:
         """Compares the result of another implementation with the outputs of torchvox."""
         raise NotImplementedError
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
-        """Implementations without another library: plain torch, for ops that have no peer."""
-        return iter(())
+    def in_torch(self) -> Any:
+        """Does the same in plain torch."""
+        raise NotImplementedError
 
-    def other(self, name: str, call: Callable[[], Any], outputs: Outputs, capturable: bool = True):
-        return Implementation(name, call, lambda r: self.compare(r, outputs), capturable)
+    def others(self) -> Iterator[Implementation]:
+        """Implementations without another library."""
+        if self.plain:
+            yield Implementation(self.plain, self.in_torch, self.compare, self.plain_captures)
+
+
+Inputs = Callable[[Clouds], Mapping[str, Any] | Cloud]
 
 
 @dataclass(frozen=True)
@@ -139,7 +147,7 @@ class Case:
 
     name: str
     op: str
-    inputs: Callable[[Clouds], Mapping[str, Any] | Cloud]
+    inputs: Inputs
     options: Mapping[str, Any] = field(default_factory=dict)
     targets: Sequence[Target] = ()
     kind: type[Problem] = Problem
@@ -169,7 +177,7 @@ class Peer(NamedTuple):
     package: str
     module: str
     op: str
-    prepare: Callable[[ModuleType, Problem, Outputs], Way]
+    prepare: Callable[[ModuleType, Any], Way]
     device: str | None
     capturable: bool
 
@@ -178,13 +186,13 @@ PEERS: list[Peer] = []
 
 
 def peer(module: str, *ops: str, device: str | None = None, capturable: bool = False) -> Callable:
-    """Registers prepare(module, problem, outputs) -> Way for ops of the library that has `module`.
+    """Registers prepare(module, problem) -> Way for ops of the library that has `module`.
 
     It raises NotApplicable for problems that the library does not do. device: where it runs, None
     for both.
     """
 
-    def register(prepare: Callable[[ModuleType, Problem, Outputs], Way]) -> Callable:
+    def register(prepare: Callable[[ModuleType, Any], Way]) -> Callable:
         for op in ops:
             PEERS.append(Peer(module.split(".")[0], module, op, prepare, device, capturable))
         return prepare

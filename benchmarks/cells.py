@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """serialize, unique_cells, grid_sample: their cases, and the same in plain torch."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,15 +10,13 @@ from torch import Tensor
 import torchvox
 from benchmarks.case import (
     Case,
-    Implementation,
-    Outputs,
     Problem,
     Target,
     WrongResult,
     faster,
     graph,
 )
-from benchmarks.clouds import Clouds
+from benchmarks.clouds import Clouds, street
 
 CURVES = ["z", "z-trans", "hilbert", "hilbert-trans"]
 POINTS, CELL = 120_000, 0.1
@@ -27,20 +25,16 @@ POINTS, CELL = 120_000, 0.1
 class Cells(Problem):
     """`in_torch` gives the outputs of torchvox that `in_use` chooses."""
 
-    def compare(self, result: Sequence[Tensor], outputs: Outputs) -> str:
-        for mine, other in zip(self.in_use(outputs), result, strict=True):
-            if not torch.equal(mine.long(), other.long()):
-                raise WrongResult("the outputs differ")
-        return "outputs equal"
+    plain, plain_captures = "torch", False
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
-        yield self.other("torch", self.in_torch, outputs, capturable=False)
+    def compare(self, result: Sequence[Tensor]) -> str:
+        for mine, other in zip(self.in_use(self.outputs), result, strict=True):
+            if not torch.equal(mine.long(), other.long()):
+                raise WrongResult("the self.outputs differ")
+        return "self.outputs equal"
 
     def in_use(self, outputs: Any) -> Sequence[Tensor]:
         return outputs
-
-    def in_torch(self) -> Sequence[Tensor]:
-        raise NotImplementedError
 
 
 class Serialize(Cells):
@@ -109,10 +103,6 @@ def cells_of_batch(clouds: Clouds) -> dict[str, Any]:
     return {**made, "cells": torch.nn.functional.pad(made["cells"], (1, 0))}
 
 
-def points_of(clouds: Clouds) -> Mapping[str, Any]:
-    return clouds.street(POINTS)._asdict()
-
-
 def cases(device: str) -> list[Case]:
     on_gpu, thousands = device == "cuda", f"{POINTS // 1000}k"
     figure, factor = ("eager_us", 2.0) if on_gpu else ("best_us", 1.0)
@@ -133,5 +123,5 @@ def cases(device: str) -> list[Case]:
     return [
         *by_depth,
         *by_bits,
-        Case(sample, "grid_sample", points_of, options, [ahead], GridSample),
+        Case(sample, "grid_sample", street(POINTS), options, [ahead], GridSample),
     ]

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 import torchvox
+from torchvox.data.scene import generate_scan
+from torchvox.io import read_cloud
 
 JITTER = 0.05  # standard deviation, in each column
 
@@ -19,7 +21,7 @@ class Cloud(NamedTuple):
     source: str
 
 
-Recipe = Callable[["Clouds"], Cloud]
+Recipe = Callable[["Clouds"], Cloud]  # of the points of a case
 
 
 def cube(clouds: int, points: int) -> Recipe:
@@ -42,7 +44,7 @@ def uniform(points: int) -> Recipe:
 
     def build(made: "Clouds") -> Cloud:
         generator = torch.Generator(made.device).manual_seed(0)
-        drawn = torch.rand(points, 3, generator=generator, device=made.device)
+        drawn = torch.rand(made.size(points), 3, generator=generator, device=made.device)
         return Cloud(drawn * drawn.new_tensor([200.0, 200.0, 50.0]), "uniform box")
 
     return build
@@ -113,77 +115,88 @@ class Clouds:
     """data: folder with lidar/hdl64_360.bin and lidar/kitti_000008.bin, float32 x, y, z, intensity;
     indoor/scannet_scene0000_00.bin, float32 x, y, z, r, g, b; las/autzen_trim.laz.
 
-    None of them is needed. All clouds are made on the CPU from fixed seeds and then moved.
+    None of them is needed. All clouds are made on the CPU from fixed seeds and then moved. most: a
+    limit of every size, to try the cases.
     """
 
-    def __init__(self, data: Path | None, device: str) -> None:
-        self.data, self.device = data, device
+    def __init__(self, data: Path | None, device: str, most: int | None = None) -> None:
+        self.data, self.device, self.most = data, device, most
+
+    def size(self, count: int) -> int:
+        return count if self.most is None else min(count, self.most)
+
+    def batch(self, count: int) -> int:
+        return count if self.most is None else min(count, 2)
 
     def sweep(self, times: int = 1) -> Cloud:
         """A 360-degree sweep of 64 beams, or several copies of it, each point of them jittered."""
-        points, source = self._sweep()
+        points, source = self._sweep
         if times > 1:
-            points = points.repeat(times, 1)
+            points = points.repeat(self.batch(times), 1)
             points += JITTER * torch.randn(points.shape, generator=_generator())
             source = f"{times} x {source}, jittered"
-        return Cloud(points.to(self.device), source)
+        return self._moved(points, source)
 
     def kitti(self) -> Cloud:
         """One KITTI frame, the field of view of its camera."""
-        real = self._scan("kitti_000008")
-        if real is not None:
-            return Cloud(real.to(self.device), "kitti_000008")
-        points, source = self._sweep()
+        points = self._read("kitti_000008")
+        if points is not None:
+            return self._moved(points, "kitti_000008")
+        points, source = self._sweep
         ahead = points[(points[:, 0] > 0) & (points[:, 1].abs() < 0.85 * points[:, 0])]
-        return Cloud(ahead.contiguous().to(self.device), f"{source}, ahead")
+        return self._moved(ahead, f"{source}, ahead")
 
     def room(self) -> Cloud:
         """A room of 41k points, [N, 3]."""
-        real = self._scan("scannet_scene0000_00", "indoor", 6)
-        if real is None:
+        points = self._read("scannet_scene0000_00", "indoor", 6)
+        if points is None:
             return self.street(40_684)
-        return Cloud(real[:, :3].contiguous().to(self.device), "scannet_scene0000_00")
+        return self._moved(points[:, :3], "scannet_scene0000_00")
 
     def tile(self, times: int = 1) -> Cloud:
         """An airborne tile of 110k points in feet, [N, 3], or copies of it side by side."""
         path = self.data / "las" / "autzen_trim.laz" if self.data else None
         if path is None or not path.exists() or importlib.util.find_spec("laspy") is None:
             return self.street(110_000 * times)
-        from torchvox.io import read_cloud
-
         points = torch.from_numpy(read_cloud(path).points[:, :3]).repeat(times, 1)
         side = 100 * (points[:, 1].max() - points[:, 1].min()).div(100).ceil()  # whole cells
         points[:, 1] += side * (torch.arange(len(points)) // (len(points) // times))
-        return Cloud(points.to(self.device), f"{times} x autzen_trim")
+        return self._moved(points, f"{times} x autzen_trim")
 
     def cube(self, clouds: int, points: int) -> Cloud:
         """Uniform in the unit cube, [clouds, points, 3]."""
-        drawn = torch.rand(clouds, points, 3, generator=_generator())
-        return Cloud(drawn.to(self.device), "unit cube")
+        shape = (self.batch(clouds), self.size(points), 3)
+        return Cloud(torch.rand(shape, generator=_generator()).to(self.device), "unit cube")
 
     def street(self, points: int) -> Cloud:
         """A cloud of any size: the sweep thinned evenly, or repeated with jitter."""
-        whole, source = self._sweep()
+        points, (whole, source) = self.size(points), self._sweep
         if points <= len(whole):
-            rows = torch.arange(points) * len(whole) // points
-            return Cloud(whole[rows].to(self.device), f"{source}, thinned")
-        return Cloud(self.sweep(-(-points // len(whole))).points[:points], f"{source}, jittered")
+            return self._moved(thinned(whole, points), f"{source}, thinned")
+        repeated, source = self.sweep(-(-points // len(whole)))
+        return Cloud(repeated[:points], source)
+
+    def _moved(self, points: torch.Tensor, source: str) -> Cloud:
+        few = thinned(points, self.size(len(points)))
+        return Cloud(few.contiguous().to(self.device), source)
 
     @functools.cached_property
-    def _generated(self) -> torch.Tensor:
-        from torchvox.data.scene import generate_scan
-
-        return generate_scan(seed=0).tensor()
-
     def _sweep(self) -> Cloud:
-        real = self._scan("hdl64_360")
-        return Cloud(self._generated, "generated") if real is None else Cloud(real, "hdl64_360")
+        points = self._read("hdl64_360")
+        if points is None:
+            return Cloud(generate_scan(seed=0).tensor(), "generated")
+        return Cloud(points, "hdl64_360")
 
-    def _scan(self, name: str, folder: str = "lidar", columns: int = 4) -> torch.Tensor | None:
+    def _read(self, name: str, folder: str = "lidar", columns: int = 4) -> torch.Tensor | None:
         path = self.data / folder / f"{name}.bin" if self.data else None
         if path is None or not path.exists():
             return None
         return torch.from_numpy(np.fromfile(path, dtype=np.float32).reshape(-1, columns))
+
+
+def thinned(points: torch.Tensor, count: int) -> torch.Tensor:
+    """So many of the points, evenly chosen by their rows."""
+    return points if count >= len(points) else points[torch.arange(count) * len(points) // count]
 
 
 def _generator() -> torch.Generator:

@@ -122,7 +122,7 @@ class Adapter(Problem):
         """An adapter may order edges otherwise on a GPU: tests/compat says what is equal."""
         return "results are compared by tests/compat"
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
+    def others(self) -> Iterator[Implementation]:
         if self["op"]:
             own = {name: self.tensors(value) for name, value in self["of_op"].items()}
             call = partial(getattr(torchvox, self["op"]), **own)

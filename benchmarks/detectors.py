@@ -62,7 +62,7 @@ class Stage(Problem):
     def percentiles(self) -> bool:
         return self.stage == 0
 
-    def facts(self, outputs: Outputs) -> Facts:
+    def facts(self) -> Facts:
         return {"points": self["count"], "dtype": name_of(self["dtype"])}
 
     def run(self) -> Outputs:
@@ -76,10 +76,10 @@ class Stage(Problem):
             return tuple(m for kind in result for m in kind)
         return (result,) if isinstance(result, Tensor) else tuple(result)
 
-    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+    def moved_bytes(self) -> tuple[int, int]:
         net = self["fast"]
         parts = ([net], [net.encoder], [net.backbone, net.neck], [net.head], [])
-        return bytes_of(self["inputs"], parts[self.stage]), bytes_of(outputs)
+        return bytes_of(self["inputs"], parts[self.stage]), bytes_of(self.outputs)
 
     def check(self, outputs: Outputs) -> str:
         """Against the model as built, in float32; boxes against the CPU's on the same maps."""

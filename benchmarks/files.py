@@ -3,7 +3,7 @@
 points alone.
 
 The files are the airborne tile of the data folder, repeated at whole cells; they stay in
-build/bench_files. The cases run when a word of --only is in their name, as `--only downsample_file`.
+build/bench_files. The cases run with `--only downsample_file`.
 """
 
 import json
@@ -89,8 +89,8 @@ class DownsampleFile(Problem):
         peak = int(done.stdout.split()[-1]) / 1024
         return [torch.tensor([facts["voxels"], facts["filter_ms"], peak], dtype=torch.float64)]
 
-    def facts(self, outputs: Outputs) -> Facts:
-        voxels, filter_ms, peak = outputs[0].tolist()
+    def facts(self) -> Facts:
+        voxels, filter_ms, peak = self.outputs[0].tolist()
         size = {
             "points": self["count"],
             "voxels": int(voxels),
@@ -98,7 +98,7 @@ class DownsampleFile(Problem):
         }
         return {**size, "filter_ms": round(filter_ms, 1), "peak_mib": round(peak)}
 
-    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+    def moved_bytes(self) -> tuple[int, int]:
         """Of the files."""
         return self["path"].stat().st_size, (FOLDER / "out.laz").stat().st_size
 
@@ -108,7 +108,7 @@ class DownsampleFile(Problem):
             raise WrongResult(f"the file has {voxels} voxels, the report {int(outputs[0][0])}")
         return f"{voxels} voxels in the file"
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
+    def others(self) -> Iterator[Implementation]:
         chunks = list(open_points(self["path"]).chunks())
         if self["memory_limit"]:
             yield Implementation(WITHOUT_LIMIT, partial(self.job, ""), self.check)

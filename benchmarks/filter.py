@@ -55,8 +55,8 @@ class Downsample(Problem):
     def size(self) -> float:
         return self["voxel_size"][0]
 
-    def facts(self, outputs: Outputs) -> Facts:
-        return {**super().facts(outputs), "voxels": int(outputs[5][0, 0])}
+    def facts(self) -> Facts:
+        return {**super().facts(), "voxels": int(self.outputs[5][0, 0])}
 
     def box(self) -> list[float]:
         """Of the points, at whole cells, with one cell more on each side."""
@@ -73,7 +73,7 @@ class Downsample(Problem):
             raise WrongResult("not the bits of the other backend")
         return "all outputs have the bits of the other backend"
 
-    def compare(self, result: Filtered, outputs: Outputs) -> str:
+    def compare(self, result: Filtered) -> str:
         """The same voxels, counts and means as torchvox has of the points in float64."""
         points = self["points"].double()
         want = torchvox.voxel_downsample(
@@ -140,8 +140,8 @@ class Downsample(Problem):
 
 
 class Group(Problem):
-    def facts(self, outputs: Outputs) -> Facts:
-        return {**super().facts(outputs), "voxels": int(outputs[4][0])}
+    def facts(self) -> Facts:
+        return {**super().facts(), "voxels": int(self.outputs[4][0])}
 
 
 def _keys(cells: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ def _sorted(keys: Tensor, left_out: Tensor, *columns: Tensor | None) -> list[Any
 
 
 @peer("open3d", "voxel_downsample", device="cpu")
-def open3d_means(o3d: Any, problem: Downsample, outputs: Outputs) -> Way:
+def open3d_means(o3d: Any, problem: Downsample) -> Way:
     """Its cells start half a voxel below the least point. It gets its cloud made."""
     cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(problem.xyz()))
     return problem.way_of_means(
@@ -168,7 +168,7 @@ def open3d_means(o3d: Any, problem: Downsample, outputs: Outputs) -> Way:
 
 
 @peer("open3d", "voxel_downsample", device="cpu")
-def open3d_tensor(o3d: Any, problem: Downsample, outputs: Outputs) -> Way:
+def open3d_tensor(o3d: Any, problem: Downsample) -> Way:
     """The tensor geometry in float32. It gets its cloud made."""
     cloud = o3d.t.geometry.PointCloud(o3d.core.Tensor(problem.xyz().astype(np.float32)))
     return problem.way_of_means(
@@ -182,7 +182,7 @@ def open3d_tensor(o3d: Any, problem: Downsample, outputs: Outputs) -> Way:
 
 
 @peer("small_gicp", "voxel_downsample", device="cpu")
-def small_gicp_means(gicp: Any, problem: Downsample, outputs: Outputs, threads: int = 1) -> Way:
+def small_gicp_means(gicp: Any, problem: Downsample, threads: int = 1) -> Way:
     """It gets its cloud made. With threads it may split voxels, as it documents."""
     cloud = gicp.PointCloud(problem.xyz())
     return problem.way_of_means(
@@ -195,12 +195,12 @@ def small_gicp_means(gicp: Any, problem: Downsample, outputs: Outputs, threads: 
 
 
 @peer("small_gicp", "voxel_downsample", device="cpu")
-def small_gicp_threads(gicp: Any, problem: Downsample, outputs: Outputs) -> Way:
-    return small_gicp_means(gicp, problem, outputs, 2)
+def small_gicp_threads(gicp: Any, problem: Downsample) -> Way:
+    return small_gicp_means(gicp, problem, problem.outputs, 2)
 
 
 @peer("mmcv.ops", "voxel_downsample", device="cuda")
-def mmcv(ops: Any, problem: Downsample, outputs: Outputs) -> Way:
+def mmcv(ops: Any, problem: Downsample) -> Way:
     """Dynamic Voxelization and DynamicScatter over the box of the points, which it gets."""
     limit(len(problem["points"]) <= MOST_CHECKED)
     box, size = problem.box(), problem["voxel_size"]

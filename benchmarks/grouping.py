@@ -25,7 +25,7 @@ from benchmarks.case import (
     listed,
     peer,
 )
-from benchmarks.clouds import Clouds
+from benchmarks.clouds import Clouds, evenly
 
 H200_BYTES_PER_US = 4.26e6  # read and written, by a copy
 TOLERANCE = 1e-5  # relative to the largest value: sums of thousands in another order
@@ -34,7 +34,7 @@ MLP_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 
 class WithGradient(Problem):
-    """A forward and, where the case has a `grad` of the output, a backward to the first argument."""
+    """A forward and, where there is a `grad` of the output, a backward to the first argument."""
 
     first: str
 
@@ -51,21 +51,21 @@ class WithGradient(Problem):
         out = forward(values)
         return out.detach(), *torch.autograd.grad(out, values, grad)
 
-    def compare(self, result: Outputs, outputs: Outputs) -> str:
-        return close(result, outputs, TOLERANCE)
+    def compare(self, result: Outputs) -> str:
+        return close(result, self.outputs, TOLERANCE)
 
 
 class Gather(WithGradient):
     """Rows idx [B, M, k] of features [B, N, C]; interpolated where there are weights."""
 
-    first = "features"
+    first, plain = "features", "torch.gather"
 
-    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+    def moved_bytes(self) -> tuple[int, int]:
         """Every tensor once in each direction; idx and weights in both."""
-        read, written = super().moved_bytes(outputs)
+        read, written = super().moved_bytes()
         return read + bytes_of(self["idx"], self.arguments.get("weight")), written
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
+    def in_torch(self) -> Outputs:
         idx, weight = self["idx"], self.arguments.get("weight")
         wide = idx.long().flatten(1)[:, :, None].expand(-1, -1, self["features"].size(2))
 
@@ -73,7 +73,7 @@ class Gather(WithGradient):
             rows = features.gather(1, wide).unflatten(1, idx.shape[1:])
             return rows if weight is None else (rows * weight[..., None]).sum(2)
 
-        yield self.other("torch.gather", partial(self.step, gather), outputs)
+        return self.step(gather)
 
 
 class Segments(WithGradient):
@@ -81,7 +81,7 @@ class Segments(WithGradient):
 
     first = "src"
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
+    def others(self) -> Iterator[Implementation]:
         offsets, reduce, src = self["offsets"], self["reduce"], self["src"]
         row = torch.repeat_interleave(offsets.diff())
         shape = (len(offsets) - 1, src.size(1))
@@ -96,9 +96,11 @@ class Segments(WithGradient):
             options = {"offsets": offsets, "axis": 0, "initial": 0, "unsafe": True}
             return torch.segment_reduce(self.entries(src), reduce, **options)
 
-        yield self.other(INDEXED[reduce], partial(self.step, by_index), outputs)
+        ways = {INDEXED[reduce]: by_index}
         if reduce == "sum":  # its maximum begins at `initial`
-            yield self.other("torch.segment_reduce", partial(self.step, by_offsets), outputs)
+            ways["torch.segment_reduce"] = by_offsets
+        for name, way in ways.items():
+            yield Implementation(name, partial(self.step, way), self.compare, True)
 
     def entries(self, src: Tensor) -> Tensor:
         index = self.arguments.get("index")
@@ -109,19 +111,18 @@ INDEXED = {"sum": "torch index_add_", "max": "torch index_reduce_"}
 
 
 class GroupMlp(Problem):
-    def facts(self, outputs: Outputs) -> Facts:
-        return {**super().facts(outputs), "hits": round(float(self["count"].float().mean()), 1)}
+    plain = "gather, linear, max"
+
+    def facts(self) -> Facts:
+        return {**super().facts(), "hits": round(float(self["count"].float().mean()), 1)}
 
     def same(self, outputs: Outputs, expected: Outputs) -> str:
         return close(outputs, expected, MLP_TOLERANCE[expected[0].dtype])
 
-    def compare(self, result: Outputs, outputs: Outputs) -> str:
-        return self.same(result, outputs)
+    def compare(self, result: Outputs) -> str:
+        return self.same(result, self.outputs)
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
-        yield self.other("gather, linear, max", self.layer_by_layer, outputs)
-
-    def layer_by_layer(self) -> Outputs:
+    def in_torch(self) -> Outputs:
         """Advanced indexing, a difference, a concatenation, layer after layer."""
         points, query, features = (self[name] for name in ("points", "query", "features"))
         rows, weights = self["idx"].long(), self["weights"]
@@ -140,7 +141,7 @@ class GroupMlp(Problem):
     device="cuda",
     capturable=True,
 )
-def channels_first(ops: Any, problem: Gather, outputs: Outputs) -> Way:
+def channels_first(ops: Any, problem: Gather) -> Way:
     """The layouts are turned before the call, so that it does no more than the library's own."""
     idx, weight = problem["idx"], problem.arguments.get("weight")
     features = problem["features"].mT.contiguous()
@@ -156,7 +157,7 @@ def channels_first(ops: Any, problem: Gather, outputs: Outputs) -> Way:
 
 
 @peer("torch_scatter", "segment_reduce", capturable=True)
-def torch_scatter(package: Any, problem: Segments, outputs: Outputs) -> Way:
+def torch_scatter(package: Any, problem: Segments) -> Way:
     def forward(src: Tensor) -> Tensor:
         entries = problem.entries(src)
         return package.segment_csr(entries, problem["offsets"], reduce=problem["reduce"])
@@ -171,15 +172,16 @@ def gather_row(
     """within: the target on a GPU, times what moving the bytes takes; 0: none."""
 
     def inputs(made: Clouds) -> dict[str, Any]:
-        g = torch.Generator().manual_seed(1)
-        shape = (clouds, queries, channels) if interpolate else (clouds, queries, k, channels)
+        g, batch = torch.Generator().manual_seed(1), made.batch(clouds)
+        n, m = made.size(points), made.size(queries)
+        shape = (batch, m, channels) if interpolate else (batch, m, k, channels)
         arguments = {
-            "features": torch.randn(clouds, points, channels, generator=g),
-            "idx": near_rows(clouds, points, queries, k),
+            "features": torch.randn(batch, n, channels, generator=g),
+            "idx": near_rows(batch, n, m, k),
             "grad": torch.randn(shape, generator=g),
         }
         if interpolate:
-            arguments["weight"] = torch.rand(clouds, queries, 3, generator=g)
+            arguments["weight"] = torch.rand(batch, m, 3, generator=g)
         return {**arguments, "source": "rows near random centers"}
 
     rows = queries * (1 if interpolate else k) + points
@@ -205,12 +207,12 @@ def segments_row(
     """entries: of an index, 0: none. factor: the target on a GPU, times torch's speed."""
 
     def inputs(made: Clouds) -> dict[str, Any]:
-        g = torch.Generator().manual_seed(1)
-        lengths = lengths_of(segments, entries or rows, kind)
+        g, n, indices = torch.Generator().manual_seed(1), made.size(rows), made.size(entries)
+        lengths = lengths_of(made.size(segments), indices or n, kind)
         arguments = {
-            "src": torch.randn(rows, channels, generator=g),
+            "src": torch.randn(n, channels, generator=g),
             "offsets": torch.cat([torch.zeros(1).long(), lengths.cumsum(0)]),
-            "index": torch.randint(rows, (entries,), generator=g) if entries else None,
+            "index": torch.randint(n, (indices,), generator=g) if indices else None,
         }
         if backward:
             arguments["grad"] = torch.randn(len(lengths), channels, generator=g)
@@ -243,7 +245,7 @@ def mlp_row(level: int, name: str, sizes: tuple[int, int, int], dtype: torch.dty
     def inputs(made: Clouds) -> dict[str, Any]:
         clouds, count, queries = sizes
         points, source = made.cube(clouds, count)
-        query = points[:, torch.arange(queries) * count // queries].contiguous()
+        query = evenly(points, made.size(queries))
         _, idx, hits = torchvox.ball_query(points, query, radius, k)
         generator = torch.Generator().manual_seed(0)
 

@@ -12,7 +12,7 @@ import torch
 
 import torchvox
 from benchmarks import bev, filter, sampling, voxelize
-from benchmarks.case import Case, Implementation, Outputs, WrongResult
+from benchmarks.case import Case, Implementation, WrongResult
 from benchmarks.clouds import Clouds, colored, cube, street
 from benchmarks.results import COMPARED, Measurement, grouped, where
 from benchmarks.runner import SLOW_S, Settings, run_case
@@ -24,7 +24,7 @@ COLORS = ("#5ec8ff", "#ffb454", "#c792ea", "#8b98a9")
 class BesideCpu(filter.Downsample):
     """The filter on a GPU, beside itself with the copies from and to the host, and on the CPU."""
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
+    def others(self) -> Iterator[Implementation]:
         if self.device.type == "cuda":
             host = self.on("cpu")
 
@@ -33,12 +33,12 @@ class BesideCpu(filter.Downsample):
                 return torchvox.voxel_downsample(**arguments, trim=True).out.cpu()
 
             def check(means: torch.Tensor) -> str:
-                if not torch.equal(means, outputs[0][: len(means)].cpu()):
+                if not torch.equal(means, self.outputs[0][: len(means)].cpu()):
                     raise WrongResult("other means")
                 return "the same means"
 
             yield Implementation("host to host", call, check)
-            yield Implementation("CPU", host.run, lambda result: self.same(outputs, result))
+            yield Implementation("CPU", host.run, lambda result: self.same(self.outputs, result))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 """Heads to boxes; beside them sigmoid, topk and decoding in torch, then rotated_nms."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ import torchvox
 from benchmarks.boxes import NUSCENES, anchors
 from benchmarks.case import (
     Case,
-    Implementation,
     NotApplicable,
     Outputs,
     Problem,
@@ -29,54 +27,36 @@ CENTER_CHANNELS = {"offset": 2, "z": 1, "dim": 3, "rot": 2, "vel": 2}
 
 
 class Head(Problem):
-    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
-        """Of the scores, which all are read, and of the outputs."""
-        scores = self["cls" if self.op.startswith("anchor") else "heatmap"]
-        return bytes_of(scores), bytes_of(outputs)
+    @property
+    def plain(self) -> str:  # type: ignore[override]
+        of_anchors = self.op == "anchor_decode_nms" and "convention" not in self.arguments
+        return "topk, decode, rotated_nms" if of_anchors else ""
 
-    def compare(self, result: Outputs, outputs: Outputs) -> str:
+    def moved_bytes(self) -> tuple[int, int]:
+        """Of the scores, which all are read, and of the self.outputs."""
+        scores = self["cls" if self.op.startswith("anchor") else "heatmap"]
+        return bytes_of(scores), bytes_of(self.outputs)
+
+    def compare(self, result: Outputs) -> str:
         if self["score_threshold"] == 0:
             raise NotApplicable("topk leaves open which of equal scores it takes")
-        if not torch.equal(result[2].cpu(), outputs[3].cpu()):
-            raise WrongResult(f"{result[2].tolist()} boxes, not {outputs[3].tolist()}")
-        for got, want in zip(result[:2], outputs[:2], strict=True):
+        if not torch.equal(result[2].cpu(), self.outputs[3].cpu()):
+            raise WrongResult(f"{result[2].tolist()} boxes, not {self.outputs[3].tolist()}")
+        for got, want in zip(result[:2], self.outputs[:2], strict=True):
             torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
         return "the same boxes, within 1e-3"
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
-        if self.op == "anchor_decode_nms":
-            yield self.other("topk, decode, rotated_nms", self.in_torch, outputs)
-
     def in_torch(self) -> tuple[Tensor, Tensor, Tensor]:
         """Boxes, scores, count, as other programs compute them, all on the device."""
-        call, classes_apart = self.arguments, self.arguments.get("convention") == "mmdet3d"
+        call = self.arguments
         scores = self.rows("cls").float().sigmoid()
         best, at = scores.max(-1).values.topk(call["pre"])
         boxes = self.decoded(at)
-        if classes_apart:
-            return self.by_class(boxes, rows_at(scores, at))
         passing = (best >= call["score_threshold"]).sum(1)
         threshold, post = call["nms_threshold"][0], call["post"]
         index, count = torchvox.rotated_nms(boxes, best, threshold, post, lengths=passing)
         kept, there = index.long().clamp(min=0), index >= 0
         return rows_at(boxes, kept) * there[..., None], best.gather(1, kept) * there, count
-
-    def by_class(self, boxes: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As mmdetection3d does it: each class thins out the same boxes, then the best of all
-        stay."""
-        samples, _, classes = scores.shape
-        post = self["post"]
-        passing = torch.where(scores > self["score_threshold"], scores, -math.inf).mT
-        each = boxes[:, None].expand(-1, classes, -1, -1).flatten(0, 1)
-        threshold = self["nms_threshold"][0]
-        index, _ = torchvox.rotated_nms(each, passing.flatten(0, 1), threshold, post)
-        index = index.unflatten(0, (samples, classes))
-        kept = index.long().clamp(min=0)
-        best = torch.where(index >= 0, passing.gather(2, kept), -math.inf)
-        best, of_all = best.flatten(1).topk(post)
-        there, kept = best > -math.inf, kept.flatten(1).gather(1, of_all)
-        chosen = rows_at(boxes, kept) * there[..., None]
-        return chosen, best.where(there, 0), there.sum(1).int()
 
     def rows(self, name: str) -> Tensor:
         """[samples, boxes, values per box] of a map."""
@@ -117,9 +97,9 @@ def kitti(name: str, batch: int, threshold: float, dtype: torch.dtype, *targets:
     """Maps as channels of one channels-last convolution."""
 
     def inputs(clouds: Clouds) -> dict[str, Any]:
-        generator = torch.Generator().manual_seed(3)
-        merged = torch.randn(batch, 72, *KITTI, generator=generator) * 0.2
-        merged[:, :18] = trained((batch, 18, *KITTI), generator)
+        generator, count = torch.Generator().manual_seed(3), clouds.batch(batch)
+        merged = torch.randn(count, 72, *KITTI, generator=generator) * 0.2
+        merged[:, :18] = trained((count, 18, *KITTI), generator)
         merged = merged.to(clouds.device, dtype).to(memory_format=torch.channels_last)
         parts = zip(("cls", "box", "direction"), merged.split([18, 42, 12], 1), strict=True)
         maps: dict[str, Any] = {name: [part] for name, part in parts}

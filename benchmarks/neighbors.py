@@ -5,7 +5,7 @@ libraries that search.
 torch_cluster gets the number of clouds, and with it waits for the GPU less often.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch import Tensor
 import torchvox
 from benchmarks.case import (
     Case,
-    Implementation,
     NotApplicable,
     Outputs,
     Problem,
@@ -72,9 +71,9 @@ class Search(Problem):
 
 
 class Ball(Search):
-    def compare(self, result: Any, outputs: Outputs) -> str:
+    def compare(self, result: Any) -> str:
         """The same neighbors; where rows differ, by points at the radius alone."""
-        expected = outputs[1].long()
+        expected = self.outputs[1].long()
         other = (self.indices(result, expected) != expected).any(-1)
         if not bool(other.any()):
             return "same neighbors"
@@ -86,9 +85,9 @@ class Ball(Search):
             raise WrongResult(f"{int((~at_radius).sum())} rows differ with no point at the radius")
         return f"{len(row)} rows differ, each with a point at the radius"
 
-    def compare_counts(self, counts: Tensor, outputs: Outputs) -> str:
+    def compare_counts(self, counts: Tensor) -> str:
         """For libraries that find the same balls and keep others of their points."""
-        expected = outputs[2].flatten().long()
+        expected = self.outputs[2].flatten().long()
         wrong = int((counts.to(expected.device).flatten().long() != expected).sum())
         if wrong > 1e-3 * len(expected):
             raise WrongResult(f"{wrong} balls have another number of points")
@@ -96,9 +95,9 @@ class Ball(Search):
 
 
 class Groups(Search):
-    def compare(self, result: Tensor, outputs: Outputs) -> str:
+    def compare(self, result: Tensor) -> str:
         """The same groups; a few may hold another point at the radius."""
-        apart = (result - outputs[0]).abs() > 1e-4 * (1 + outputs[0].abs())
+        apart = (result - self.outputs[0]).abs() > 1e-4 * (1 + self.outputs[0].abs())
         wrong = apart.flatten(2).any(-1)
         if int(wrong.sum()) > 1e-3 * wrong.numel():
             raise WrongResult(f"{int(wrong.sum())} of {wrong.numel()} groups differ")
@@ -110,9 +109,9 @@ class Nearest(Search):
     def k(self) -> int:
         return self.arguments.get("k", 3)
 
-    def compare(self, result: Any, outputs: Outputs) -> str:
+    def compare(self, result: Any) -> str:
         """The same neighbors; or others at the same distances, where rounding broke a tie."""
-        expected = outputs[1].long()
+        expected = self.outputs[1].long()
         idx = self.indices(result, expected)
         if torch.equal(idx, expected):
             return "same neighbors"
@@ -132,9 +131,9 @@ class Nearest(Search):
 
 
 class Radius(Search):
-    def compare(self, result: Tensor, outputs: Outputs) -> str:
+    def compare(self, result: Tensor) -> str:
         """Numbers of neighbors; a few points at the radius may be in or out."""
-        wrong = int((result - outputs[0].diff()).abs().sum())
+        wrong = int((result - self.outputs[0].diff()).abs().sum())
         if wrong > 1e-5 * self["capacity"]:
             raise WrongResult(f"rows have {wrong} neighbors more or less")
         return f"as many neighbors, {wrong} at the radius aside"
@@ -142,6 +141,8 @@ class Radius(Search):
 
 class Chamfer(Problem):
     """A call is a forward and a backward of the mean of both ways, in both clouds."""
+
+    plain, plain_captures = "cdist, argmin", False
 
     def run(self) -> Outputs:
         return self.step(lambda x, y: torchvox.chamfer_distance(x, y)[:2])
@@ -152,16 +153,13 @@ class Chamfer(Problem):
         gradients = torch.autograd.grad(to_y.mean() + to_x.mean(), (x, y))
         return to_y.detach(), to_x.detach(), *gradients
 
-    def compare(self, result: Outputs, outputs: Outputs) -> str:
-        return close(result[:2], outputs[:2], CHAMFER_TOLERANCE)
+    def compare(self, result: Outputs) -> str:
+        return close(result[:2], self.outputs[:2], CHAMFER_TOLERANCE)
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
-        def call() -> Outputs:
-            pairs = self["x"].numel() * self["y"].size(1) / 3
-            limit(pairs <= CHAMFER_PAIRS_MOST[self.device.type], f"{pairs:.1e} distances")
-            return self.step(all_distances)
-
-        yield self.other("cdist, argmin", call, outputs, capturable=False)
+    def in_torch(self) -> Outputs:
+        pairs = self["x"].numel() * self["y"].size(1) / 3
+        limit(pairs <= CHAMFER_PAIRS_MOST[self.device.type], f"{pairs:.1e} distances")
+        return self.step(all_distances)
 
 
 def all_distances(x: Tensor, y: Tensor) -> Sequence[Tensor]:
@@ -185,40 +183,40 @@ def trees(spatial: Any, problem: Search, column: int, **options: Any) -> Callabl
 
 
 @peer("scipy.spatial", "ball_query", device="cpu")
-def scipy_ball(spatial: Any, problem: Ball, outputs: Outputs) -> Way:
+def scipy_ball(spatial: Any, problem: Ball) -> Way:
     """The nearest k in the ball, which is faster than query_ball_point, whose balls have no
     limit."""
     call = trees(spatial, problem, 0, k=problem["k"], distance_upper_bound=problem["radius"])
 
     def check(dist: np.ndarray) -> str:
-        return problem.compare_counts(torch.from_numpy(np.isfinite(dist).sum(-1)), outputs)
+        return problem.compare_counts(torch.from_numpy(np.isfinite(dist).sum(-1)), problem.outputs)
 
     return Way(call, check=check, name="scipy cKDTree")
 
 
 @peer("scipy.spatial", "knn", device="cpu")
-def scipy_knn(spatial: Any, problem: Nearest, outputs: Outputs) -> Way:
+def scipy_knn(spatial: Any, problem: Nearest) -> Way:
     return Way(trees(spatial, problem, 1, k=problem.k), name="scipy cKDTree")
 
 
 @peer("torch_cluster", "ball_query")
-def torch_cluster_ball(package: Any, problem: Ball, outputs: Outputs) -> Way:
+def torch_cluster_ball(package: Any, problem: Ball) -> Way:
     """On the CPU it keeps other points of a full ball."""
     problem.refuse_pairs(1 << 34, "cuda")
     options = {"r": problem["radius"], "max_num_neighbors": problem["k"]}
     balls = problem["query"].shape[:2].numel()
 
     def check(pairs: Tensor) -> str:
-        return problem.compare_counts(pairs[0].bincount(minlength=balls), outputs)
+        return problem.compare_counts(pairs[0].bincount(minlength=balls), problem.outputs)
 
     return Way(partial(package.radius, **problem.packed(), **options), check=check)
 
 
 @peer("torch_cluster", "radius_neighbors")
-def torch_cluster_radius(package: Any, problem: Radius, outputs: Outputs) -> Way:
+def torch_cluster_radius(package: Any, problem: Radius) -> Way:
     """It gets room for the longest row."""
     problem.refuse_pairs(1 << 34, "cuda")
-    longest, rows = int(outputs[0].diff().max()), len(problem["query"])
+    longest, rows = int(problem.outputs[0].diff().max()), len(problem["query"])
     call = partial(
         package.radius, **problem.packed(), r=problem["radius"], max_num_neighbors=longest
     )
@@ -226,7 +224,7 @@ def torch_cluster_radius(package: Any, problem: Radius, outputs: Outputs) -> Way
 
 
 @peer("torch_cluster", "knn")
-def torch_cluster_knn(package: Any, problem: Nearest, outputs: Outputs) -> Way:
+def torch_cluster_knn(package: Any, problem: Nearest) -> Way:
     limit(problem.k <= 100, "k above 100")
     problem.refuse_pairs(1 << 33, "cuda")
     clouds, points, _ = problem["points"].shape
@@ -237,7 +235,7 @@ def torch_cluster_knn(package: Any, problem: Nearest, outputs: Outputs) -> Way:
 
 
 @peer("pytorch3d.ops", "ball_query")
-def pytorch3d_ball(ops: Any, problem: Ball, outputs: Outputs) -> Way:
+def pytorch3d_ball(ops: Any, problem: Ball) -> Way:
     """It pads with -1; its CPU form stops at the k-th hit as well."""
     pair, options = (problem["query"], problem["points"]), {"K": problem["k"]}
     call = partial(ops.ball_query, *pair, radius=problem["radius"], **options)
@@ -245,26 +243,26 @@ def pytorch3d_ball(ops: Any, problem: Ball, outputs: Outputs) -> Way:
 
 
 @peer("pytorch3d.ops", "knn")
-def pytorch3d_knn(ops: Any, problem: Nearest, outputs: Outputs) -> Way:
+def pytorch3d_knn(ops: Any, problem: Nearest) -> Way:
     problem.refuse_pairs(1 << 31, "cpu")
     call = partial(ops.knn_points, problem["query"], problem["points"], K=problem.k)
     return Way(call, lambda result: result.idx)
 
 
 @peer("mmcv.ops", "ball_query", device="cuda", capturable=True)
-def mmcv_ball(ops: Any, problem: Ball, outputs: Outputs) -> Way:
+def mmcv_ball(ops: Any, problem: Ball) -> Way:
     size = (0.0, problem["radius"], problem["k"])
     return Way(partial(ops.ball_query, *size, problem["points"], problem["query"]))
 
 
 @peer("pointnet2_ops.pointnet2_utils", "ball_query", device="cuda", capturable=True)
-def pointnet2_ball(ops: Any, problem: Ball, outputs: Outputs) -> Way:
+def pointnet2_ball(ops: Any, problem: Ball) -> Way:
     size = (problem["radius"], problem["k"])
     return Way(partial(ops.ball_query, *size, problem["points"], problem["query"]))
 
 
 @peer("mmcv.ops", "query_and_group", device="cuda", capturable=True)
-def mmcv_group(ops: Any, problem: Groups, outputs: Outputs) -> Way:
+def mmcv_group(ops: Any, problem: Groups) -> Way:
     """QueryAndGroup for each radius. It gets its features channels first, and gives them so."""
     layers = [ops.QueryAndGroup(*p) for p in zip(problem["radii"], problem["ks"], strict=True)]
     features = problem["features"].mT.contiguous()
@@ -276,14 +274,14 @@ def mmcv_group(ops: Any, problem: Groups, outputs: Outputs) -> Way:
 
 
 @peer("mmcv.ops", "knn", device="cuda", capturable=True)
-def mmcv_knn(ops: Any, problem: Nearest, outputs: Outputs) -> Way:
+def mmcv_knn(ops: Any, problem: Nearest) -> Way:
     limit(problem.k < 100, "k of 100 or more")
     call = partial(ops.knn, problem.k, problem["points"], problem["query"])
     return Way(call, lambda idx: idx.transpose(1, 2))  # [B, k, M]
 
 
 @peer("torchbvh", "knn", device="cuda", capturable=True)
-def torchbvh_knn(package: Any, problem: Nearest, outputs: Outputs) -> Way:
+def torchbvh_knn(package: Any, problem: Nearest) -> Way:
     """BVH, built in the call, and its knn."""
     limit(problem.k in (4, 8, 16), "k is not 4, 8 or 16")
 
@@ -296,7 +294,7 @@ def torchbvh_knn(package: Any, problem: Nearest, outputs: Outputs) -> Way:
 
 @peer("mmcv.ops", "three_nn", device="cuda", capturable=True)
 @peer("pointnet2_ops.pointnet2_utils", "three_nn", device="cuda", capturable=True)
-def three_nearest(ops: Any, problem: Nearest, outputs: Outputs) -> Way:
+def three_nearest(ops: Any, problem: Nearest) -> Way:
     return Way(lambda: ops.three_nn(problem["query"], problem["points"])[1])
 
 
@@ -305,7 +303,7 @@ def chosen(cloud: Recipe, queries: int, channels: int = 0) -> Callable[[Clouds],
 
     def inputs(clouds: Clouds) -> dict[str, Any]:
         points, source = one_batch(cloud)(clouds)
-        made = {"points": points, "query": evenly(points, queries or points.size(1))}
+        made = {"points": points, "query": evenly(points, clouds.size(queries) or points.size(1))}
         if channels:
             generator = torch.Generator().manual_seed(0)
             made["features"] = torch.randn(*points.shape[:2], channels, generator=generator)
@@ -320,7 +318,7 @@ def anywhere(cloud: Recipe, queries: int) -> Callable[[Clouds], dict[str, Any]]:
     def inputs(clouds: Clouds) -> dict[str, Any]:
         points, source = cloud(clouds)
         generator = torch.Generator().manual_seed(1)
-        query = torch.rand(points.size(0), queries, 3, generator=generator)
+        query = torch.rand(len(points), clouds.size(queries), 3, generator=generator)
         return {"points": points, "query": query, "source": source}
 
     return inputs
@@ -360,7 +358,7 @@ def radius(name: str, cloud: Recipe, size: float, each: int, *targets: Target) -
 def chamfer(clouds: int, points: int, *targets: Target) -> Case:
     def inputs(made: Clouds) -> dict[str, Any]:
         x, source = made.cube(clouds, points)
-        y = torch.rand(clouds, points, 3, generator=torch.Generator().manual_seed(1))
+        y = torch.rand(x.shape, generator=torch.Generator().manual_seed(1))
         return {"x": x, "y": y, "source": source}
 
     name = f"chamfer_distance {clouds} x {points}, forward and backward"

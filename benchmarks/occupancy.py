@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maps of occupancy and what sweeps see: their cases, beside the compare-and-swap kernel of
-baseline_occupancy.cu, pyoctomap on the CPU, and for ray_visibility a map."""
+"""Maps of occupancy and what sweeps see: their cases, beside pyoctomap on the CPU, and for
+ray_visibility a map."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 import torchvox
-from benchmarks.baseline_occupancy import Mapper
 from benchmarks.case import (
     Case,
     Facts,
-    Implementation,
+    Inputs,
     Outputs,
     Problem,
     Target,
@@ -25,7 +24,6 @@ from benchmarks.case import (
     bytes_of,
     faster,
     graph,
-    moved,
     peer,
 )
 from benchmarks.clouds import Clouds
@@ -38,8 +36,8 @@ NDT = [0.05, 0.2, 3.0, -1.386, 100.0]
 OCTOMAP = [0.8473, -0.4055, -2.0, 3.511]
 WARM_SCANS = 12
 CHECKED = 1024  # rays whose map on a GPU is compared with that of the CPU
-SAME = 0.95  # of the labels: updates one after another let other thin voxels survive
-SWAP = "compare and swap"
+# Of the labels: updates one after another let other thin voxels survive.
+SAME = {"every_ray": 0.95, "scan": 0.999}
 RAYS, VISITS, REGIONS, OVERFLOW = 0, 6, 8, 11  # columns of the counts
 
 
@@ -89,21 +87,17 @@ class Integrate(Problem):
             clear(self.state)
         return [self.integrate(self.state, self["points"])]
 
-    def facts(self, outputs: Outputs) -> Facts:
-        counts = outputs[0][0].tolist()
+    def facts(self) -> Facts:
+        counts = self.outputs[0][0].tolist()
         names = {"rays": RAYS, "visits": VISITS, "regions": REGIONS, "overflow": OVERFLOW}
         facts = {name: counts[column] for name, column in names.items()}
-        clear_us = self.clearing_us(partial(clear, self.state))
-        return {**facts, "clear_us": clear_us, "voxel_size": SIZE}
+        if not self.warm and self.device.type == "cuda":  # how much of the time is not the scan's
+            facts["clear_us"] = round(graph_time(partial(clear, self.state), 0.05).us, 1)
+        return {**facts, "voxel_size": SIZE}
 
-    def clearing_us(self, call: Callable[[], None]) -> float | None:
-        """How much of a cold time on a GPU is not the scan's."""
-        alone = not self.warm and self.device.type == "cuda"
-        return round(graph_time(call, 0.05).us, 1) if alone else None
-
-    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+    def moved_bytes(self) -> tuple[int, int]:
         """The log-odds of touched regions."""
-        touched = 1024 * int(outputs[0][0, REGIONS])
+        touched = 1024 * int(self.outputs[0][0, REGIONS])
         return 12 * len(self["points"]) + self.warm * touched, touched
 
     def check(self, outputs: Outputs) -> str:
@@ -123,40 +117,6 @@ class Integrate(Problem):
             raise WrongResult("not the state of the CPU")
         return f"the state of the CPU after two scans of {len(few)} of the rays, bit for bit"
 
-    @cached_property
-    def mapper(self) -> Mapper:
-        mapper = Mapper(self["capacity"])
-        for _ in range(WARM_SCANS if self.warm else 0):
-            mapper.integrate(self["points"], self.origins, SIZE, SENSOR, False)
-        return mapper
-
-    def swap(self, reverse: bool) -> None:
-        if not self.warm:
-            self.mapper.clear()
-        self.mapper.integrate(self["points"], self.origins, SIZE, SENSOR, reverse)
-
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
-        if self.device.type == "cuda" and self["rule"] != "ndt":
-            for name, reverse in (("forward", False), ("reverse", True)):
-                yield self.other(f"{SWAP}, {name}", partial(self.swap, reverse), outputs)
-
-    def compare(self, result: Any, outputs: Outputs) -> str:
-        """The labels of the voxels that either map of this and of the mapper knows."""
-        mapper = self.mapper
-        slots = (mapper.keys >= 0).nonzero()[:, 0]
-        keys, order = mapper.keys[slots].sort()
-        mine = self.state[1][: int(self.state[3][1])]
-        row = torch.searchsorted(keys, mine).clamp(max=len(keys) - 1)
-        both = keys[row] == mine
-        logodds = self.state[4][: len(mine)][both]
-        swapped = mapper.voxels[slots[order[row[both]]]]
-        labels = (logodds >= 0).to(torch.int8).masked_fill_(logodds == -32768, -1)
-        others = (swapped >= 0).to(torch.int8).masked_fill_(swapped.isinf(), -1)
-        observed = (labels >= 0) | (others >= 0)
-        said = share_of_labels(labels[observed], others[observed], SAME)
-        regions = f"{len(mine)} regions, it has {len(keys)}, {int(both.sum())} of them in both"
-        return f"{said}; {regions}; its clear_us: {self.clearing_us(mapper.clear)}"
-
 
 def share_of_labels(mine: Tensor, theirs: Tensor, least: float) -> str:
     """Of voxels: how many have the same label, -1, 0 or 1, in two maps."""
@@ -171,7 +131,7 @@ def share_of_labels(mine: Tensor, theirs: Tensor, least: float) -> str:
 
 
 @peer("pyoctomap", "occupancy_integrate_", device="cpu")
-def pyoctomap(package: Any, problem: Integrate, outputs: Outputs) -> Way:
+def pyoctomap(package: Any, problem: Integrate) -> Way:
     """OctoMap, one insertPointCloud per scan, from double, as it wants them. Inner nodes are
     updated once, after the scan."""
     tree = package.OcTree(SIZE)
@@ -195,7 +155,7 @@ def pyoctomap(package: Any, problem: Integrate, outputs: Outputs) -> Way:
         centers = (few.flip(1).double() + 0.5) * SIZE
         mine = torchvox.occupancy_query(state, centers, SIZE, CENTER).label
         theirs = torch.from_numpy(tree.getLabels(centers.numpy()).astype(np.int8))
-        return share_of_labels(mine, theirs, 0.95 if problem["rule"] == "every_ray" else 0.999)
+        return share_of_labels(mine, theirs, SAME[problem["rule"]])
 
     for _ in range(WARM_SCANS if problem.warm else 0):
         insert()
@@ -203,49 +163,50 @@ def pyoctomap(package: Any, problem: Integrate, outputs: Outputs) -> Way:
 
 
 class Visibility(Problem):
-    """Sweeps from origins [O, 3] into a grid of cubes."""
+    """Sweeps from origins [O, 3] into a grid of cubes, beside a map of the grid, which is emptied,
+    filled and read."""
 
-    def facts(self, outputs: Outputs) -> Facts:
+    plain = "occupancy map"
+
+    @cached_property
+    def state(self) -> list[Tensor]:
+        regions = math.prod(n // 8 + 1 for n in self.outputs[0].shape[1:])
+        return torchvox.occupancy_state(regions, device=self.device)
+
+    def facts(self) -> Facts:
         size, bounds = self["voxel_size"][0], self["point_cloud_range"]
         walk = torchvox.ray_voxels(
             *(self["points"], self["origins"], size, bounds[:3], 0),
             origin_index=self["origin_index"],
             point_cloud_range=bounds,
         )
-        rays = int(outputs[2][0, 0])
+        rays = int(self.outputs[2][0, 0])
         return {"rays": rays, "visits": int(walk.counts[0, 1]), "voxel_size": size}
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
-        """A map of the grid, emptied, filled and read."""
-        regions = math.prod(n // 8 + 1 for n in outputs[0].shape[1:])
-        state = torchvox.occupancy_state(regions, device=self.device)
+    def in_torch(self) -> Tensor:
         size, bounds = self["voxel_size"], self["point_cloud_range"]
         grid = (size[0], bounds[:3])
+        clear(self.state)
+        torchvox.occupancy_integrate_(
+            *(self.state, self["points"], self["origins"], *grid, SENSOR),
+            origin_index=self["origin_index"],
+            point_cloud_range=bounds,
+        )
+        return torchvox.occupancy_crop(self.state, *grid, size, bounds).label
 
-        def call() -> Tensor:
-            clear(state)
-            torchvox.occupancy_integrate_(
-                *(state, self["points"], self["origins"], *grid, SENSOR),
-                origin_index=self["origin_index"],
-                point_cloud_range=bounds,
-            )
-            return torchvox.occupancy_crop(state, *grid, size, bounds).label
-
-        yield self.other("occupancy map", call, outputs)
-
-    def compare(self, result: Tensor, outputs: Outputs) -> str:
-        return share_of_labels(outputs[0].to(torch.int8) - 1, result, 0.999)
+    def compare(self, result: Tensor) -> str:
+        return share_of_labels(self.outputs[0].to(torch.int8) - 1, result, 0.999)
 
 
 class MapCall(Problem):
     """A call about a map, which leaves it as it is."""
 
-    def facts(self, outputs: Outputs) -> Facts:
+    def facts(self) -> Facts:
         return {"regions": int(self["state"][3][1])}
 
-    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+    def moved_bytes(self) -> tuple[int, int]:
         """Without the map, of which a call may need little."""
-        return bytes_of({**self.arguments, "state": None}), bytes_of(outputs)
+        return bytes_of({**self.arguments, "state": None}), bytes_of(self.outputs)
 
 
 def beams(rays: int, near: float, far: float, lower: Sequence[float], upper: Sequence[float]):
@@ -290,7 +251,7 @@ def integrate(scene: str, warm: bool, *targets: Target, rule: str = "every_ray")
     regions, *rays = SCENES[scene]
 
     def inputs(clouds: Clouds) -> dict[str, Any]:
-        return {"points": beams(*rays), "source": scene}
+        return {"points": beams(clouds.size(rays[0]), *rays[1:]), "source": scene}
 
     name = f"occupancy_integrate_ {scene}, {rule}, {'warm' if warm else 'cold'}"
     options = {"capacity": regions, "warm": warm, "rule": rule}
@@ -307,7 +268,7 @@ def visibility(name: str, scans: int, turns: int, *targets: Target) -> Case:
             points, source = clouds.sweep()
             origins = points.new_tensor([ORIGIN])
             return {"points": points, "origins": origins, "origin_index": None, "source": source}
-        points, origins, index = drive(scans, turns)
+        points, origins, index = drive(clouds.batch(scans), clouds.size(turns))
         rays = {"points": points, "origins": origins, "origin_index": index}
         return {**rays, "source": f"drive, {scans} scans"}
 
@@ -319,26 +280,32 @@ def visibility(name: str, scans: int, turns: int, *targets: Target) -> Case:
 GRID = {"voxel_size": SIZE, "map_origin": CENTER}
 
 
-def about_map(words: str, us: float, arguments: Callable[[], dict[str, Any]], **options: Any):
+def about_map(words: str, us: float, arguments: Inputs, **options: Any):
     """Of the map of one scan of the room; the words begin with the rest of the op's name."""
 
     def inputs(clouds: Clouds) -> dict[str, Any]:
         scan = integrate("room 262k", False).build(clouds)
         scan.run()
-        return {"state": scan.state, **moved(arguments(), clouds.device), "source": scan.source}
+        return {"state": scan.state, **arguments(clouds), "source": scan.source}
 
     name, targets = f"occupancy_{words}", [graph(us)] if us else []
     return Case(name, name.split()[0], inputs, options, targets, MapCall)
 
 
-def query_points() -> dict[str, Any]:
+def query_points(clouds: Clouds) -> dict[str, Any]:
     """Somewhere on rays."""
-    share = torch.rand(1_000_000, 1, generator=torch.Generator().manual_seed(0))
-    return {"points": share * beams(1_000_000, *ROOM), **GRID}
+    count = clouds.size(1_000_000)
+    share = torch.rand(count, 1, generator=torch.Generator().manual_seed(0))
+    return {"points": share * beams(count, *ROOM), **GRID}
 
 
-def query_rays() -> dict[str, Any]:
-    return {"points": beams(131_072, *ROOM), "origins": torch.tensor([ORIGIN]), **GRID}
+def query_rays(clouds: Clouds) -> dict[str, Any]:
+    rays = beams(clouds.size(131_072), *ROOM)
+    return {"points": rays, "origins": torch.tensor([ORIGIN]), **GRID}
+
+
+def no_tensors(clouds: Clouds) -> dict[str, Any]:
+    return {}
 
 
 def map_cases(on_gpu: bool) -> list[Case]:
@@ -347,11 +314,11 @@ def map_cases(on_gpu: bool) -> list[Case]:
     decay = {"factor": 65536, "step": 0, "forget": 0}
     return [
         about_map("query 1M points", 50 * on_gpu, query_points, fill=0.0),
-        about_map("crop 200x200x16", 15 * on_gpu, dict, **crop, cell_size=coarse),
-        about_map("crop 512x512x40", 150 * on_gpu, dict, **crop, cell_size=fine),
+        about_map("crop 200x200x16", 15 * on_gpu, no_tensors, **crop, cell_size=coarse),
+        about_map("crop 512x512x40", 150 * on_gpu, no_tensors, **crop, cell_size=fine),
         about_map("raycast 131k rays", 500 * on_gpu, query_rays),
-        about_map("extract occupied", 0, dict, max_out=1 << 20),
-        about_map("decay_ 16k regions", 0, dict, **decay),
+        about_map("extract occupied", 0, no_tensors, max_out=1 << 20),
+        about_map("decay_ 16k regions", 0, no_tensors, **decay),
     ]
 
 
@@ -360,18 +327,14 @@ def cases(device: str) -> list[Case]:
 
 
 def gpu_cases() -> list[Case]:
-    goals = {  # us and times faster than compare and swap, cold and warm
-        "room 262k": ((600, 2.3), (300, 4.5)),
-        "ground 262k": ((3000, 1.6), (1500, 3.0)),
-        "100 m 262k": ((9000, 1.3), (5000, 2.3)),
-        "room 4k": ((120, 4.0), (60, 7.0)),
-    }
+    limits = {"room 262k": (600, 300), "ground 262k": (3000, 1500), "100 m 262k": (9000, 5000)}
+    limits["room 4k"] = (120, 60)
     beside = faster("graph_us", "occupancy map", 5.0)
     return [
         *(
-            integrate(scene, warm, graph(us), faster("graph_us", SWAP, factor))
-            for scene, goal in goals.items()
-            for warm, (us, factor) in zip((False, True), goal, strict=True)
+            integrate(scene, warm, graph(us[warm]))
+            for scene, us in limits.items()
+            for warm in (False, True)
         ),
         integrate("room 262k", False, graph(1500), rule="ndt"),
         integrate("room 262k", True, graph(1000), rule="ndt"),

@@ -46,7 +46,7 @@ def factors(results: dict[str, Any]) -> dict[str, list[Factor]]:
 
 
 def draw(results: dict[str, Any], path: Path, ops: Sequence[str] = ()) -> None:
-    """Writes the chart, an SVG without a background: ops from the top in this order, or by factor."""
+    """Writes the chart, an SVG without a background; ops in this order, or by factor."""
     by_op = factors(results)
     missing = [op for op in ops if op not in by_op]
     if missing or not by_op:

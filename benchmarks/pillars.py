@@ -2,7 +2,6 @@
 """Pillars: a scan to its canvas, and a training step of the pillar feature net; beside them padded
 rows through torch's layers."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ import torchvox
 from benchmarks.case import (
     Case,
     Facts,
-    Implementation,
     Outputs,
     Problem,
     Target,
@@ -42,6 +40,8 @@ class Pillars(Problem):
     """points [N, 4] of `offsets` samples of equal length through net. seed: the gradient of the
     canvas; None: a fused net, without gradients."""
 
+    plain = "decorate, linear, norm, max, scatter"
+
     @property
     def samples(self) -> int:
         return 1 if self["offsets"] is None else len(self["offsets"]) - 1
@@ -54,9 +54,9 @@ class Pillars(Problem):
         caps = {"max_points": SLOTS, "max_voxels": self["max_voxels"]}
         return {"points": self["points"], **GRID, **caps, "batch_offsets": self["offsets"]}
 
-    def facts(self, outputs: Outputs) -> Facts:
+    def facts(self) -> Facts:
         pillars = int(torchvox.voxel_map(**self.grid()).counts[0, 0])
-        return {**super().facts(outputs), "pillars": pillars}
+        return {**super().facts(), "pillars": pillars}
 
     def gradients(self, canvas: Tensor) -> Outputs:
         if self["seed"] is None:
@@ -69,19 +69,16 @@ class Pillars(Problem):
         rows = (getattr(pillars, name) for name in names)
         return self.gradients(self["net"](self["points"], *rows, self.samples))
 
-    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+    def moved_bytes(self) -> tuple[int, int]:
         """Points, the canvas, and for a step the gradient of the canvas."""
         canvas = self.samples * self["net"].out_channels * NX * NY * self.dtype.itemsize
         return self["points"].numel() * 4 + canvas * (self["seed"] is not None), canvas
 
-    def compare(self, result: Outputs, outputs: Outputs) -> str:
+    def compare(self, result: Outputs) -> str:
         many = self["seed"] is not None and self["points"].size(0) >= MANY_ROWS
-        return close(result, outputs, TOLERANCE_OF_MANY if many else TOLERANCE[self.dtype])
+        return close(result, self.outputs, TOLERANCE_OF_MANY if many else TOLERANCE[self.dtype])
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
-        yield self.other("decorate, linear, norm, max, scatter", self.padded_rows, outputs)
-
-    def padded_rows(self) -> Outputs:
+    def in_torch(self) -> Outputs:
         """Padded points, and torch's layers over every slot."""
         voxels = torchvox.voxelize(**self.grid())
         points, filled = voxels.features, voxels.num_points
@@ -127,16 +124,16 @@ def step(samples: int, pillars: int, slots: int, *targets: Target) -> Case:
     """Forward and backward of the net over full pillars."""
 
     def inputs(made: Clouds) -> dict[str, Any]:
-        g = torch.Generator().manual_seed(0)
-        cells = [torch.randperm(NX * NY, generator=g)[:pillars] for _ in range(samples)]
+        g, batch, count = torch.Generator().manual_seed(0), made.batch(samples), made.size(pillars)
+        cells = [torch.randperm(NX * NY, generator=g)[:count] for _ in range(batch)]
         cells = torch.stack(cells)[:, :, None]
-        u = 0.05 + 0.9 * torch.rand(samples, pillars, slots, 4, generator=g)
+        u = 0.05 + 0.9 * torch.rand(batch, count, slots, 4, generator=g)
         x = (cells % NX + u[..., 0]) * 0.16
         y = (cells // NX + u[..., 1]) * 0.16 - 39.68
         points = torch.stack([x, y, 4 * u[..., 2] - 3, u[..., 3]], -1).view(-1, 4)
-        canvas = torch.empty(samples, 64, NY, NX, memory_format=torch.channels_last)
+        canvas = torch.empty(batch, 64, NY, NX, memory_format=torch.channels_last)
         arguments = {"points": points, "seed": canvas.normal_(generator=g)}
-        offsets = torch.arange(samples + 1) * (pillars * slots) if samples > 1 else None
+        offsets = torch.arange(batch + 1) * (count * slots) if batch > 1 else None
         net = seeded_net().train()
         return {**arguments, "offsets": offsets, "net": net, "source": "full pillars"}
 

@@ -115,8 +115,8 @@ class Forward(Problem):
     def run(self) -> Outputs:
         return (self.fast(self["points"]),)
 
-    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
-        return bytes_of(self["points"], self.fast), bytes_of(outputs)
+    def moved_bytes(self) -> tuple[int, int]:
+        return bytes_of(self["points"], self.fast), bytes_of(self.outputs)
 
     @torch.no_grad()
     def check(self, outputs: Outputs) -> str:
@@ -127,7 +127,7 @@ class Forward(Problem):
             raise WrongResult(f"scores are off by {worst:.3g} of {size:.3g}")
         return f"scores within {worst:.2g} of float32"
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
+    def others(self) -> Iterator[Implementation]:
         net = PlainClassifier(self["model"]).eval()
 
         def call() -> Outputs:
@@ -169,7 +169,7 @@ class Training(Problem):
 
         return call
 
-    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+    def moved_bytes(self) -> tuple[int, int]:
         """Weights, their gradients and two moments, read and written."""
         weights = bytes_of(self["model"])
         return 4 * weights + bytes_of(self["points"]), 4 * weights
@@ -182,7 +182,7 @@ class Training(Problem):
             raise WrongResult(f"the loss is off by {off:.3g} of {exact:.3g}")
         return f"loss within {off:.2g} of float32"
 
-    def others(self, outputs: Outputs) -> Iterator[Implementation]:
+    def others(self) -> Iterator[Implementation]:
         call = self.step(PlainClassifier(self["model"]))
         yield Implementation("baseline ops, sort", call, self.check, True)
 

@@ -16,7 +16,6 @@ from benchmarks.case import (
     Facts,
     Implementation,
     NotApplicable,
-    Outputs,
     Peer,
     Problem,
     Target,
@@ -60,21 +59,21 @@ def run_case(case: Case, clouds: Clouds, settings: Settings) -> list[Measurement
     common = {"case": case.name, "op": case.op, "device": settings.device}
     try:
         problem = case.build(clouds)
-        outputs = problem.run()
+        problem.outputs = problem.run()
     except NotApplicable as reason:
         said = {"status": "skipped", "reason": str(reason)}
         return [{**common, "implementation": "torchvox", **said}]
     except RuntimeError as error:  # the others have nothing to be compared with
         return [{**common, "implementation": "torchvox", **_failed(error)}]
-    read, written = problem.moved_bytes(outputs)
-    size = {**problem.facts(outputs), "cloud": problem.source, "read": read, "written": written}
+    read, written = problem.moved_bytes()
+    size = {**problem.facts(), "cloud": problem.source, "read": read, "written": written}
     mine = Implementation(
         "torchvox", problem.run, problem.check, problem.capturable, problem.percentiles
     )
     others: list[Implementation] = []
     absent: list[Measurement] = []
     if settings.others and not case.alone:
-        others, absent = _others(problem, outputs, settings)
+        others, absent = _others(problem, settings)
     if not (settings.plain or others or absent):
         return []
     implementations = {i.name: i for i in (mine, *others)}
@@ -88,24 +87,22 @@ def run_case(case: Case, clouds: Clouds, settings: Settings) -> list[Measurement
         if measurement["status"] == "timed":
             _add_floor(measurement, settings.device, read + written)
             _add_rates(measurement, size)
-    first_output_us = machine.floor_us(settings.device, bytes_of(outputs[:1]), 0)
+    first_output_us = machine.floor_us(settings.device, bytes_of(problem.outputs[:1]), 0)
     measurements[0]["targets"] = [
         _judged(target, measurements, first_output_us) for target in case.targets
     ]
     return [{**common, **m, "size": size} for m in measurements]
 
 
-def _others(
-    problem: Problem, outputs: Outputs, settings: Settings
-) -> tuple[list[Implementation], list[Measurement]]:
+def _others(problem: Problem, settings: Settings) -> tuple[list[Implementation], list[Measurement]]:
     """Plain torch and the libraries, and the measurements of libraries that cannot be measured."""
-    plain = problem.others(outputs) if settings.plain else ()
+    plain = problem.others() if settings.plain else ()
     implementations = [i for i in plain if i.name not in settings.skip]
     absent: list[Measurement] = []
     for peer in settings.libraries(problem.op):
         try:
             settings.refuse_late()
-            implementations.append(_adapted(peer, problem, outputs))
+            implementations.append(_adapted(peer, problem))
         except NotApplicable as reason:
             if str(reason):
                 said = {"status": "skipped", "reason": str(reason)}
@@ -115,15 +112,14 @@ def _others(
     return implementations, absent
 
 
-def _adapted(peer: Peer, problem: Problem, outputs: Outputs) -> Implementation:
-    way = peer.prepare(importlib.import_module(peer.module), problem, outputs)
+def _adapted(peer: Peer, problem: Problem) -> Implementation:
+    way = peer.prepare(importlib.import_module(peer.module), problem)
 
     def check(result: Any) -> str:
-        if way.check is not None:
-            return way.check(result)
-        return problem.compare(way.convert(result) if way.convert else result, outputs)
+        return problem.compare(way.convert(result) if way.convert else result)
 
-    return Implementation(way.name or peer.package, way.call, check, peer.capturable)
+    name = way.name or peer.package
+    return Implementation(name, way.call, way.check or check, peer.capturable)
 
 
 def _checked(implementation: Implementation, settings: Settings) -> Measurement:

@@ -13,7 +13,6 @@ from torch import Tensor
 from benchmarks.case import (
     Case,
     NotApplicable,
-    Outputs,
     Problem,
     Target,
     Way,
@@ -33,13 +32,13 @@ HEIGHTS = (3, 5, 7, 9)  # of fpsample's tree, the ones that its documentation na
 
 
 class Sampling(Problem):
-    def compare(self, result: Tensor, outputs: Outputs) -> str:
+    def compare(self, result: Tensor) -> str:
         """The same samples; or, where rounding broke a tie otherwise, a cover just as good.
 
         From the first other choice on, two samplings differ, yet both are right. Then the radius
         within which every point has a sample is compared, and the samples must be distinct.
         """
-        expected = outputs[0].long()
+        expected = self.outputs[0].long()
         idx = torch.as_tensor(result).to(expected.device).reshape(expected.shape).long()
         if torch.equal(idx, expected):
             return "same samples"
@@ -66,11 +65,11 @@ class Sampling(Problem):
 
 
 class DistanceSampling(Problem):
-    def compare(self, result: Tensor, outputs: Outputs) -> str:
+    def compare(self, result: Tensor) -> str:
         """The same samples; or, where distances are equal, others that are as far, each in its
         turn."""
         idx, distances = result.long(), self["distances"]
-        if torch.equal(idx, outputs[0].long()):
+        if torch.equal(idx, self.outputs[0].long()):
             return "same samples"
         rows = torch.arange(len(idx), device=idx.device)
         dist, nearer = distances[:, 0], (idx[:, 0] != 0).sum()
@@ -98,7 +97,7 @@ def best_height(name: str, call: Callable[..., Any]) -> Way:
 
 
 @peer("fpsample", "furthest_point_sample", device="cpu")
-def fpsample(package: Any, problem: Sampling, outputs: Outputs) -> Way:
+def fpsample(package: Any, problem: Sampling) -> Way:
     limit(len(problem["points"]) == 1)
     cloud = problem["points"][0].numpy()
     call = partial(package.bucket_fps_kdline_sampling, cloud, problem["num_samples"])
@@ -106,13 +105,13 @@ def fpsample(package: Any, problem: Sampling, outputs: Outputs) -> Way:
 
 
 @peer("torch_quickfps", "furthest_point_sample")
-def torch_quickfps(package: Any, problem: Sampling, outputs: Outputs) -> Way:
+def torch_quickfps(package: Any, problem: Sampling) -> Way:
     call = partial(package.sample_idx, problem["points"], problem["num_samples"])
     return best_height("torch_quickfps", call)
 
 
 @peer("open3d", "furthest_point_sample", device="cpu")
-def open3d(o3d: Any, problem: Sampling, outputs: Outputs) -> Way:
+def open3d(o3d: Any, problem: Sampling) -> Way:
     """It gives points in the order of the cloud: their rows are looked up, and compared as sets."""
     limit(len(problem["points"]) == 1)
     xyz, count = problem["points"][0].double().numpy(), problem["num_samples"]
@@ -124,15 +123,15 @@ def open3d(o3d: Any, problem: Sampling, outputs: Outputs) -> Way:
         if len(rows) != count or None in rows:
             raise WrongResult(f"{len(rows)} points, {rows.count(None)} of them not in the cloud")
         mine = torch.tensor(sorted(rows))
-        if torch.equal(mine, outputs[0][0].long().sort().values):
+        if torch.equal(mine, problem.outputs[0][0].long().sort().values):
             return "same set of samples"
-        return problem.compare(mine, outputs)
+        return problem.compare(mine)
 
     return Way(lambda: cloud.farthest_point_down_sample(count, start_index=0), check=check)
 
 
 @peer("torch_cluster", "furthest_point_sample")
-def torch_cluster(package: Any, problem: Sampling, outputs: Outputs) -> Way:
+def torch_cluster(package: Any, problem: Sampling) -> Way:
     """The ratio is chosen so that it rounds up to the sample count. It gets its offsets, and the
     ratio as a tensor."""
     problem.refuse_slow_loop()
@@ -147,7 +146,7 @@ def torch_cluster(package: Any, problem: Sampling, outputs: Outputs) -> Way:
 
 
 @peer("pytorch3d.ops", "furthest_point_sample")
-def pytorch3d(ops: Any, problem: Sampling, outputs: Outputs) -> Way:
+def pytorch3d(ops: Any, problem: Sampling) -> Way:
     """It gathers the points as well."""
     problem.refuse_slow_loop()
     points, count = problem["points"], problem["num_samples"]
@@ -155,7 +154,7 @@ def pytorch3d(ops: Any, problem: Sampling, outputs: Outputs) -> Way:
 
 
 @peer("torch_fps", "furthest_point_sample", device="cuda", capturable=True)
-def torch_fps(package: Any, problem: Sampling, outputs: Outputs) -> Way:
+def torch_fps(package: Any, problem: Sampling) -> Way:
     """In Triton, without its checks of counts and of numbers, for which it waits."""
     points = problem["points"]
     valid = torch.ones(points.shape[:2], dtype=torch.bool, device=points.device)
@@ -165,7 +164,7 @@ def torch_fps(package: Any, problem: Sampling, outputs: Outputs) -> Way:
 
 
 @peer("torchbvh", "furthest_point_sample", device="cuda")
-def torchbvh(package: Any, problem: Sampling, outputs: Outputs) -> Way:
+def torchbvh(package: Any, problem: Sampling) -> Way:
     """The exact one, which replays a graph of its own; it finds the nearest sample of every point
     as well."""
     points, count = problem["points"], problem["num_samples"]
@@ -174,30 +173,35 @@ def torchbvh(package: Any, problem: Sampling, outputs: Outputs) -> Way:
 
 @peer("mmcv.ops", "furthest_point_sample", device="cuda", capturable=True)
 @peer("pointnet2_ops.pointnet2_utils", "furthest_point_sample", device="cuda", capturable=True)
-def pointnet2(ops: Any, problem: Sampling, outputs: Outputs) -> Way:
+def pointnet2(ops: Any, problem: Sampling) -> Way:
     """Other ties; pointnet2_ops skips points next to 0."""
     return Way(partial(ops.furthest_point_sample, problem["points"], problem["num_samples"]))
 
 
 @peer("mmcv.ops", "furthest_point_sample_with_dist", device="cuda", capturable=True)
-def mmcv_with_dist(ops: Any, problem: DistanceSampling, outputs: Outputs) -> Way:
+def mmcv_with_dist(ops: Any, problem: DistanceSampling) -> Way:
     sample = ops.furthest_point_sample_with_dist
     return Way(partial(sample, problem["distances"], problem["num_samples"]))
 
 
 def row(name: str, cloud: Recipe, samples: int, *targets: Target) -> Case:
-    op, options = "furthest_point_sample", {"num_samples": samples}
-    return Case(f"FPS {name}", op, one_batch(cloud), options, targets, Sampling)
+    def inputs(clouds: Clouds) -> dict[str, Any]:
+        points, source = one_batch(cloud)(clouds)
+        count = min(samples, points.size(1))
+        return {"points": points, "num_samples": count, "source": source}
+
+    return Case(f"FPS {name}", "furthest_point_sample", inputs, {}, targets, Sampling)
 
 
 def distance_row(clouds: int, points: int, samples: int, *targets: Target) -> Case:
     def inputs(made: Clouds) -> dict[str, Any]:
         x, source = made.cube(clouds, points)
-        return {"distances": torch.cdist(x, x), "source": source}
+        distances = {"distances": torch.cdist(x, x), "num_samples": min(samples, x.size(1))}
+        return {**distances, "source": source}
 
     op = "furthest_point_sample_with_dist"
     name = f"{op} {clouds} x {points} -> {samples}"
-    return Case(name, op, inputs, {"num_samples": samples}, targets, DistanceSampling)
+    return Case(name, op, inputs, {}, targets, DistanceSampling)
 
 
 def cases(device: str) -> list[Case]:

@@ -45,8 +45,8 @@ class Voxels(NamedTuple):
 
 
 class Voxelize(Problem):
-    def facts(self, outputs: Outputs) -> Facts:
-        return {**super().facts(outputs), "voxels": int(outputs[4][0, 0])}
+    def facts(self) -> Facts:
+        return {**super().facts(), "voxels": int(self.outputs[4][0, 0])}
 
     def voxels(self, zyx: Tensor, count: Tensor, features: Tensor | None) -> Voxels:
         nx, ny, _ = torchvox.grid_size(self["voxel_size"], self["point_cloud_range"])
@@ -54,14 +54,14 @@ class Voxelize(Problem):
         cells, order = ((z * ny + y) * nx + x).sort()
         return Voxels(cells, count[order], None if features is None else features[order])
 
-    def of_torchvox(self, outputs: Outputs) -> Voxels:
-        features, indices, num_points, _, counts = outputs
+    def of_torchvox(self) -> Voxels:
+        features, indices, num_points, _, counts = self.outputs
         rows = int(counts[0, 0])
         return self.voxels(indices[:rows, 1:], num_points[:rows], features[:rows])
 
-    def compare(self, result: Voxels, outputs: Outputs) -> str:
+    def compare(self, result: Voxels) -> str:
         """The same voxels, stored points and features. Sums in another order differ by rounding."""
-        expected = self.of_torchvox(outputs)
+        expected = self.of_torchvox(self.outputs)
         if not torch.equal(result.cells, expected.cells):
             raise WrongResult(f"{len(result.cells)} voxels, not the {len(expected.cells)} of here")
         if not torch.equal(result.count.long(), expected.count.long()):
@@ -100,26 +100,26 @@ class BareVoxelize(Voxelize):
 
 
 @peer("mmcv.ops", "voxelize")
-def mmcv(ops: Any, problem: Voxelize, outputs: Outputs, deterministic: bool = True) -> Way:
+def mmcv(ops: Any, problem: Voxelize, deterministic: bool = True) -> Way:
     """With room for exactly the voxels that there are."""
     limit(problem["max_points"] >= 0)
     layer = ops.Voxelization(
         *(problem["voxel_size"], problem["point_cloud_range"], problem["max_points"]),
-        len(problem.of_torchvox(outputs).cells),
+        len(problem.of_torchvox(problem.outputs).cells),
         deterministic=deterministic,
     )
     return problem.way(layer, "mmcv" if deterministic else "mmcv, racy", deterministic)
 
 
 @peer("mmcv.ops", "voxelize", device="cuda")
-def mmcv_racy(ops: Any, problem: Voxelize, outputs: Outputs) -> Way:
+def mmcv_racy(ops: Any, problem: Voxelize) -> Way:
     """It stores other points of a full voxel in every run, so its features stay unchecked."""
-    return mmcv(ops, problem, outputs, False)
+    return mmcv(ops, problem, problem.outputs, False)
 
 
 @peer("spconv.pytorch.utils", "voxelize")
 @peer("spconv_triton.pytorch.utils", "voxelize")
-def spconv(utils: Any, problem: Voxelize, outputs: Outputs) -> Way:
+def spconv(utils: Any, problem: Voxelize) -> Way:
     """With room for exactly the voxels that there are. On a GPU spconv stores other points of a
     full voxel in every run: its features stay unchecked there."""
     limit(problem["max_points"] >= 0)
@@ -127,7 +127,7 @@ def spconv(utils: Any, problem: Voxelize, outputs: Outputs) -> Way:
         vsize_xyz=problem["voxel_size"],
         coors_range_xyz=problem["point_cloud_range"],
         num_point_features=problem["points"].size(1),
-        max_num_voxels=len(problem.of_torchvox(outputs).cells),
+        max_num_voxels=len(problem.of_torchvox(problem.outputs).cells),
         max_num_points_per_voxel=problem["max_points"],
         device=problem.device,
     )
@@ -136,31 +136,31 @@ def spconv(utils: Any, problem: Voxelize, outputs: Outputs) -> Way:
     return problem.way(layer, package, sure)
 
 
-def points_in_range(problem: Voxelize, outputs: Outputs) -> Downsample:
+def points_in_range(problem: Voxelize) -> Downsample:
     """The same points as a problem of the filter, for libraries that average all points of cubes
     and know no range."""
     cube = len(set(problem["voxel_size"])) == 1
     if problem["max_points"] >= 0 or problem["reduce"] != "mean" or not cube:
         raise NotApplicable
-    points = problem["points"][outputs[3] >= 0]
+    points = problem["points"][problem.outputs[3] >= 0]
     return Downsample("voxel_downsample", {"points": points, "voxel_size": problem["voxel_size"]})
 
 
 @peer("open3d", "voxelize", device="cpu")
-def open3d(o3d: Any, problem: Voxelize, outputs: Outputs) -> Way:
-    return open3d_means(o3d, points_in_range(problem, outputs), outputs)
+def open3d(o3d: Any, problem: Voxelize) -> Way:
+    return open3d_means(o3d, points_in_range(problem, problem.outputs), problem.outputs)
 
 
 @peer("small_gicp", "voxelize", device="cpu")
-def small_gicp(gicp: Any, problem: Voxelize, outputs: Outputs) -> Way:
-    return small_gicp_means(gicp, points_in_range(problem, outputs), outputs)
+def small_gicp(gicp: Any, problem: Voxelize) -> Way:
+    return small_gicp_means(gicp, points_in_range(problem, problem.outputs), problem.outputs)
 
 
 @peer("small_gicp", "voxelize", device="cpu")
-def small_gicp_threads(gicp: Any, problem: Voxelize, outputs: Outputs) -> Way:
+def small_gicp_threads(gicp: Any, problem: Voxelize) -> Way:
     limit(torch.get_num_threads() > 1)
-    part = points_in_range(problem, outputs)
-    return small_gicp_means(gicp, part, outputs, torch.get_num_threads())
+    part = points_in_range(problem, problem.outputs)
+    return small_gicp_means(gicp, part, problem.outputs, torch.get_num_threads())
 
 
 def row(name: str, cloud: Recipe, grid: str, max_points: int, *targets: Target, **more: Any):
