@@ -34,10 +34,10 @@ from benchmarks import (
     training,
     voxelize,
 )
-from benchmarks.case import PEERS, Case
 from benchmarks.clouds import Clouds
 from benchmarks.results import SCHEMA, Measurement, markdown, page, peer_table, shown
 from benchmarks.runner import Settings, run_case
+from benchmarks.suite import PEERS, Case
 
 DOMAINS = (
     *(voxelize, sampling, neighbors, grouping, bev, pillars, boxes, heads, pointnet2, detectors),

@@ -7,15 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.case import (
-    Case,
-    Problem,
-    Target,
-    WrongResult,
-    constant,
-    graph,
-)
 from benchmarks.clouds import Clouds, street
+from benchmarks.suite import Case, Problem, Target, WrongResult, constant, graph
 
 RANGE = [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0]
 

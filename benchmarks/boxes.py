@@ -6,7 +6,6 @@ Its bird's-eye ops take x, y, dx, dy, yaw, which are cut out before the call; it
 ops take the bottom of a box for its z.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -15,19 +14,9 @@ import torch
 from torch import Tensor
 
 import torchvox
-from benchmarks.case import (
-    Case,
-    Outputs,
-    Problem,
-    Target,
-    Way,
-    WrongResult,
-    few_differ,
-    graph,
-    limit,
-    peer,
-)
+from benchmarks import suite
 from benchmarks.clouds import Clouds
+from benchmarks.suite import Case, Problem, Target, Way, WrongResult, graph, limit, peer
 
 BEV = [0, 1, 3, 4, 6]
 # Of an IoU: corners that nearly coincide; of mmcv's iou3d ops, to which 1 cm outside is inside.
@@ -71,40 +60,17 @@ class Nms(Problem):
 
 class Inside(Problem):
     def compare(self, result: Tensor) -> str:
-        return few_differ(result, self.outputs[0])
-
-
-class Query(Problem):
-    plain, plain_captures = "mask of torchvox, stable sort", False
-
-    def compare(self, result: Tensor) -> str:
-        return few_differ(result, self.outputs[0].view_as(result))
-
-    def in_torch(self) -> Tensor:
-        """The points of each cell of each box from a mask, by a stable sort of their cells."""
-        grid, k, boxes = self["grid"] or [1, 1, 1], self["k"], self["boxes"]
-        (_, ny, nz), cells = grid, math.prod(grid)
-        mask = torchvox.points_in_boxes(self["points"], boxes, mode="mask")
-        box, row = mask[0].nonzero(as_tuple=True)
-        chosen = boxes[0, box]
-        d = self["points"][0, row] - chosen[:, :3]
-        c, s = chosen[:, 6].cos(), chosen[:, 6].sin()
-        local = torch.stack([d[:, 0] * c + d[:, 1] * s, d[:, 1] * c - d[:, 0] * s, d[:, 2]], 1)
-        most = torch.tensor(grid, device=d.device)
-        cell = ((local + chosen[:, 3:6] / 2) / (chosen[:, 3:6] / most)).long().clamp(min=0)
-        x, y, z = torch.minimum(cell, most - 1).unbind(1)
-        key, order = (box * cells + (x * ny + y) * nz + z).sort(stable=True)
-        slot = torch.arange(len(key), device=d.device) - torch.searchsorted(key, key)
-        index = torch.full((mask.size(1) * cells, k), -1, dtype=torch.int32, device=d.device)
-        fits = slot < k
-        index[key[fits], slot[fits]] = row[order][fits].int()
-        return index
+        """Rounding at faces may change one in 1,000."""
+        wrong, number = int((result != self.outputs[0]).sum()), result.numel()
+        if wrong > number // 1000 + 3:
+            raise WrongResult(f"{wrong} of {number} differ")
+        return f"{wrong} of {number} differ, by rounding at faces"
 
 
 class AnchorLoss(Problem):
     """Forward and backward."""
 
-    def run(self) -> Outputs:
+    def run(self) -> suite.Outputs:
         call = {k: v for k, v in self.arguments.items() if k != "grad"}
         backward = torch.ops.torchvox._anchor_loss_backward
         return torchvox.anchor_loss(**call), *backward(self["grad"], **call)
@@ -198,7 +164,7 @@ def inside(mode: str) -> Case:
 
 def query(name: str, k: int, grid: list[int] | None = None) -> Case:
     inputs, options = among_points(128, 16384), {"k": k, "grid": grid}
-    return Case(f"box_query 16k, 128 boxes, {name}", "box_query", inputs, options, (), Query)
+    return Case(f"box_query 16k, 128 boxes, {name}", "box_query", inputs, options)
 
 
 def scattered(

@@ -8,15 +8,8 @@ import torch
 from torch import Tensor
 
 import torchvox
-from benchmarks.case import (
-    Case,
-    Problem,
-    Target,
-    WrongResult,
-    faster,
-    graph,
-)
 from benchmarks.clouds import Clouds, street
+from benchmarks.suite import Case, Problem, Target, WrongResult, faster, graph
 
 CURVES = ["z", "z-trans", "hilbert", "hilbert-trans"]
 POINTS, CELL = 120_000, 0.1

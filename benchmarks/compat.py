@@ -9,77 +9,63 @@ another layout), the name of the case says so.
 
 import importlib
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import torchvox
-from benchmarks.case import Case, Implementation, Outputs, Problem, faster, listed, tensors_of
 from benchmarks.clouds import Clouds
-from torchvox.compat import mmcv_ops, pointops, pytorch3d_ops, torch_cluster
+from benchmarks.suite import Case, Implementation, Problem, faster
+from torchvox.compat import mmcv_ops, pytorch3d_ops, torch_cluster
 
 GOAL = 10.0
 OWN = "torchvox's own call"
 N, M, K, C = 1024, 64, 16, 16
 SIZE, BOUNDS = [0.1, 0.1, 1.0], [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
-ADAPTERS = {
-    "mmcv.ops": mmcv_ops,
-    "pytorch3d.ops": pytorch3d_ops,
-    "torch_cluster": torch_cluster,
-    "pointops": pointops,
-}
-# library, function, its arguments, torchvox's op, its arguments, what the adapter adds. A word is
-# one of inputs(); anything else is the argument.
-TABLE: list[tuple[str, str, tuple, str, dict[str, Any], str]] = [
-    ("mmcv.ops", "furthest_point_sample", ("points", M), "furthest_point_sample",
-     {"points": "points", "num_samples": M, "convention": "mmcv"}, ""),
-    ("mmcv.ops", "gather_points", ("features", "one"), "gather_points",
-     {"features": "features", "idx": "one", "channels_first": True}, ""),
-    ("mmcv.ops", "ball_query", (0, 0.2, K, "points", "query"), "ball_query",
-     {"points": "points", "query": "query", "radius": 0.2, "k": K, "convention": "mmcv"}, ""),
-    ("mmcv.ops", "grouping_operation", ("features", "idx"), "group_points",
-     {"features": "features", "idx": "idx", "channels_first": True}, ""),
-    ("mmcv.ops", "knn", (K, "points", "query"), "knn",
-     {"points": "points", "query": "query", "k": K, "convention": "mmcv"}, "pads, transposed"),
-    ("mmcv.ops", "three_nn", ("query", "points"), "three_nn",
-     {"query": "query", "points": "points", "convention": "mmcv"}, "pads, roots"),
-    ("mmcv.ops", "three_interpolate", ("features", "near", "weight"), "three_interpolate",
-     {"features": "features", "idx": "near", "weight": "weight", "channels_first": True}, ""),
-    ("mmcv.ops", "voxelization", ("rows", SIZE, BOUNDS, 8, 200), "voxelize",
-     {"points": "rows", "voxel_size": SIZE, "point_cloud_range": BOUNDS, "max_points": 8,
-      "max_voxels": 200, "trim": True}, "z y x alone"),
-    ("mmcv.ops", "points_in_boxes_cpu", ("points", "boxes"), "points_in_boxes",
-     {"points": "points", "boxes": "boxes", "mode": "mask"}, "bottoms, transposed"),
-    ("mmcv.ops", "box_iou_rotated", ("flat", "flat"), "rotated_iou",
-     {"a": "solid", "b": "solid"}, "columns of boxes"),
-    ("mmcv.ops", "nms3d", ("solid", "scores", 0.3), "rotated_nms",
-     {"boxes": "boxes", "scores": "batch_scores", "threshold": 0.3, "max_out": M}, "count read"),
-    ("mmcv.ops", "nms_rotated", ("flat", "scores", 0.3), "rotated_nms",
-     {"boxes": "boxes", "scores": "batch_scores", "threshold": 0.3, "max_out": M},
-     "columns, count read, scores"),
-    ("pytorch3d.ops", "knn_points", ("query", "points", None, None, 2, K), "knn",
-     {"points": "points", "query": "query", "k": K, "convention": "pytorch3d"}, "pads, int64"),
-    ("pytorch3d.ops", "ball_query", ("query", "points", None, None, K, 0.2, False), "ball_query",
-     {"points": "points", "query": "query", "radius": 0.2, "k": K, "convention": "pytorch3d"},
-     "int64"),
-    ("pytorch3d.ops", "sample_farthest_points", ("points", None, M), "furthest_point_sample",
-     {"points": "points", "num_samples": M, "convention": "pytorch3d"}, "counts, gather, int64"),
-    ("torch_cluster", "knn", ("x", "y", K), "knn",
-     {"points": "points", "query": "query", "k": K, "convention": "pytorch3d"}, "edges"),
-    ("torch_cluster", "radius", ("x", "y", 0.2, None, None, K), "ball_query",
-     {"points": "points", "query": "query", "radius": 0.2, "k": K, "convention": "pytorch3d"},
-     "edges"),
-    ("torch_cluster", "fps", ("x", None, M / N, False), "furthest_point_sample",
-     {"points": "points", "num_samples": M, "convention": "pytorch3d"}, "counts, packed, int64"),
-    ("torch_cluster", "nearest", ("y", "x"), "knn",
-     {"points": "points", "query": "query", "k": 1}, "int64"),
-    ("torch_cluster", "grid_cluster", ("x", "cell"), "", {}, "no such op"),
-    ("pointops", "knn_query", (K, "x", "ends", "y", "query_ends"), "knn",
-     {"points": "points", "query": "query", "k": K, "convention": "mmcv"}, "ends, roots"),
-    ("pointops", "grouping2", ("few_features", "few_rows"), "group_points",
-     {"features": "batch_features", "idx": "idx"}, ""),
+ADAPTERS = {"mmcv.ops": mmcv_ops, "pytorch3d.ops": pytorch3d_ops, "torch_cluster": torch_cluster}
+
+
+def knn(convention: str, k: int = K) -> dict[str, Any]:
+    return {"op": "knn", "points": "points", "query": "query", "k": k, "convention": convention}
+
+
+def ball(convention: str) -> dict[str, Any]:
+    return {**knn(convention), "op": "ball_query", "radius": 0.2}
+
+
+def fps(convention: str) -> dict[str, Any]:
+    return {"op": "furthest_point_sample", "points": "points", "num_samples": M,
+            "convention": convention}  # fmt: skip
+
+
+GATHER = {"op": "gather_points", "features": "features", "idx": "one", "channels_first": True}
+GROUP = {**GATHER, "op": "group_points", "idx": "idx"}
+MIX = {**GATHER, "op": "three_interpolate", "idx": "near", "weight": "weight"}
+VOXELS = {"op": "voxelize", "points": "rows", "voxel_size": SIZE, "point_cloud_range": BOUNDS,
+          "max_points": 8, "max_voxels": 200, "trim": True}  # fmt: skip
+NMS = {"op": "rotated_nms", "boxes": "boxes", "scores": "batch_scores", "threshold": 0.3,
+       "max_out": M}  # fmt: skip
+# A function, its arguments, torchvox's own call, what the adapter adds. A word among the arguments
+# is one of inputs().
+TABLE: list[tuple[str, tuple, dict[str, Any], str]] = [
+    ("mmcv.ops.furthest_point_sample", ("points", M), fps("mmcv"), ""),
+    ("mmcv.ops.gather_points", ("features", "one"), GATHER, ""),
+    ("mmcv.ops.ball_query", (0, 0.2, K, "points", "query"), ball("mmcv"), ""),
+    ("mmcv.ops.grouping_operation", ("features", "idx"), GROUP, ""),
+    ("mmcv.ops.three_interpolate", ("features", "near", "weight"), MIX, ""),
+    ("mmcv.ops.knn", (K, "points", "query"), knn("mmcv"), "pads, transposed"),
+    ("mmcv.ops.voxelization", ("rows", SIZE, BOUNDS, 8, 200), VOXELS, "z y x alone"),
+    ("mmcv.ops.nms_rotated", ("flat", "scores", 0.3), NMS, "columns, count read, scores"),
+    ("pytorch3d.ops.knn_points", ("query", "points", None, None, 2, K), knn("pytorch3d"),
+     "pads, int64"),
+    ("torch_cluster.fps", ("x", None, M / N, False), fps("pytorch3d"), "counts, packed, int64"),
+    ("torch_cluster.knn", ("x", "y", K), knn("pytorch3d"), "edges, their number read"),
+    ("torch_cluster.radius", ("x", "y", 0.2, None, None, K), ball("pytorch3d"),
+     "edges, their number read"),
+    ("torch_cluster.nearest", ("y", "x"), knn("torchvox", k=1), "int64"),
+    ("torch_cluster.grid_cluster", ("x", "cell"), {}, "no such op"),
 ]  # fmt: skip
 
 
@@ -89,18 +75,15 @@ def inputs(clouds: Clouds) -> dict[str, Any]:
     def random(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator).to(clouds.device)
 
-    points, query, features = random(1, N, 3), random(1, M, 3), random(1, C, N)
-    boxes, scores, few_features = random(1, M, 7), random(M), random(N, C)
+    points, query, boxes, scores = random(1, N, 3), random(1, M, 3), random(1, M, 7), random(M)
     boxes[..., 3:6] += 0.1
     idx = torchvox.ball_query(points, query, 0.2, K).idx
-    made = {"points": points, "query": query, "features": features, "idx": idx}
+    made = {"points": points, "query": query, "features": random(1, C, N), "idx": idx}
     made |= {"one": idx[:, :, 0].contiguous(), "near": torchvox.three_nn(query, points).idx}
-    made |= {"weight": random(1, M, 3), "rows": random(N, 4), "boxes": boxes, "solid": boxes[0]}
-    made |= {"flat": boxes[0][:, [0, 1, 3, 4, 6]], "scores": scores, "batch_scores": scores[None]}
+    made |= {"weight": random(1, M, 3), "rows": random(N, 4), "boxes": boxes, "scores": scores}
+    made |= {"flat": boxes[0][:, [0, 1, 3, 4, 6]], "batch_scores": scores[None]}
     made |= {"x": points[0].contiguous(), "y": query[0].contiguous(), "cell": torch.tensor(SIZE)}
-    made |= {"ends": torch.tensor([N]), "query_ends": torch.tensor([M])}
-    made |= {"few_features": few_features, "batch_features": few_features[None]}
-    return {**made, "few_rows": idx[0], "source": "unit cube"}
+    return {**made, "source": "unit cube"}
 
 
 class Adapter(Problem):
@@ -115,34 +98,33 @@ class Adapter(Problem):
         arguments = [self.tensors(value) for value in self["of_function"]]
         return partial(getattr(module, self["function"]), *arguments)
 
-    def run(self) -> Outputs:
-        return list(tensors_of(list(listed(self.call_of(ADAPTERS[self["library"]])()))))
+    @cached_property
+    def run(self) -> Callable[[], Any]:
+        return self.call_of(ADAPTERS[self["library"]])
 
-    def same(self, outputs: Outputs, expected: Outputs) -> str:
-        """An adapter may order edges otherwise on a GPU: tests/compat says what is equal."""
+    def check(self, outputs: Any) -> str:
         return "results are compared by tests/compat"
 
     def others(self) -> Iterator[Implementation]:
-        if self["op"]:
-            own = {name: self.tensors(value) for name, value in self["of_op"].items()}
-            call = partial(getattr(torchvox, self["op"]), **own)
-            yield Implementation(OWN, call, lambda result: "results are compared by tests/compat")
+        if self["own"]:
+            named = {name: self.tensors(value) for name, value in self["own"].items()}
+            call = partial(getattr(torchvox, named.pop("op")), **named)
+            yield Implementation(OWN, call, self.check)
         try:
             module = importlib.import_module(self["library"])
         except ImportError:
             return
         name = f"{self['library'].split('.')[0]} itself"
-        yield Implementation(name, self.call_of(module), lambda result: "not compared")
+        yield Implementation(name, self.call_of(module), self.check)
 
 
 def cases(device: str) -> list[Case]:
-    figure, rows = "eager_us" if device == "cuda" else "best_us", []
-    for library, function, of_function, op, of_op, adds in TABLE:
-        options = {"library": library, "function": function, "of_function": of_function}
-        options |= {"op": op, "of_op": of_op}
-        name = f"compat {library}.{function}" + f", adds: {adds}" * bool(adds)
+    rows, figure = [], "eager_us" if device == "cuda" else "best_us"
+    for path, of_function, call, adds in TABLE:
+        library, _, function = path.rpartition(".")
+        options = {"library": library, "function": function, "own": call}
+        options["of_function"] = of_function
         targets = [] if adds else [faster(figure, OWN, plus_us=GOAL)]
-        rows.append(
-            Case(name, f"compat {library}", inputs, options, targets, Adapter, on_demand=True)
-        )
+        name, op = f"compat {path}" + f", adds: {adds}" * bool(adds), f"compat {library}"
+        rows.append(Case(name, op, inputs, options, targets, Adapter, on_demand=True))
     return rows

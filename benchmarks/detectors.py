@@ -9,19 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.case import (
-    Case,
-    Facts,
-    Outputs,
-    Problem,
-    Target,
-    WrongResult,
-    bytes_of,
-    graph,
-    moved,
-    name_of,
-)
+from benchmarks import suite
 from benchmarks.clouds import Clouds
+from benchmarks.suite import Case, Outputs, Target, WrongResult, bytes_of, graph, moved, name_of
 from torchvox import models
 
 CANDIDATES = 600  # above the threshold, about what a trained network has
@@ -48,7 +38,7 @@ def seeded_model(config: str, overrides: Sequence[str], scan: tuple[Tensor, Tens
     return model
 
 
-class Stage(Problem):
+class Stage(suite.Problem):
     """One stage of a detector, or all of it, on what the stage before gives.
 
     model: float32, as built; fast: fused, heads merged.
@@ -62,7 +52,7 @@ class Stage(Problem):
     def percentiles(self) -> bool:
         return self.stage == 0
 
-    def facts(self) -> Facts:
+    def facts(self) -> suite.Facts:
         return {"points": self["count"], "dtype": name_of(self["dtype"])}
 
     def run(self) -> Outputs:

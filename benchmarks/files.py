@@ -19,24 +19,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.case import (
-    Case,
-    Facts,
-    Implementation,
-    NotApplicable,
-    Outputs,
-    Problem,
-    WrongResult,
-    faster,
-)
+from benchmarks import suite
 from benchmarks.clouds import Clouds
 from benchmarks.machine import ROOT
+from benchmarks.suite import Case, Facts, Implementation, NotApplicable, Outputs, Problem, faster
 from torchvox.io import create_points, open_points
 
 FOLDER = ROOT / "build" / "bench_files"
 CELLS = 100.0  # copies stand whole multiples of it apart, in the unit of the file
 VOXEL = "5"  # of which CELLS is a multiple
-PARTS, WITHOUT_LIMIT = "decode + encode", "torchvox without limit"
+PARTS = "decode + encode"
 MIB = 1 << 20
 # From a small process: a child begins with the peak of the one that starts it.
 MEASURE = """
@@ -73,13 +65,11 @@ class DownsampleFile(Problem):
     capturable = False
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]
+    def device(self) -> torch.device:
         return torch.device("cpu")
 
     def run(self) -> Outputs:
-        return self.job(self["memory_limit"])
-
-    def job(self, memory_limit: str) -> Outputs:
+        memory_limit = self["memory_limit"]
         out, report = FOLDER / "out.laz", FOLDER / "report.json"
         command = [sys.executable, "-c", MEASURE, sys.executable, "-m", "torchvox", "downsample"]
         command += [str(self["path"]), "-o", str(out), "--voxel", VOXEL, "--report", str(report)]
@@ -105,14 +95,14 @@ class DownsampleFile(Problem):
     def check(self, outputs: Outputs) -> str:
         voxels = open_points(FOLDER / "out.laz").count
         if voxels != int(outputs[0][0]):
-            raise WrongResult(f"the file has {voxels} voxels, the report {int(outputs[0][0])}")
+            raise suite.WrongResult(
+                f"the file has {voxels} voxels, the report {int(outputs[0][0])}"
+            )
         return f"{voxels} voxels in the file"
 
     def others(self) -> Iterator[Implementation]:
         chunks = list(open_points(self["path"]).chunks())
-        if self["memory_limit"]:
-            yield Implementation(WITHOUT_LIMIT, partial(self.job, ""), self.check)
-        yield Implementation(PARTS, partial(self.parts, chunks), lambda seconds: seconds)
+        yield Implementation(PARTS, partial(self.parts, chunks), str)
 
     def parts(self, chunks: list[Any]) -> str:
         """All points are read, in chunks; others, read before, are written."""
@@ -128,7 +118,7 @@ class DownsampleFile(Problem):
 
 
 def row(points: int, memory_limit: str = "") -> Case:
-    """At most 1.25 times as long as the parts; with a limit 1.5 times as long as without."""
+    """At most 1.25 times as long as the parts."""
 
     def inputs(clouds: Clouds) -> dict[str, Any]:
         tile = clouds.data / "las" / "autzen_trim.laz" if clouds.data else None
@@ -137,9 +127,7 @@ def row(points: int, memory_limit: str = "") -> Case:
         path = make_file(tile, points, FOLDER)
         return {"path": path, "count": points, "source": path.name}
 
-    figure = "best_us"
-    targets = [faster(figure, PARTS, 1 / 1.25)]
-    targets += [faster(figure, WITHOUT_LIMIT, 1 / 1.5)] if memory_limit else []
+    targets = [faster("best_us", PARTS, 1 / 1.25)]
     name = f"downsample_file {points:,} points" + f", {memory_limit}" * bool(memory_limit)
     options = {"memory_limit": memory_limit}
     return Case(name, "downsample_file", inputs, options, targets, DownsampleFile, on_demand=True)

@@ -11,20 +11,9 @@ import torch
 from torch import Tensor
 
 import torchvox
-from benchmarks.case import (
-    Case,
-    Facts,
-    Outputs,
-    Problem,
-    Target,
-    Way,
-    WrongResult,
-    faster,
-    graph,
-    limit,
-    peer,
-)
+from benchmarks import suite
 from benchmarks.clouds import Clouds, Recipe, arranged, colored, street, uniform, xyz
+from benchmarks.suite import Case, Outputs, Problem, Target, Way, WrongResult, graph, peer
 
 EPS = {"single": 2.0**-23, "double": 2.0**-52}
 MOST_CHECKED = 20_000_000  # points that are filtered on the CPU to check a GPU
@@ -43,7 +32,6 @@ class Filtered(NamedTuple):
 
     cells: Tensor  # [M, 3] int64, x, y, z
     means: Tensor  # [M, C]
-    count: Tensor | None = None  # [M]
     origin: Sequence[float] = (0.0, 0.0, 0.0)
     eps: float = EPS["double"]
     tolerance: float = 1e-6
@@ -54,9 +42,6 @@ class Downsample(Problem):
     @property
     def size(self) -> float:
         return self["voxel_size"][0]
-
-    def facts(self) -> Facts:
-        return {**super().facts(), "voxels": int(self.outputs[5][0, 0])}
 
     def box(self) -> list[float]:
         """Of the points, at whole cells, with one cell more on each side."""
@@ -74,7 +59,7 @@ class Downsample(Problem):
         return "all outputs have the bits of the other backend"
 
     def compare(self, result: Filtered) -> str:
-        """The same voxels, counts and means as torchvox has of the points in float64."""
+        """The same voxels and means as torchvox has of the points in float64."""
         points = self["points"].double()
         want = torchvox.voxel_downsample(
             points, self["voxel_size"], origin=list(result.origin), trim=True
@@ -87,24 +72,22 @@ class Downsample(Problem):
         elif len(again):
             raise WrongResult(f"{len(again)} voxels have more than one row")
         cells = want.indices[:, 1:].long().flip(1)
-        mine = _sorted(_keys(cells), left_out, want.out, want.num_points)
-        theirs = _sorted(_keys(result.cells), left_out, result.means.double(), result.count)
-        if not torch.equal(mine[0], theirs[0]):
-            other = int((~torch.isin(theirs[0], mine[0])).sum())
-            missing = int((~torch.isin(mine[0], theirs[0])).sum())
+        mine, means = _sorted(_keys(cells), left_out, want.out)
+        theirs, their_means = _sorted(_keys(result.cells), left_out, result.means.double())
+        if not torch.equal(mine, theirs):
+            other, missing = (
+                int((~torch.isin(*p)).sum()) for p in ((theirs, mine), (mine, theirs))
+            )
             raise WrongResult(f"{other} voxels are other ones, {missing} are missing")
-        if result.count is not None and not torch.equal(mine[2].long(), theirs[2].long()):
-            raise WrongResult("the counts of points differ")
-        columns = theirs[1].size(1)
+        columns = their_means.size(1)
         scale = points[:, :columns].abs().amax(0).clamp(min=1.0)
-        off = ((mine[1][:, :columns] - theirs[1]).abs() / scale).amax() if len(mine[0]) else 0.0
+        off = ((means[:, :columns] - their_means).abs() / scale).amax() if len(mine) else 0.0
         if not float(off) <= result.tolerance:
             raise WrongResult(f"means differ by {float(off):.1e} of the largest value")
-        counts = "" if result.count is None else "counts, "
         rows = f", {len(again)} of them in several rows" if result.split else ""
         return (
-            f"same {len(mine[0])} voxels, {counts}means to {result.tolerance:g}; left out: "
-            f"{at_faces} points at faces, {len(want.out) - len(mine[0])} voxels{rows}"
+            f"same {len(mine)} voxels, means to {result.tolerance:g}; left out: {at_faces} points "
+            f"at faces, {len(want.out) - len(mine)} voxels{rows}"
         )
 
     def _cells_at_faces(self, points: Tensor, result: Filtered) -> tuple[Tensor, int]:
@@ -131,7 +114,7 @@ class Downsample(Problem):
         def check(result: Any) -> str:
             means = torch.from_numpy(means_of(result)).double()
             cells = ((means - torch.from_numpy(origin)) / self.size).floor().long()
-            return self.compare(Filtered(cells, means, origin=origin.tolist(), **how), ())
+            return self.compare(Filtered(cells, means, origin.tolist(), **how))
 
         return Way(call, check=check, name=name)
 
@@ -139,20 +122,15 @@ class Downsample(Problem):
         return self["points"][:, :3].double().numpy()
 
 
-class Group(Problem):
-    def facts(self) -> Facts:
-        return {**super().facts(), "voxels": int(self.outputs[4][0])}
-
-
 def _keys(cells: Tensor) -> Tensor:
     x, y, z = (cells + (1 << 20)).unbind(1)
     return x << 42 | y << 21 | z
 
 
-def _sorted(keys: Tensor, left_out: Tensor, *columns: Tensor | None) -> list[Any]:
+def _sorted(keys: Tensor, left_out: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
     keys, order = keys.sort()
     keep = ~torch.isin(keys, left_out)
-    return [keys[keep], *(c if c is None else c[order][keep] for c in columns)]
+    return keys[keep], means[order][keep]
 
 
 @peer("open3d", "voxel_downsample", device="cpu")
@@ -196,20 +174,19 @@ def small_gicp_means(gicp: Any, problem: Downsample, threads: int = 1) -> Way:
 
 @peer("small_gicp", "voxel_downsample", device="cpu")
 def small_gicp_threads(gicp: Any, problem: Downsample) -> Way:
-    return small_gicp_means(gicp, problem, problem.outputs, 2)
+    return small_gicp_means(gicp, problem, 2)
 
 
 @peer("mmcv.ops", "voxel_downsample", device="cuda")
 def mmcv(ops: Any, problem: Downsample) -> Way:
     """Dynamic Voxelization and DynamicScatter over the box of the points, which it gets."""
-    limit(len(problem["points"]) <= MOST_CHECKED)
+    suite.limit(len(problem["points"]) <= MOST_CHECKED)
     box, size = problem.box(), problem["voxel_size"]
     cells, means = ops.Voxelization(size, box, -1), ops.DynamicScatter(size, box, True)
     points, origin = problem["points"], torch.tensor(box[:3]).tolist()
 
     def convert(result: Outputs) -> Filtered:
-        zyx, how = result[1].long(), {"eps": EPS["single"], "tolerance": 1e-3}
-        return Filtered(zyx.flip(1), result[0], origin=origin, **how)
+        return Filtered(result[1].long().flip(1), result[0], origin, EPS["single"], 1e-3)
 
     return Way(lambda: means(points, cells(points)), convert)
 
@@ -229,7 +206,7 @@ def group_row(name: str, cloud: Recipe, order: str, backend: str) -> Case:
         return {"keys": torchvox.voxel_keys(points, [0.25] * 3).keys, "source": source}
 
     name = f"voxel_group {name}, 0.25 m, {order}, {backend}"
-    return Case(name, "voxel_group", inputs, {"order": order, "backend": backend}, (), Group)
+    return Case(name, "voxel_group", inputs, {"order": order, "backend": backend})
 
 
 def mean_row(name: str, cloud: Recipe) -> Case:
@@ -242,15 +219,31 @@ def mean_row(name: str, cloud: Recipe) -> Case:
     return Case(f"voxel_mean {name}, 0.25 m", "voxel_mean", inputs)
 
 
+def tiles(clouds: Clouds):
+    return clouds.tile(6)
+
+
 def cases(device: str) -> list[Case]:
-    return gpu_cases() if device == "cuda" else cpu_cases()
-
-
-def gpu_cases() -> list[Case]:
+    if device == "cpu":
+        times = 2.0 if torch.get_num_threads() > 1 else 1.3
+        ahead = [suite.faster("best_us", name, times) for name in ("open3d", "small_gicp")]
+        sweep, survey = xyz(Clouds.sweep), xyz(street(SURVEY))
+        return [
+            *(row("111k xyz", sweep, size, *ahead) for size in (0.05, 0.1, 0.2, 0.5, 1.0)),
+            row("111k xyz", sweep, 0.2, order="key", alone=True),
+            row("111k xyz, Morton", arranged(sweep, "Morton"), 0.2, alone=True),
+            row("111k xyz, shuffled", arranged(sweep, "shuffled"), 0.2, alone=True),
+            *(row("660k airborne", tiles, size, *ahead, unit="ft") for size in (0.5, 1.0, 5.0)),
+            row("41k room", Clouds.room, 0.05, *ahead),
+            *(row(f"{SURVEY // 1000}k xyz", survey, size, alone=True) for size in (0.25, 1.0)),
+            row("10M xyz", xyz(street(10_000_000)), 0.25, alone=True),
+            *(group_row("111k", sweep, "first", backend) for backend in ("hash", "sort")),
+            mean_row("111k xyz", sweep),
+        ]
     survey, many = colored(street(SURVEY)), colored(street(10_000_000))
     vast, sweep = colored(uniform(100_000_000)), colored(Clouds.sweep)
     scan, floor = f"{SURVEY // 1000}k x 7", Target("times_floor", 4.0)
-    ahead = faster("eager_us", "mmcv", 2.5)
+    ahead = suite.faster("eager_us", "mmcv", 2.5)
     sides = itertools.product(("first", "key"), ("hash", "sort"))
     return [
         *(row(scan, survey, size, graph(80), ahead) for size in (0.25, 0.5, 0.75, 1.0, 1.25)),
@@ -269,25 +262,3 @@ def gpu_cases() -> list[Case]:
         mean_row(scan, survey),
         mean_row("10M x 7", many),
     ]
-
-
-def cpu_cases() -> list[Case]:
-    times = 2.0 if torch.get_num_threads() > 1 else 1.3
-    ahead = [faster("best_us", name, times) for name in ("open3d", "small_gicp")]
-    sweep, survey = xyz(Clouds.sweep), xyz(street(SURVEY))
-    return [
-        *(row("111k xyz", sweep, size, *ahead) for size in (0.05, 0.1, 0.2, 0.5, 1.0)),
-        row("111k xyz", sweep, 0.2, order="key", alone=True),
-        row("111k xyz, Morton", arranged(sweep, "Morton"), 0.2, alone=True),
-        row("111k xyz, shuffled", arranged(sweep, "shuffled"), 0.2, alone=True),
-        *(row("660k airborne", tiles, size, *ahead, unit="ft") for size in (0.5, 1.0, 5.0)),
-        row("41k room", Clouds.room, 0.05, *ahead),
-        *(row(f"{SURVEY // 1000}k xyz", survey, size, alone=True) for size in (0.25, 1.0)),
-        row("10M xyz", xyz(street(10_000_000)), 0.25, alone=True),
-        *(group_row("111k", sweep, "first", backend) for backend in ("hash", "sort")),
-        mean_row("111k xyz", sweep),
-    ]
-
-
-def tiles(clouds: Clouds):
-    return clouds.tile(6)

@@ -11,21 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import torchvox
-from benchmarks.case import (
-    Case,
-    Facts,
-    Implementation,
-    Outputs,
-    Problem,
-    Way,
-    bytes_of,
-    close,
-    faster,
-    graph,
-    listed,
-    peer,
-)
+from benchmarks import suite
 from benchmarks.clouds import Clouds, evenly
+from benchmarks.suite import Case, Implementation, Outputs, Problem, Way, close, faster, peer
 
 H200_BYTES_PER_US = 4.26e6  # read and written, by a copy
 TOLERANCE = 1e-5  # relative to the largest value: sums of thousands in another order
@@ -41,7 +29,7 @@ class WithGradient(Problem):
     def run(self) -> Outputs:
         more = {k: v for k, v in self.arguments.items() if k not in (self.first, "grad")}
         function = getattr(torchvox, self.op)
-        return self.step(lambda values: listed(function(values, **more))[0])
+        return self.step(lambda values: suite.listed(function(values, **more))[0])
 
     def step(self, forward: Callable[[Tensor], Tensor]) -> Outputs:
         values, grad = self[self.first], self.arguments.get("grad")
@@ -63,7 +51,7 @@ class Gather(WithGradient):
     def moved_bytes(self) -> tuple[int, int]:
         """Every tensor once in each direction; idx and weights in both."""
         read, written = super().moved_bytes()
-        return read + bytes_of(self["idx"], self.arguments.get("weight")), written
+        return read + suite.bytes_of(self["idx"], self.arguments.get("weight")), written
 
     def in_torch(self) -> Outputs:
         idx, weight = self["idx"], self.arguments.get("weight")
@@ -113,9 +101,6 @@ INDEXED = {"sum": "torch index_add_", "max": "torch index_reduce_"}
 class GroupMlp(Problem):
     plain = "gather, linear, max"
 
-    def facts(self) -> Facts:
-        return {**super().facts(), "hits": round(float(self["count"].float().mean()), 1)}
-
     def same(self, outputs: Outputs, expected: Outputs) -> str:
         return close(outputs, expected, MLP_TOLERANCE[expected[0].dtype])
 
@@ -136,11 +121,6 @@ class GroupMlp(Problem):
 
 
 @peer("mmcv.ops", "group_points", "three_interpolate", device="cuda", capturable=True)
-@peer(
-    *("pointnet2_ops.pointnet2_utils", "group_points", "three_interpolate"),
-    device="cuda",
-    capturable=True,
-)
 def channels_first(ops: Any, problem: Gather) -> Way:
     """The layouts are turned before the call, so that it does no more than the library's own."""
     idx, weight = problem["idx"], problem.arguments.get("weight")
@@ -189,7 +169,7 @@ def gather_row(
     kind = "interpolate" if interpolate else "group"
     op = "three_interpolate" if interpolate else "group_points"
     name = f"{kind} {clouds} x {points} -> {queries} x {k}, {channels} channels"
-    return Case(name, op, inputs, {}, [graph(round(most, 1))] if within else [], Gather)
+    return Case(name, op, inputs, {}, [suite.graph(round(most, 1))] if within else [], Gather)
 
 
 def near_rows(clouds: int, points: int, queries: int, k: int) -> Tensor:
@@ -255,22 +235,24 @@ def mlp_row(level: int, name: str, sizes: tuple[int, int, int], dtype: torch.dty
         ins = [3 + widths[0], *widths[1:-1]]
         weights = [values(b, a) * (2 / a) ** 0.5 for a, b in zip(ins, widths[1:], strict=True)]
         biases = [values(b) * 0.1 for b in widths[1:]]
-        features = values(clouds, count, widths[0]).to(dtype) if widths[0] else None
-        layers = {
-            "weights": [w.to(dtype) for w in weights],
-            "biases": [b.to(dtype) for b in biases],
-        }
+        features = values(*points.shape[:2], widths[0]).to(dtype) if widths[0] else None
         arguments = {"points": points, "query": query, "features": features, "idx": idx}
-        return {**arguments, "count": hits, **layers, "source": source}
+        arguments |= {"count": hits, "weights": [weight.to(dtype) for weight in weights]}
+        return {**arguments, "biases": [bias.to(dtype) for bias in biases], "source": source}
 
     return Case(f"group_mlp_max level {level}, {name}", "group_mlp_max", inputs, kind=GroupMlp)
 
 
 def cases(device: str) -> list[Case]:
-    return gpu_cases() if device == "cuda" else cpu_cases()
-
-
-def gpu_cases() -> list[Case]:
+    if device == "cpu":
+        return [
+            gather_row(4, 4096, 1024, 32, 64),
+            gather_row(4, 1024, 4096, 3, 128, interpolate=True),
+            segments_row(100_000, 6250, 64),
+            segments_row(100_000, 6250, 64, "max", backward=True),
+            mlp_row(1, "1024 points, float32", (1, 1024, 512), torch.float32),
+            mlp_row(2, "512 points, float32", (1, 512, 128), torch.float32),
+        ]
     million, first, second = 1_000_000, (32, 1024, 512), (32, 512, 128)
     return [
         gather_row(16, 16384, 4096, 32, 64, within=1.5),
@@ -292,15 +274,4 @@ def gpu_cases() -> list[Case]:
         mlp_row(2, "32 x 512, bfloat16", second, torch.bfloat16),
         mlp_row(1, "32 x 1024, float32", first, torch.float32),
         mlp_row(2, "32 x 512, float32", second, torch.float32),
-    ]
-
-
-def cpu_cases() -> list[Case]:
-    return [
-        gather_row(4, 4096, 1024, 32, 64),
-        gather_row(4, 1024, 4096, 3, 128, interpolate=True),
-        segments_row(100_000, 6250, 64),
-        segments_row(100_000, 6250, 64, "max", backward=True),
-        mlp_row(1, "1024 points, float32", (1, 1024, 512), torch.float32),
-        mlp_row(2, "512 points, float32", (1, 512, 128), torch.float32),
     ]

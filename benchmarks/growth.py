@@ -3,19 +3,19 @@
 The curves of the filter also hold a GPU against a CPU, with copies and without."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 import torchvox
 from benchmarks import bev, filter, sampling, voxelize
-from benchmarks.case import Case, Implementation, WrongResult
 from benchmarks.clouds import Clouds, colored, cube, street
 from benchmarks.results import COMPARED, Measurement, grouped, where
 from benchmarks.runner import SLOW_S, Settings, run_case
+from benchmarks.suite import Case, Implementation, WrongResult
 
 MOST_SAMPLES = 16384
 COLORS = ("#5ec8ff", "#ffb454", "#c792ea", "#8b98a9")
@@ -41,8 +41,7 @@ class BesideCpu(filter.Downsample):
             yield Implementation("CPU", host.run, lambda result: self.same(self.outputs, result))
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """Cost over one size. Its sizes on the CPU end at `cpu_most`."""
 
     name: str
@@ -51,53 +50,41 @@ class Curve:
     cpu_most: float
     case: Callable[[Any], Case]
 
-    def points(self, device: str) -> list[float]:
-        return [size for size in self.sizes if device == "cuda" or size <= self.cpu_most]
-
 
 def curves() -> list[Curve]:
     half = {"out_dtype": torch.half}
+
+    def voxels(count: int) -> Case:
+        return voxelize.row("growth", street(count), "0.2 m", 10, **half)
 
     def voxel_size(size: float) -> Case:
         case = voxelize.row("growth", Clouds.sweep, "0.2 m", 10, **half)
         return replace(case, options={**case.options, "voxel_size": [size] * 3})
 
+    def samples(count: int) -> Case:
+        return sampling.row("growth", cube(1, count), min(count // 4, MOST_SAMPLES))
+
+    def cells(count: int) -> Case:
+        return bev.row("growth", dtype=torch.uint8, cells=count)
+
     def filtered(count: int, size: float = 0.25, order: str = "first") -> Case:
         row = filter.row("growth", colored(street(count)), size, order=order)
         return replace(row, kind=BesideCpu)
 
-    def samples(count: int) -> Case:
-        return sampling.row("growth", cube(1, count), min(count // 4, MOST_SAMPLES))
-
-    counts = [10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000]
+    counts = [1000 * n for n in (10, 30, 100, 300, 1000, 3000, 10_000)]
     sizes, images = [1.0, 0.5, 0.2, 0.1, 0.05, 0.02], [1 << n for n in range(8, 13)]
-    clouds = [1 << n for n in range(10, 21, 2)]
-    sweep, survey = "a sweep of 111k points", f"{filter.SURVEY:,} points"
+    clouds, more, by_size = [1 << n for n in range(10, 21, 2)], [1000, 3000, *counts], filter.SIZES
+    quarter, small = "points of a cube, a quarter sampled, at most 16k", "points, 0.25 m voxels"
+    sweep, of_survey = "a sweep of 111k points", partial(filtered, filter.SURVEY)
+    by_key = partial(filtered, order="key")
     return [
-        Curve(
-            *("voxelize-points", "points, 0.2 m voxels, P = 10", counts, 3_000_000),
-            lambda n: voxelize.row("growth", street(n), "0.2 m", 10, **half),
-        ),
+        Curve("voxelize-points", "points, 0.2 m voxels, P = 10", counts, 3_000_000, voxels),
         Curve("voxelize-size", f"voxel size in m, {sweep}", sizes, 1.0, voxel_size),
-        Curve(
-            *("fps-points", "points of a cube, a quarter sampled, at most 16k", clouds, 1 << 18),
-            samples,
-        ),
-        Curve(
-            *("bev-cells", f"cells along each side, {sweep}", images, 4096),
-            lambda n: bev.row("growth", dtype=torch.uint8, cells=n),
-        ),
-        *(
-            Curve(
-                *(f"filter-{order}", f"points, 0.25 m voxels, rows in the order {order}"),
-                *([1000, 3000, *counts], 3_000_000, partial(filtered, order=order)),
-            )
-            for order in ("first", "key")
-        ),
-        Curve(
-            *("filter-size", f"voxel size in m, {survey}", filter.SIZES, 1.0),
-            partial(filtered, filter.SURVEY),
-        ),
+        Curve("fps-points", quarter, clouds, 1 << 18, samples),
+        Curve("bev-cells", f"cells along each side, {sweep}", images, 4096, cells),
+        Curve("filter-first", f"{small}, order first", more, 3_000_000, filtered),
+        Curve("filter-key", f"{small}, order key", more, 3_000_000, by_key),
+        Curve("filter-size", "voxel size in m, 648k points", by_size, 1.0, of_survey),
     ]
 
 
@@ -107,7 +94,9 @@ def run(clouds: Clouds, settings: Settings, chosen: Sequence[Curve] = ()) -> lis
     measurements: list[Measurement] = []
     for curve in chosen or curves():
         slow: set[str] = set()
-        for size in curve.points(settings.device):
+        for size in curve.sizes:
+            if settings.device == "cpu" and size > curve.cpu_most:
+                continue
             part = replace(settings, peers=[], skip=frozenset(slow))
             for measurement in run_case(curve.case(size), clouds, part):
                 short = _short(curve, size, measurement)
@@ -133,17 +122,14 @@ def _short(curve: Curve, size: float, measurement: Measurement) -> Measurement:
     return short
 
 
-def draw(results: dict[str, Any], folder: Path) -> list[Path]:
+def draw(results: dict[str, Any], folder: Path) -> None:
     """One picture per curve, with logarithmic axes."""
     from torchvox.viz import style
 
-    paths = []
-    for name, measurements in grouped(results["growth"], "curve").items():
-        path = folder / f"{name}.png"
-        style.save(_figure(name, measurements, results["machine"]), path)
-        paths.append(path)
-    print(f"wrote {len(paths)} plots to {folder}")
-    return paths
+    curves = grouped(results["growth"], "curve")
+    for name, measurements in curves.items():
+        style.save(_figure(name, measurements, results["machine"]), folder / f"{name}.png")
+    print(f"wrote {len(curves)} plots to {folder}")
 
 
 def _figure(name: str, measurements: list[Measurement], machine: dict[str, Any]) -> Any:
@@ -173,8 +159,6 @@ def _figure(name: str, measurements: list[Measurement], machine: dict[str, Any])
     ax.set_ylabel("time per call [us]", color=style.FAINT)
     ax.tick_params(colors=style.FAINT, which="both")
     ax.grid(color=style.GRID, linewidth=0.6)
-    for spine in ax.spines.values():
-        spine.set_color(style.GRID)
     ax.legend(facecolor=style.PANEL, edgecolor=style.GRID, labelcolor=style.INK, fontsize=9)
     ax.set_title(f"{name}  ·  {where(machine)}", loc="left", fontsize=13, **style.FONT)
     return figure

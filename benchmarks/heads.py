@@ -1,25 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads to boxes; beside them sigmoid, topk and decoding in torch, then rotated_nms."""
+"""Heads to boxes: their cases."""
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import torchvox
 from benchmarks.boxes import NUSCENES, anchors
-from benchmarks.case import (
-    Case,
-    NotApplicable,
-    Outputs,
-    Problem,
-    Target,
-    WrongResult,
-    bytes_of,
-    graph,
-)
 from benchmarks.clouds import Clouds
+from benchmarks.suite import Case, Problem, Target, bytes_of, graph
 
 KITTI = (248, 216)  # cells
 OBJECTS, AROUND = 40, 8  # of a trained head: candidates that pass lie about objects
@@ -27,58 +16,10 @@ CENTER_CHANNELS = {"offset": 2, "z": 1, "dim": 3, "rot": 2, "vel": 2}
 
 
 class Head(Problem):
-    @property
-    def plain(self) -> str:  # type: ignore[override]
-        of_anchors = self.op == "anchor_decode_nms" and "convention" not in self.arguments
-        return "topk, decode, rotated_nms" if of_anchors else ""
-
     def moved_bytes(self) -> tuple[int, int]:
-        """Of the scores, which all are read, and of the self.outputs."""
+        """Of the scores, which all are read, and of the outputs."""
         scores = self["cls" if self.op.startswith("anchor") else "heatmap"]
         return bytes_of(scores), bytes_of(self.outputs)
-
-    def compare(self, result: Outputs) -> str:
-        if self["score_threshold"] == 0:
-            raise NotApplicable("topk leaves open which of equal scores it takes")
-        if not torch.equal(result[2].cpu(), self.outputs[3].cpu()):
-            raise WrongResult(f"{result[2].tolist()} boxes, not {self.outputs[3].tolist()}")
-        for got, want in zip(result[:2], self.outputs[:2], strict=True):
-            torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
-        return "the same boxes, within 1e-3"
-
-    def in_torch(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Boxes, scores, count, as other programs compute them, all on the device."""
-        call = self.arguments
-        scores = self.rows("cls").float().sigmoid()
-        best, at = scores.max(-1).values.topk(call["pre"])
-        boxes = self.decoded(at)
-        passing = (best >= call["score_threshold"]).sum(1)
-        threshold, post = call["nms_threshold"][0], call["post"]
-        index, count = torchvox.rotated_nms(boxes, best, threshold, post, lengths=passing)
-        kept, there = index.long().clamp(min=0), index >= 0
-        return rows_at(boxes, kept) * there[..., None], best.gather(1, kept) * there, count
-
-    def rows(self, name: str) -> Tensor:
-        """[samples, boxes, values per box] of a map."""
-        head_map, per_cell = self[name][0], self["anchors"][0].size(2)
-        values = head_map.size(1) // per_cell
-        return head_map.permute(0, 2, 3, 1).reshape(len(head_map), -1, values)
-
-    def decoded(self, at: Tensor) -> Tensor:
-        delta = rows_at(self.rows("box"), at).float()
-        bins = rows_at(self.rows("direction"), at).argmax(-1)
-        a, offset = self["anchors"][0].flatten(0, 2)[at], self["dir_offset"]
-        diagonal = a[..., 3:5].norm(dim=-1, keepdim=True)
-        yaw = delta[..., 6] + a[..., 6] - offset
-        yaw = yaw - (yaw / math.pi).floor() * math.pi + offset + math.pi * bins
-        center = delta[..., :2] * diagonal + a[..., :2]
-        height = delta[..., 2:3] * a[..., 5:6] + a[..., 2:3]
-        size = delta[..., 3:6].exp() * a[..., 3:6]
-        return torch.cat([center, height, size, yaw[..., None]], -1)
-
-
-def rows_at(values: Tensor, at: Tensor) -> Tensor:
-    return values.gather(1, at[..., None].expand(-1, -1, values.size(2)))
 
 
 def trained(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

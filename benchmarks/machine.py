@@ -73,7 +73,7 @@ def copy_bandwidth(device: str) -> float:
     target = torch.empty_like(source)
     if device == "cuda":  # the copy engine is not always the faster way
         ways = (lambda: target.copy_(source), lambda: torch.neg(source, out=target))
-        us = min(timing.graph_time(way, 0.1).us for way in ways)
+        us = min(timing.graph_time(way, 0.1)[0] for way in ways)
     else:
         us = timing.interleaved_us({"copy": lambda: target.copy_(source)}, 0.5)["copy"][1]
     return 2e6 * COPY_BYTES[device] / us
@@ -87,7 +87,7 @@ def empty_graph_us(kernels: int) -> float:
         for _ in range(kernels):
             torch.cuda._sleep(0)
 
-    return timing.graph_time(call, 0.05).us
+    return timing.graph_time(call, 0.05)[0]
 
 
 def _differs_from(commit: str) -> bool | None:

@@ -14,21 +14,9 @@ import torch
 from torch import Tensor
 
 import torchvox
-from benchmarks.case import (
-    Case,
-    NotApplicable,
-    Outputs,
-    Problem,
-    Target,
-    Way,
-    WrongResult,
-    close,
-    faster,
-    graph,
-    limit,
-    peer,
-)
+from benchmarks import suite
 from benchmarks.clouds import Clouds, Recipe, box, cube, evenly, one_batch
+from benchmarks.suite import Case, Outputs, Target, Way, WrongResult, faster, graph, limit, peer
 
 TOLERANCE = 1e-4  # relative, of a squared distance between two exact searches in float32
 CHAMFER_TOLERANCE = 1e-3  # relative: cdist rounds, and takes another of two points as near
@@ -36,7 +24,7 @@ CHAMFER_PAIRS_MOST = {"cuda": 1 << 34, "cpu": 300_000_000}
 MSG = {"radii": [0.1, 0.2, 0.4], "ks": [16, 32, 128]}  # PointNet++'s first level
 
 
-class Search(Problem):
+class Search(suite.Problem):
     """points [B, N, 3], query [B, M, 3]; radius_neighbors has one cloud, [N, 3]."""
 
     def batch(self, name: str) -> Tensor:
@@ -48,7 +36,7 @@ class Search(Problem):
         points, query = self.batch("points"), self.batch("query")
         pairs = len(points) * points.size(1) * query.size(1)
         if pairs > most and device == self.device.type:
-            raise NotApplicable(f"a scan of {pairs:.1e} pairs")
+            raise suite.NotApplicable(f"a scan of {pairs:.1e} pairs")
 
     def indices(self, result: Any, expected: Tensor) -> Tensor:
         """Another implementation's, in the place and shape of those of torchvox."""
@@ -139,7 +127,7 @@ class Radius(Search):
         return f"as many neighbors, {wrong} at the radius aside"
 
 
-class Chamfer(Problem):
+class Chamfer(suite.Problem):
     """A call is a forward and a backward of the mean of both ways, in both clouds."""
 
     plain, plain_captures = "cdist, argmin", False
@@ -154,7 +142,7 @@ class Chamfer(Problem):
         return to_y.detach(), to_x.detach(), *gradients
 
     def compare(self, result: Outputs) -> str:
-        return close(result[:2], self.outputs[:2], CHAMFER_TOLERANCE)
+        return suite.close(result[:2], self.outputs[:2], CHAMFER_TOLERANCE)
 
     def in_torch(self) -> Outputs:
         pairs = self["x"].numel() * self["y"].size(1) / 3
@@ -189,7 +177,7 @@ def scipy_ball(spatial: Any, problem: Ball) -> Way:
     call = trees(spatial, problem, 0, k=problem["k"], distance_upper_bound=problem["radius"])
 
     def check(dist: np.ndarray) -> str:
-        return problem.compare_counts(torch.from_numpy(np.isfinite(dist).sum(-1)), problem.outputs)
+        return problem.compare_counts(torch.from_numpy(np.isfinite(dist).sum(-1)))
 
     return Way(call, check=check, name="scipy cKDTree")
 
@@ -207,7 +195,7 @@ def torch_cluster_ball(package: Any, problem: Ball) -> Way:
     balls = problem["query"].shape[:2].numel()
 
     def check(pairs: Tensor) -> str:
-        return problem.compare_counts(pairs[0].bincount(minlength=balls), problem.outputs)
+        return problem.compare_counts(pairs[0].bincount(minlength=balls))
 
     return Way(partial(package.radius, **problem.packed(), **options), check=check)
 
@@ -234,30 +222,9 @@ def torch_cluster_knn(package: Any, problem: Nearest) -> Way:
     return Way(call, lambda pairs: pairs[1].view(shape) - first)
 
 
-@peer("pytorch3d.ops", "ball_query")
-def pytorch3d_ball(ops: Any, problem: Ball) -> Way:
-    """It pads with -1; its CPU form stops at the k-th hit as well."""
-    pair, options = (problem["query"], problem["points"]), {"K": problem["k"]}
-    call = partial(ops.ball_query, *pair, radius=problem["radius"], **options)
-    return Way(call, lambda r: torch.where(r.idx < 0, r.idx[..., :1].clamp(min=0), r.idx))
-
-
-@peer("pytorch3d.ops", "knn")
-def pytorch3d_knn(ops: Any, problem: Nearest) -> Way:
-    problem.refuse_pairs(1 << 31, "cpu")
-    call = partial(ops.knn_points, problem["query"], problem["points"], K=problem.k)
-    return Way(call, lambda result: result.idx)
-
-
 @peer("mmcv.ops", "ball_query", device="cuda", capturable=True)
 def mmcv_ball(ops: Any, problem: Ball) -> Way:
     size = (0.0, problem["radius"], problem["k"])
-    return Way(partial(ops.ball_query, *size, problem["points"], problem["query"]))
-
-
-@peer("pointnet2_ops.pointnet2_utils", "ball_query", device="cuda", capturable=True)
-def pointnet2_ball(ops: Any, problem: Ball) -> Way:
-    size = (problem["radius"], problem["k"])
     return Way(partial(ops.ball_query, *size, problem["points"], problem["query"]))
 
 
@@ -293,12 +260,11 @@ def torchbvh_knn(package: Any, problem: Nearest) -> Way:
 
 
 @peer("mmcv.ops", "three_nn", device="cuda", capturable=True)
-@peer("pointnet2_ops.pointnet2_utils", "three_nn", device="cuda", capturable=True)
 def three_nearest(ops: Any, problem: Nearest) -> Way:
     return Way(lambda: ops.three_nn(problem["query"], problem["points"])[1])
 
 
-def chosen(cloud: Recipe, queries: int, channels: int = 0) -> Callable[[Clouds], dict[str, Any]]:
+def chosen(cloud: Recipe, queries: int, channels: int = 0) -> suite.Inputs:
     """Queries are points of each cloud, evenly chosen; 0: every point."""
 
     def inputs(clouds: Clouds) -> dict[str, Any]:
@@ -312,7 +278,7 @@ def chosen(cloud: Recipe, queries: int, channels: int = 0) -> Callable[[Clouds],
     return inputs
 
 
-def anywhere(cloud: Recipe, queries: int) -> Callable[[Clouds], dict[str, Any]]:
+def anywhere(cloud: Recipe, queries: int) -> suite.Inputs:
     """Queries are uniform in the unit cube of each cloud."""
 
     def inputs(clouds: Clouds) -> dict[str, Any]:
@@ -334,7 +300,7 @@ def group(name: str, cloud: Recipe, queries: int, channels: int, sizes: dict[str
     return Case(f"group {name}, C {channels}", "query_and_group", inputs, sizes, (), Groups)
 
 
-def knn(name: str, inputs: Callable[[Clouds], dict[str, Any]], k: int, *targets: Target) -> Case:
+def knn(name: str, inputs: suite.Inputs, k: int, *targets: Target) -> Case:
     return Case(f"knn k{k}, {name}", "knn", inputs, {"k": k}, targets, Nearest)
 
 
@@ -366,10 +332,21 @@ def chamfer(clouds: int, points: int, *targets: Target) -> Case:
 
 
 def cases(device: str) -> list[Case]:
-    return gpu_cases() if device == "cuda" else cpu_cases()
-
-
-def gpu_cases() -> list[Case]:
+    if device == "cpu":
+        kitti, sweep = Clouds.kitti, Clouds.sweep
+        ahead = [faster("best_us", name) for name in ("scipy", "torch_cluster")]
+        return [
+            ball("17k KITTI, 4k queries", kitti, 4096, 0.8, *ahead),
+            ball("111k sweep, 4k queries", sweep, 4096, 0.8, *ahead),
+            ball("111k sweep, 16k queries", sweep, 16384, 0.2, *ahead),
+            group("32 x 1024, three radii", cube(32, 1024), 512, 3, MSG),
+            knn("17k KITTI, every point", chosen(kitti, 0), 16, *ahead),
+            knn("111k sweep, 4k queries", chosen(sweep, 4096), 16, *ahead),
+            knn("111k sweep, every point", chosen(sweep, 0), 16, *ahead),
+            three_nn("4 x 4k, 16k queries", 4, 4096, 16384),
+            radius("16k cube, r 0.076, 30 each", cube(1, 16384), 0.076, 40, ahead[1]),
+            chamfer(4, 4096, faster("best_us", "cdist, argmin", 5.0)),
+        ]
     sweep, lists = Clouds.sweep, faster("eager_us", "torch_cluster", 10.0)
     wide = {"radii": [0.8], "ks": [32]}
     return [
@@ -390,21 +367,4 @@ def gpu_cases() -> list[Case]:
         radius("111k sweep, r 0.3", sweep, 0.3, 160, lists),
         chamfer(32, 16384, faster("eager_us", "cdist, argmin", 5.0)),
         chamfer(32, 2048, faster("eager_us", "cdist, argmin", 2.0)),
-    ]
-
-
-def cpu_cases() -> list[Case]:
-    kitti, sweep = Clouds.kitti, Clouds.sweep
-    ahead = [faster("best_us", name) for name in ("scipy", "torch_cluster")]
-    return [
-        ball("17k KITTI, 4k queries", kitti, 4096, 0.8, *ahead),
-        ball("111k sweep, 4k queries", sweep, 4096, 0.8, *ahead),
-        ball("111k sweep, 16k queries", sweep, 16384, 0.2, *ahead),
-        group("32 x 1024, three radii", cube(32, 1024), 512, 3, MSG),
-        knn("17k KITTI, every point", chosen(kitti, 0), 16, *ahead),
-        knn("111k sweep, 4k queries", chosen(sweep, 4096), 16, *ahead),
-        knn("111k sweep, every point", chosen(sweep, 0), 16, *ahead),
-        three_nn("4 x 4k, 16k queries", 4, 4096, 16384),
-        radius("16k cube, r 0.076, 30 each", cube(1, 16384), 0.076, 40, ahead[1]),
-        chamfer(4, 4096, faster("best_us", "cdist, argmin", 5.0)),
     ]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maps of occupancy and what sweeps see: their cases, beside pyoctomap on the CPU, and for
-ray_visibility a map."""
+"""Maps of occupancy and what sweeps see: their cases, beside pyoctomap on the CPU."""
 
 import math
 from collections.abc import Sequence
@@ -12,21 +11,9 @@ import torch
 from torch import Tensor
 
 import torchvox
-from benchmarks.case import (
-    Case,
-    Facts,
-    Inputs,
-    Outputs,
-    Problem,
-    Target,
-    Way,
-    WrongResult,
-    bytes_of,
-    faster,
-    graph,
-    peer,
-)
+from benchmarks import suite
 from benchmarks.clouds import Clouds
+from benchmarks.suite import Case, Facts, Outputs, Problem, Target, Way, WrongResult, faster, graph
 from benchmarks.timing import graph_time
 from torchvox.data import generate_drive
 
@@ -92,7 +79,7 @@ class Integrate(Problem):
         names = {"rays": RAYS, "visits": VISITS, "regions": REGIONS, "overflow": OVERFLOW}
         facts = {name: counts[column] for name, column in names.items()}
         if not self.warm and self.device.type == "cuda":  # how much of the time is not the scan's
-            facts["clear_us"] = round(graph_time(partial(clear, self.state), 0.05).us, 1)
+            facts["clear_us"] = round(graph_time(partial(clear, self.state), 0.05)[0], 1)
         return {**facts, "voxel_size": SIZE}
 
     def moved_bytes(self) -> tuple[int, int]:
@@ -130,7 +117,7 @@ def share_of_labels(mine: Tensor, theirs: Tensor, least: float) -> str:
     )
 
 
-@peer("pyoctomap", "occupancy_integrate_", device="cpu")
+@suite.peer("pyoctomap", "occupancy_integrate_", device="cpu")
 def pyoctomap(package: Any, problem: Integrate) -> Way:
     """OctoMap, one insertPointCloud per scan, from double, as it wants them. Inner nodes are
     updated once, after the scan."""
@@ -163,15 +150,7 @@ def pyoctomap(package: Any, problem: Integrate) -> Way:
 
 
 class Visibility(Problem):
-    """Sweeps from origins [O, 3] into a grid of cubes, beside a map of the grid, which is emptied,
-    filled and read."""
-
-    plain = "occupancy map"
-
-    @cached_property
-    def state(self) -> list[Tensor]:
-        regions = math.prod(n // 8 + 1 for n in self.outputs[0].shape[1:])
-        return torchvox.occupancy_state(regions, device=self.device)
+    """Sweeps from origins [O, 3] into a grid of cubes."""
 
     def facts(self) -> Facts:
         size, bounds = self["voxel_size"][0], self["point_cloud_range"]
@@ -183,20 +162,6 @@ class Visibility(Problem):
         rays = int(self.outputs[2][0, 0])
         return {"rays": rays, "visits": int(walk.counts[0, 1]), "voxel_size": size}
 
-    def in_torch(self) -> Tensor:
-        size, bounds = self["voxel_size"], self["point_cloud_range"]
-        grid = (size[0], bounds[:3])
-        clear(self.state)
-        torchvox.occupancy_integrate_(
-            *(self.state, self["points"], self["origins"], *grid, SENSOR),
-            origin_index=self["origin_index"],
-            point_cloud_range=bounds,
-        )
-        return torchvox.occupancy_crop(self.state, *grid, size, bounds).label
-
-    def compare(self, result: Tensor) -> str:
-        return share_of_labels(self.outputs[0].to(torch.int8) - 1, result, 0.999)
-
 
 class MapCall(Problem):
     """A call about a map, which leaves it as it is."""
@@ -206,7 +171,7 @@ class MapCall(Problem):
 
     def moved_bytes(self) -> tuple[int, int]:
         """Without the map, of which a call may need little."""
-        return bytes_of({**self.arguments, "state": None}), bytes_of(self.outputs)
+        return suite.bytes_of({**self.arguments, "state": None}), suite.bytes_of(self.outputs)
 
 
 def beams(rays: int, near: float, far: float, lower: Sequence[float], upper: Sequence[float]):
@@ -280,32 +245,23 @@ def visibility(name: str, scans: int, turns: int, *targets: Target) -> Case:
 GRID = {"voxel_size": SIZE, "map_origin": CENTER}
 
 
-def about_map(words: str, us: float, arguments: Inputs, **options: Any):
-    """Of the map of one scan of the room; the words begin with the rest of the op's name."""
+def about_map(words: str, us: float, rays: int = 0, **options: Any) -> Case:
+    """Of the map of one scan of the room; the words begin with the rest of the op's name. rays: of
+    a raycast, or with a point somewhere on each of a query."""
 
     def inputs(clouds: Clouds) -> dict[str, Any]:
         scan = integrate("room 262k", False).build(clouds)
         scan.run()
-        return {"state": scan.state, **arguments(clouds), "source": scan.source}
+        made, ends = {"state": scan.state, "source": scan.source}, beams(clouds.size(rays), *ROOM)
+        if words.startswith("query"):
+            share = torch.rand(len(ends), 1, generator=torch.Generator().manual_seed(0))
+            made["points"] = share * ends
+        elif rays:
+            made |= {"points": ends, "origins": torch.tensor([ORIGIN])}
+        return made
 
     name, targets = f"occupancy_{words}", [graph(us)] if us else []
     return Case(name, name.split()[0], inputs, options, targets, MapCall)
-
-
-def query_points(clouds: Clouds) -> dict[str, Any]:
-    """Somewhere on rays."""
-    count = clouds.size(1_000_000)
-    share = torch.rand(count, 1, generator=torch.Generator().manual_seed(0))
-    return {"points": share * beams(count, *ROOM), **GRID}
-
-
-def query_rays(clouds: Clouds) -> dict[str, Any]:
-    rays = beams(clouds.size(131_072), *ROOM)
-    return {"points": rays, "origins": torch.tensor([ORIGIN]), **GRID}
-
-
-def no_tensors(clouds: Clouds) -> dict[str, Any]:
-    return {}
 
 
 def map_cases(on_gpu: bool) -> list[Case]:
@@ -313,23 +269,31 @@ def map_cases(on_gpu: bool) -> list[Case]:
     coarse, fine = [0.2] * 3, [40 / 512, 40 / 512, 0.08]
     decay = {"factor": 65536, "step": 0, "forget": 0}
     return [
-        about_map("query 1M points", 50 * on_gpu, query_points, fill=0.0),
-        about_map("crop 200x200x16", 15 * on_gpu, no_tensors, **crop, cell_size=coarse),
-        about_map("crop 512x512x40", 150 * on_gpu, no_tensors, **crop, cell_size=fine),
-        about_map("raycast 131k rays", 500 * on_gpu, query_rays),
-        about_map("extract occupied", 0, no_tensors, max_out=1 << 20),
-        about_map("decay_ 16k regions", 0, no_tensors, **decay),
+        about_map("query 1M points", 50 * on_gpu, 1_000_000, **GRID, fill=0.0),
+        about_map("crop 200x200x16", 15 * on_gpu, **crop, cell_size=coarse),
+        about_map("crop 512x512x40", 150 * on_gpu, **crop, cell_size=fine),
+        about_map("raycast 131k rays", 500 * on_gpu, 131_072, **GRID),
+        about_map("extract occupied", 0, max_out=1 << 20),
+        about_map("decay_ 16k regions", 0, **decay),
     ]
 
 
 def cases(device: str) -> list[Case]:
-    return gpu_cases() if device == "cuda" else cpu_cases()
+    if device == "cpu":
+        speed = 50 * (1.7 if torch.get_num_threads() > 1 else 1)  # visits in a microsecond
 
-
-def gpu_cases() -> list[Case]:
+        indoor, far = (Target("best_us", round(visits / speed)) for visits in (7.2e6, 5.4e6))
+        four, three = (faster("best_us", "pyoctomap", factor) for factor in (4.0, 3.0))
+        return [
+            *(integrate("indoor 88k", warm, indoor, four, rule="scan") for warm in (False, True)),
+            *(integrate("indoor 88k", warm, indoor, three) for warm in (False, True)),
+            integrate("75 m 5k", False, far, four, rule="scan"),
+            visibility("26k, 1 sweep", 1, 426, Target("best_us", 60_000)),
+            visibility("111k", 0, 0),
+            *map_cases(False),
+        ]
     limits = {"room 262k": (600, 300), "ground 262k": (3000, 1500), "100 m 262k": (9000, 5000)}
     limits["room 4k"] = (120, 60)
-    beside = faster("graph_us", "occupancy map", 5.0)
     return [
         *(
             integrate(scene, warm, graph(us[warm]))
@@ -338,27 +302,8 @@ def gpu_cases() -> list[Case]:
         ),
         integrate("room 262k", False, graph(1500), rule="ndt"),
         integrate("room 262k", True, graph(1000), rule="ndt"),
-        visibility("111k", 0, 0, graph(150), beside),
-        visibility("260k, 10 sweeps", 10, 426, graph(80), beside),
-        visibility("1.4M, 40 sweeps", 40, 573, beside),
+        visibility("111k", 0, 0, graph(150)),
+        visibility("260k, 10 sweeps", 10, 426, graph(80)),
+        visibility("1.4M, 40 sweeps", 40, 573),
         *map_cases(True),
-    ]
-
-
-def cpu_cases() -> list[Case]:
-    speed = 50 * (1.7 if torch.get_num_threads() > 1 else 1)  # visits in a microsecond
-
-    def row(scene: str, visits: int, warm: bool, rule: str, factor: float) -> Case:
-        beside = faster("best_us", "pyoctomap", factor)
-        return integrate(scene, warm, Target("best_us", round(visits / speed)), beside, rule=rule)
-
-    return [
-        row("indoor 88k", 7_200_000, False, "scan", 4.0),
-        row("indoor 88k", 7_200_000, True, "scan", 4.0),
-        row("indoor 88k", 7_200_000, False, "every_ray", 3.0),
-        row("indoor 88k", 7_200_000, True, "every_ray", 3.0),
-        row("75 m 5k", 5_400_000, False, "scan", 4.0),
-        visibility("26k, 1 sweep", 1, 426, Target("best_us", 60_000)),
-        visibility("111k", 0, 0),
-        *map_cases(False),
     ]

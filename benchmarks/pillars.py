@@ -9,18 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import torchvox
-from benchmarks.case import (
-    Case,
-    Facts,
-    Outputs,
-    Problem,
-    Target,
-    close,
-    constant,
-    faster,
-    graph,
-)
 from benchmarks.clouds import Clouds
+from benchmarks.suite import Case, Outputs, Problem, Target, close, constant, faster, graph
 
 GRID: dict[str, list[float]] = {
     "voxel_size": [0.16, 0.16, 4.0],
@@ -53,10 +43,6 @@ class Pillars(Problem):
     def grid(self) -> dict[str, Any]:
         caps = {"max_points": SLOTS, "max_voxels": self["max_voxels"]}
         return {"points": self["points"], **GRID, **caps, "batch_offsets": self["offsets"]}
-
-    def facts(self) -> Facts:
-        pillars = int(torchvox.voxel_map(**self.grid()).counts[0, 0])
-        return {**super().facts(), "pillars": pillars}
 
     def gradients(self, canvas: Tensor) -> Outputs:
         if self["seed"] is None:
@@ -134,11 +120,11 @@ def step(samples: int, pillars: int, slots: int, *targets: Target) -> Case:
         canvas = torch.empty(batch, 64, NY, NX, memory_format=torch.channels_last)
         arguments = {"points": points, "seed": canvas.normal_(generator=g)}
         offsets = torch.arange(batch + 1) * (count * slots) if batch > 1 else None
-        net = seeded_net().train()
-        return {**arguments, "offsets": offsets, "net": net, "source": "full pillars"}
+        arguments |= {"offsets": offsets, "max_voxels": count, "net": seeded_net().train()}
+        return {**arguments, "source": "full pillars"}
 
     name = f"training, {samples} x {pillars} pillars of {slots}"
-    return Case(name, "PillarFeatureNet", inputs, {"max_voxels": pillars}, targets, Pillars)
+    return Case(name, "PillarFeatureNet", inputs, {}, targets, Pillars)
 
 
 def cases(device: str) -> list[Case]:

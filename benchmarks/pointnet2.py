@@ -3,7 +3,7 @@
 layers with the same weights as the network is commonly written."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from typing import Any
@@ -13,19 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import torchvox
-from benchmarks.case import (
-    Case,
-    Implementation,
-    Outputs,
-    Problem,
-    Target,
-    WrongResult,
-    bytes_of,
-    faster,
-    graph,
-    name_of,
-)
+from benchmarks import suite
 from benchmarks.clouds import Clouds
+from benchmarks.suite import Case, Outputs, Problem, Target, WrongResult, bytes_of
 from torchvox import models
 
 CLASSES = 40
@@ -34,39 +24,34 @@ SCORE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # log-probabilitie
 LOSS_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.03}
 
 
-class PlainClassifier(nn.Module):
-    """The layers of a torchvox.models.PointNet2Classifier around balls from expanded distances and
-    a sort of all indices, as yanx27 has them, and advanced indexing. It samples with torchvox. As
-    nothing waits for the host, it can be captured."""
+def plain_scores(model: nn.Module, xyz: Tensor) -> Tensor:
+    """Log-probabilities by the layers of a torchvox.models.PointNet2Classifier around balls from
+    expanded distances and a sort of all indices, as yanx27 has them, and advanced indexing. It
+    samples with torchvox. As nothing waits for the host, it can be captured."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = copy.deepcopy(model)
+    def activated(x: Tensor, norm: nn.Module) -> Tensor:
+        known = (None, None) if model.training else (norm.running_mean, norm.running_var)
+        options = {"training": model.training, "eps": norm.eps}
+        return F.relu(F.batch_norm(x, *known, norm.weight, norm.bias, **options))
 
-    def forward(self, xyz: Tensor) -> Tensor:
-        features: Tensor | None = None
-        for level, size in zip(self.model.levels, (*LEVELS, None), strict=True):
-            if size is None:
-                centers, grouped = xyz[:, :1], torch.cat([xyz, features], -1)[:, None]
-            else:
-                centers, idx = balls(xyz, *size)
-                grouped = rows_at(xyz, idx) - centers[:, :, None]
-                if features is not None:
-                    grouped = torch.cat([grouped, rows_at(features, idx)], -1)
-            x = grouped.permute(0, 3, 2, 1)  # [B, C, k, S]
-            for layer in level.mlps[0].layers:
-                weight = layer.linear.weight[:, :, None, None]
-                x = self.activated(F.conv2d(x, weight, layer.linear.bias), layer.norm)
-            xyz, features = centers, x.amax(2).transpose(1, 2)
-        x = features.squeeze(1)
-        for layer in self.model.head.layers:
-            x = self.activated(layer.linear(x), layer.norm)
-        return F.log_softmax(self.model.head.scores(x).float(), -1)
-
-    def activated(self, x: Tensor, norm: nn.Module) -> Tensor:
-        statistics = (None, None) if self.training else (norm.running_mean, norm.running_var)
-        train = self.training
-        return F.relu(F.batch_norm(x, *statistics, norm.weight, norm.bias, train, eps=norm.eps))
+    features: Tensor | None = None
+    for level, size in zip(model.levels, (*LEVELS, None), strict=True):
+        if size is None:
+            centers, grouped = xyz[:, :1], torch.cat([xyz, features], -1)[:, None]
+        else:
+            centers, idx = balls(xyz, *size)
+            grouped = rows_at(xyz, idx) - centers[:, :, None]
+            if features is not None:
+                grouped = torch.cat([grouped, rows_at(features, idx)], -1)
+        x = grouped.permute(0, 3, 2, 1)  # [B, C, k, S]
+        for layer in level.mlps[0].layers:
+            weight = layer.linear.weight[:, :, None, None]
+            x = activated(F.conv2d(x, weight, layer.linear.bias), layer.norm)
+        xyz, features = centers, x.amax(2).transpose(1, 2)
+    x = features.squeeze(1)
+    for layer in model.head.layers:
+        x = activated(layer.linear(x), layer.norm)
+    return F.log_softmax(model.head.scores(x).float(), -1)
 
 
 def rows_at(values: Tensor, idx: Tensor) -> Tensor:
@@ -106,6 +91,8 @@ class Forward(Problem):
     """points [B, 1024, 3] -> log-probabilities [B, 40], in evaluation. model: float32, batch norms
     not fused; run() has it as a user would."""
 
+    plain = "baseline ops, sort"
+
     @cached_property
     def fast(self) -> nn.Module:
         dtype = None if self["dtype"] == torch.float32 else self["dtype"]
@@ -115,54 +102,57 @@ class Forward(Problem):
     def run(self) -> Outputs:
         return (self.fast(self["points"]),)
 
+    @torch.no_grad()
+    def in_torch(self) -> Outputs:
+        with autocast(self.device, self["dtype"]):
+            return (plain_scores(self["model"], self["points"]),)
+
     def moved_bytes(self) -> tuple[int, int]:
         return bytes_of(self["points"], self.fast), bytes_of(self.outputs)
 
     @torch.no_grad()
-    def check(self, outputs: Outputs) -> str:
-        """Against the float32 model, batch norms apart."""
+    def compare(self, result: Outputs) -> str:
+        """With the float32 model, batch norms apart."""
         exact = self["model"](self["points"])
-        worst, size = float((outputs[0].float() - exact).abs().max()), float(exact.abs().max())
+        worst, size = float((result[0].float() - exact).abs().max()), float(exact.abs().max())
         if not worst <= SCORE_TOLERANCE[self["dtype"]] * size:
             raise WrongResult(f"scores are off by {worst:.3g} of {size:.3g}")
         return f"scores within {worst:.2g} of float32"
 
-    def others(self) -> Iterator[Implementation]:
-        net = PlainClassifier(self["model"]).eval()
-
-        def call() -> Outputs:
-            with torch.no_grad(), autocast(self.device, self["dtype"]):
-                return (net(self["points"]),)
-
-        yield Implementation("baseline ops, sort", call, self.check, True)
+    check = compare
 
 
 class Training(Problem):
     """Forward, cross entropy, backward and Adam of one batch. The rate is 0: every call does the
     same work on the same weights, and gives the same loss."""
 
+    plain = "baseline ops, sort"
+
     @cached_property
-    def own_step(self) -> Callable[[], Outputs]:
-        return self.step(copy.deepcopy(self["model"]))
+    def run(self) -> Callable[[], Outputs]:
+        model = copy.deepcopy(self["model"]).train()
+        return self.step(model, model)
 
-    def run(self) -> Outputs:
-        return self.own_step()
+    @cached_property
+    def in_torch(self) -> Callable[[], Outputs]:
+        model = copy.deepcopy(self["model"]).train()
+        return self.step(model, partial(plain_scores, model))
 
-    def loss(self, net: nn.Module, dtype: torch.dtype) -> Tensor:
+    def loss(self, scores_of: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Tensor:
         points = self["points"]
         labels = torch.arange(len(points), device=points.device) % CLASSES
         with autocast(points.device, dtype):
-            scores = net.train()(points)
+            scores = scores_of(points)
         return F.nll_loss(scores.float(), labels)
 
-    def step(self, net: nn.Module) -> Callable[[], Outputs]:
+    def step(self, model: nn.Module, scores_of: Callable[[Tensor], Tensor]):
         on_gpu = self.device.type == "cuda"
         rates = {"lr": 0.0, "capturable": on_gpu, "fused": on_gpu}
-        optimizer = torch.optim.Adam(net.parameters(), **rates)
+        optimizer = torch.optim.Adam(model.parameters(), **rates)
 
         def call() -> Outputs:
             optimizer.zero_grad(set_to_none=True)
-            loss = self.loss(net, self["dtype"])
+            loss = self.loss(scores_of, self["dtype"])
             loss.backward()
             optimizer.step()
             return (loss.detach(),)
@@ -174,17 +164,15 @@ class Training(Problem):
         weights = bytes_of(self["model"])
         return 4 * weights + bytes_of(self["points"]), 4 * weights
 
-    def check(self, outputs: Outputs) -> str:
-        with torch.no_grad():
-            exact = float(self.loss(self["model"], torch.float32))
-        off = abs(float(outputs[0]) - exact)
+    @torch.no_grad()
+    def compare(self, result: Outputs) -> str:
+        exact = float(self.loss(self["model"].train(), torch.float32))
+        off = abs(float(result[0]) - exact)
         if not off <= LOSS_TOLERANCE[self["dtype"]] * exact:
             raise WrongResult(f"the loss is off by {off:.3g} of {exact:.3g}")
         return f"loss within {off:.2g} of float32"
 
-    def others(self) -> Iterator[Implementation]:
-        call = self.step(PlainClassifier(self["model"]))
-        yield Implementation("baseline ops, sort", call, self.check, True)
+    check = compare
 
 
 def row(kind: type[Problem], clouds: int, dtype: torch.dtype, *targets: Target) -> Case:
@@ -196,13 +184,16 @@ def row(kind: type[Problem], clouds: int, dtype: torch.dtype, *targets: Target) 
         Forward: ("forward", "PointNet2Classifier"),
         Training: ("training step", "PointNet2Classifier training"),
     }[kind]
-    name = f"PointNet++ SSG {clouds} x 1024 {name_of(dtype)}, {words}"
+    name = f"PointNet++ SSG {clouds} x 1024 {suite.name_of(dtype)}, {words}"
     return Case(name, op, inputs, {"dtype": dtype}, targets, kind)
 
 
 def cases(device: str) -> list[Case]:
     if device == "cpu":
         return [row(Forward, 4, torch.float32), row(Training, 4, torch.float32)]
-    ahead = partial(faster, "graph_us", "baseline")
+    ahead = partial(suite.faster, "graph_us", "baseline")
     half = torch.bfloat16
-    return [row(Forward, 32, half, graph(600), ahead(3.0)), row(Training, 32, half, ahead(2.0))]
+    return [
+        row(Forward, 32, half, suite.graph(600), ahead(3.0)),
+        row(Training, 32, half, ahead(2.0)),
+    ]

@@ -9,21 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks import machine, timing
-from benchmarks.case import (
-    ANY,
-    Case,
-    Facts,
-    Implementation,
-    NotApplicable,
-    Peer,
-    Problem,
-    Target,
-    WrongResult,
-    bytes_of,
-)
+from benchmarks import machine, suite, timing
 from benchmarks.clouds import Clouds
 from benchmarks.results import COMPARED, Measurement
+from benchmarks.suite import ANY, Case, Facts, Implementation, NotApplicable, Peer, Problem, Target
 
 # A call of another implementation that takes longer is not repeated: the checked call counts.
 SLOW_S = {"cuda": 0.2, "cpu": 1.0}
@@ -85,12 +74,8 @@ def run_case(case: Case, clouds: Clouds, settings: Settings) -> list[Measurement
     for measurement in measurements:
         measurement.pop("call_s", None)
         if measurement["status"] == "timed":
-            _add_floor(measurement, settings.device, read + written)
-            _add_rates(measurement, size)
-    first_output_us = machine.floor_us(settings.device, bytes_of(problem.outputs[:1]), 0)
-    measurements[0]["targets"] = [
-        _judged(target, measurements, first_output_us) for target in case.targets
-    ]
+            _add_floor(measurement, settings.device, size)
+    measurements[0]["targets"] = [_judged(target, measurements) for target in case.targets]
     return [{**common, **m, "size": size} for m in measurements]
 
 
@@ -133,7 +118,7 @@ def _checked(implementation: Implementation, settings: Settings) -> Measurement:
         return {"status": "timed", "check": implementation.check(result), "call_s": call_s}
     except NotApplicable as reason:
         return {"status": "skipped", "reason": str(reason)}
-    except WrongResult as error:
+    except suite.WrongResult as error:
         return {"status": "wrong", "reason": str(error)}
     except Exception as error:  # as above
         return _failed(error)
@@ -198,31 +183,26 @@ def _gpu_figures(implementation: Implementation, budget_s: float) -> Facts:
     return {**figures, "eager_us": round(eager, 2), "cpu_us": round(cpu, 2)}
 
 
-def _add_floor(measurement: Measurement, device: str, moved_bytes: int) -> None:
-    """For a graph, or a call of the CPU: eager calls are not held against it."""
+def _add_floor(measurement: Measurement, device: str, size: Facts) -> None:
+    """Adds the floor and, for cases that count them, rays and visits in millions per second. Eager
+    calls are not held against the floor."""
     figure = measurement.get("graph_us", measurement.get("best_us"))
     if figure is not None:
+        moved_bytes = size["read"] + size["written"]
         floor = machine.floor_us(device, moved_bytes, measurement.get("launches", 0))
         measurement |= {"floor_us": round(floor, 3), "times_floor": round(figure / floor, 2)}
-
-
-def _add_rates(measurement: Measurement, size: Facts) -> None:
-    """Rays and visits in millions per second, for cases that count them."""
     figure = next((measurement[f] for f in COMPARED if f in measurement), None)
     for what in ("rays", "visits"):
         if figure and what in size:
             measurement[f"m{what}_per_s"] = round(size[what] / figure, 2)
 
 
-def _judged(target: Target, measurements: list[Measurement], first_output_us: float) -> Facts:
+def _judged(target: Target, measurements: list[Measurement]) -> Facts:
     """The target with its limit and whether torchvox met it; None where it cannot be judged."""
     unit = "" if target.figure == "times_floor" else " us"
     limit = target.at_most
     if limit is not None:
         text = f"<= {limit:g}{unit}"
-        if target.writes:
-            limit += target.writes * first_output_us
-            text = f"<= {limit:.1f} us"
     else:
         rivals = [
             m[target.figure]

@@ -10,19 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.case import (
-    Case,
-    NotApplicable,
-    Problem,
-    Target,
-    Way,
-    WrongResult,
-    faster,
-    graph,
-    limit,
-    peer,
-)
+from benchmarks import suite
 from benchmarks.clouds import Clouds, Recipe, cube, one_batch, sweeps
+from benchmarks.suite import Case, Problem, Target, Way, WrongResult, faster, graph, limit, peer
 from benchmarks.timing import fastest
 
 RADIUS_TOLERANCE = 0.05  # of the coverage radius, between two exact samplings that part at a tie
@@ -61,7 +51,7 @@ class Sampling(Problem):
         clouds, count, _ = self["points"].shape
         seconds = clouds * count * self["num_samples"] / LOOP_RATE
         if self.device.type == "cpu" and seconds > LOOP_MOST_S:
-            raise NotApplicable(f"a call would take about {seconds:.0f} s")
+            raise suite.NotApplicable(f"a call would take about {seconds:.0f} s")
 
 
 class DistanceSampling(Problem):
@@ -145,14 +135,6 @@ def torch_cluster(package: Any, problem: Sampling) -> Way:
     )
 
 
-@peer("pytorch3d.ops", "furthest_point_sample")
-def pytorch3d(ops: Any, problem: Sampling) -> Way:
-    """It gathers the points as well."""
-    problem.refuse_slow_loop()
-    points, count = problem["points"], problem["num_samples"]
-    return Way(lambda: ops.sample_farthest_points(points, K=count)[1])
-
-
 @peer("torch_fps", "furthest_point_sample", device="cuda", capturable=True)
 def torch_fps(package: Any, problem: Sampling) -> Way:
     """In Triton, without its checks of counts and of numbers, for which it waits."""
@@ -172,9 +154,8 @@ def torchbvh(package: Any, problem: Sampling) -> Way:
 
 
 @peer("mmcv.ops", "furthest_point_sample", device="cuda", capturable=True)
-@peer("pointnet2_ops.pointnet2_utils", "furthest_point_sample", device="cuda", capturable=True)
-def pointnet2(ops: Any, problem: Sampling) -> Way:
-    """Other ties; pointnet2_ops skips points next to 0."""
+def mmcv(ops: Any, problem: Sampling) -> Way:
+    """Other ties."""
     return Way(partial(ops.furthest_point_sample, problem["points"], problem["num_samples"]))
 
 

@@ -16,15 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.case import (
-    Case,
-    Facts,
-    Outputs,
-    Problem,
-    WrongResult,
-    bytes_of,
-)
 from benchmarks.clouds import Clouds
+from benchmarks.suite import Case, Facts, Outputs, Problem, WrongResult, bytes_of
 from benchmarks.timing import synchronize
 from torchvox.augment import Paste, WholeScan, collect_objects
 from torchvox.data import World

@@ -10,23 +10,10 @@ import torch
 from torch import Tensor
 
 import torchvox
-from benchmarks.case import (
-    ANY,
-    Case,
-    Facts,
-    NotApplicable,
-    Outputs,
-    Problem,
-    Target,
-    Way,
-    WrongResult,
-    faster,
-    graph,
-    limit,
-    peer,
-)
+from benchmarks import suite
 from benchmarks.clouds import Clouds, Recipe, street, sweeps
 from benchmarks.filter import Downsample, open3d_means, small_gicp_means
+from benchmarks.suite import ANY, Case, Outputs, Target, Way, WrongResult, graph, limit, peer
 
 GRIDS = {
     "KITTI pillars": ([0.16, 0.16, 4.0], [0.0, -39.68, -3.0, 69.12, 39.68, 1.0]),
@@ -44,10 +31,7 @@ class Voxels(NamedTuple):
     features: Tensor | None  # [M, F] mean or [M, P, F] padded; None where they vary by run
 
 
-class Voxelize(Problem):
-    def facts(self) -> Facts:
-        return {**super().facts(), "voxels": int(self.outputs[4][0, 0])}
-
+class Voxelize(suite.Problem):
     def voxels(self, zyx: Tensor, count: Tensor, features: Tensor | None) -> Voxels:
         nx, ny, _ = torchvox.grid_size(self["voxel_size"], self["point_cloud_range"])
         z, y, x = zyx.long().unbind(1)
@@ -61,7 +45,7 @@ class Voxelize(Problem):
 
     def compare(self, result: Voxels) -> str:
         """The same voxels, stored points and features. Sums in another order differ by rounding."""
-        expected = self.of_torchvox(self.outputs)
+        expected = self.of_torchvox()
         if not torch.equal(result.cells, expected.cells):
             raise WrongResult(f"{len(result.cells)} voxels, not the {len(expected.cells)} of here")
         if not torch.equal(result.count.long(), expected.count.long()):
@@ -105,7 +89,7 @@ def mmcv(ops: Any, problem: Voxelize, deterministic: bool = True) -> Way:
     limit(problem["max_points"] >= 0)
     layer = ops.Voxelization(
         *(problem["voxel_size"], problem["point_cloud_range"], problem["max_points"]),
-        len(problem.of_torchvox(problem.outputs).cells),
+        len(problem.of_torchvox().cells),
         deterministic=deterministic,
     )
     return problem.way(layer, "mmcv" if deterministic else "mmcv, racy", deterministic)
@@ -114,7 +98,7 @@ def mmcv(ops: Any, problem: Voxelize, deterministic: bool = True) -> Way:
 @peer("mmcv.ops", "voxelize", device="cuda")
 def mmcv_racy(ops: Any, problem: Voxelize) -> Way:
     """It stores other points of a full voxel in every run, so its features stay unchecked."""
-    return mmcv(ops, problem, problem.outputs, False)
+    return mmcv(ops, problem, False)
 
 
 @peer("spconv.pytorch.utils", "voxelize")
@@ -127,7 +111,7 @@ def spconv(utils: Any, problem: Voxelize) -> Way:
         vsize_xyz=problem["voxel_size"],
         coors_range_xyz=problem["point_cloud_range"],
         num_point_features=problem["points"].size(1),
-        max_num_voxels=len(problem.of_torchvox(problem.outputs).cells),
+        max_num_voxels=len(problem.of_torchvox().cells),
         max_num_points_per_voxel=problem["max_points"],
         device=problem.device,
     )
@@ -141,45 +125,45 @@ def points_in_range(problem: Voxelize) -> Downsample:
     and know no range."""
     cube = len(set(problem["voxel_size"])) == 1
     if problem["max_points"] >= 0 or problem["reduce"] != "mean" or not cube:
-        raise NotApplicable
+        raise suite.NotApplicable
     points = problem["points"][problem.outputs[3] >= 0]
     return Downsample("voxel_downsample", {"points": points, "voxel_size": problem["voxel_size"]})
 
 
 @peer("open3d", "voxelize", device="cpu")
 def open3d(o3d: Any, problem: Voxelize) -> Way:
-    return open3d_means(o3d, points_in_range(problem, problem.outputs), problem.outputs)
+    return open3d_means(o3d, points_in_range(problem))
 
 
 @peer("small_gicp", "voxelize", device="cpu")
 def small_gicp(gicp: Any, problem: Voxelize) -> Way:
-    return small_gicp_means(gicp, points_in_range(problem, problem.outputs), problem.outputs)
+    return small_gicp_means(gicp, points_in_range(problem))
 
 
 @peer("small_gicp", "voxelize", device="cpu")
 def small_gicp_threads(gicp: Any, problem: Voxelize) -> Way:
     limit(torch.get_num_threads() > 1)
-    part = points_in_range(problem, problem.outputs)
-    return small_gicp_means(gicp, part, problem.outputs, torch.get_num_threads())
+    return small_gicp_means(gicp, points_in_range(problem), torch.get_num_threads())
 
 
-def row(name: str, cloud: Recipe, grid: str, max_points: int, *targets: Target, **more: Any):
+def row(
+    name: str, cloud: Recipe, grid: str, max_points: int, *targets: Target, exact: bool = False,
+    kind: type[Voxelize] = Voxelize, **more: Any,
+) -> Case:  # fmt: skip
     """exact: the capacity is the number of voxels, not that of points."""
-    exact, kind = more.pop("exact", False), more.pop("kind", Voxelize)
     size, bounds = GRIDS[grid]
     options = {"voxel_size": size, "point_cloud_range": bounds, "max_points": max_points}
-    options |= {"max_voxels": -1, "reduce": "mean", "out_dtype": None, **more}
+    options |= {"reduce": "mean", "out_dtype": None, **more}
 
     def inputs(clouds: Clouds) -> dict[str, Any]:
-        made = cloud(clouds)._asdict()
+        made = {**cloud(clouds)._asdict(), "max_voxels": -1}
         if exact:
-            outputs = torchvox.voxelize(points=made["points"], **options)
+            outputs = torchvox.voxelize(made["points"], max_voxels=-1, **options)
             made["max_voxels"] = int(outputs.counts[0, 0])
         return made
 
-    options_of_case = {k: v for k, v in options.items() if k != "max_voxels" or not exact}
     name, alone = f"voxelize {name}", kind is BareVoxelize
-    return Case(name, "voxelize", inputs, options_of_case, targets, kind, alone)
+    return Case(name, "voxelize", inputs, options, targets, kind, alone)
 
 
 def cases(device: str) -> list[Case]:
@@ -189,7 +173,7 @@ def cases(device: str) -> list[Case]:
         padded = {"reduce": "none", "exact": True}
         best = {us: Target("best_us", us) for us in (400, 1200, 1600, 4000)}
         return [
-            row("111k 0.2 m, mean", sweep, "0.2 m", -1, best[1600], faster("best_us", ANY)),
+            row("111k 0.2 m, mean", sweep, "0.2 m", -1, best[1600], suite.faster("best_us", ANY)),
             row("111k 0.075 m, P=10, mean", sweep, "0.075 m", 10, best[4000]),
             row("17k KITTI pillars, P=32, mean", kitti, "KITTI pillars", 32, best[400]),
             row("111k pillars, P=32, mean", sweep, "pillars", 32, best[1200]),
@@ -197,7 +181,6 @@ def cases(device: str) -> list[Case]:
             row("111k 0.075 m, P=10, none", sweep, "0.075 m", 10, **padded),
         ]
     eager, call = Target("eager_us", 35), Target("cpu_us", 15)
-    bare = {"kind": BareVoxelize}
     return [
         row("17k KITTI pillars, P=32, mean", kitti, "KITTI pillars", 32, graph(12)),
         row("111k 0.2 m, P=10, half mean", sweep, "0.2 m", 10, graph(18), eager, **half),
@@ -205,10 +188,10 @@ def cases(device: str) -> list[Case]:
         row("111k 0.075 m, P=10, half mean", sweep, "0.075 m", 10, graph(24), **half),
         row("1M 0.2 m, P=10, half mean", sweeps(9), "0.2 m", 10, graph(60), **half),
         row("10M 0.2 m, P=10, half mean", sweeps(90), "0.2 m", 10, graph(1000), **half),
-        row("17k KITTI pillars, P=32, none", kitti, "KITTI pillars", 32, graph(12, 1.5), **none),
-        row("111k 0.2 m, P=10, none", sweep, "0.2 m", 10, graph(18, 1.5), **none),
-        row("111k pillars, P=32, none", sweep, "pillars", 32, graph(18, 1.5), **none),
-        row("111k 0.075 m, P=10, none", sweep, "0.075 m", 10, graph(24, 1.5), **none),
+        row("17k KITTI pillars, P=32, none", kitti, "KITTI pillars", 32, graph(15.1), **none),
+        row("111k 0.2 m, P=10, none", sweep, "0.2 m", 10, graph(24.3), **none),
+        row("111k pillars, P=32, none", sweep, "pillars", 32, graph(38.1), **none),
+        row("111k 0.075 m, P=10, none", sweep, "0.075 m", 10, graph(30.3), **none),
         row("1k call, torchvox.voxelize", small, "0.2 m", 10, call),
-        row("1k call, torch.ops.torchvox.voxelize", small, "0.2 m", 10, call, **bare),
+        row("1k call, torch.ops.torchvox.voxelize", small, "0.2 m", 10, call, kind=BareVoxelize),
     ]
