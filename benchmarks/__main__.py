@@ -5,6 +5,7 @@ Results are in microseconds per call; docs/benchmarks.md explains every column.
 """
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -14,42 +15,22 @@ from typing import Any
 
 import torch
 
-from benchmarks import (
-    bev,
-    boxes,
-    cells,
-    compat,
-    detectors,
-    files,
-    filter,
-    grouping,
-    growth,
-    heads,
-    machine,
-    neighbors,
-    occupancy,
-    pillars,
-    pointnet2,
-    sampling,
-    training,
-    voxelize,
-)
+from benchmarks import growth, machine
 from benchmarks.clouds import Clouds
-from benchmarks.results import SCHEMA, Measurement, markdown, page, peer_table, shown
+from benchmarks.results import FIGURES, SCHEMA, Measurement, markdown, page, peer_table, shown
 from benchmarks.runner import Settings, run_case
 from benchmarks.suite import PEERS, Case
 
-DOMAINS = (
-    *(voxelize, sampling, neighbors, grouping, bev, pillars, boxes, heads, pointnet2, detectors),
-    *(filter, occupancy, cells, training, compat, files),
-)
+DOMAINS = [
+    importlib.import_module(f"benchmarks.{name}")
+    for name in (
+        *("voxelize", "sampling", "neighbors", "grouping", "grids", "boxes", "pointnet2"),
+        *("detectors", "filter", "occupancy", "compat", "files"),
+    )
+]
 PACKAGES = sorted({peer.package for peer in PEERS})
 NOISY = 1.5
 DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "data"))
-FIGURES = (  # printed while the suite runs
-    *("graph_us", "p50_us", "p99_us", "eager_us", "cpu_us", "best_us", "wall_us", "launches"),
-    *("times_floor", "mrays_per_s", "mvisits_per_s"),
-)
 
 
 def cases(device: str) -> list[Case]:
@@ -125,9 +106,9 @@ def save(results: dict[str, Any], path: Path) -> None:
 
 def line(measurement: Measurement) -> str:
     """One measurement while the suite runs."""
-    figures = [f"{key} {measurement[key]}" for key in FIGURES if key in measurement]
+    keys = [key for key in (*FIGURES, "p50_us", "p99_us") if key in measurement]
     verdict = str(measurement.get("check", measurement.get("reason", "")))
-    words = "  ".join(figures) or measurement["status"]
+    words = "  ".join(f"{key} {measurement[key]}" for key in keys) or measurement["status"]
     return f"{measurement['case']} | {measurement['implementation']} | {words} | {verdict}"
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 import torchvox
-from benchmarks import bev, filter, sampling, voxelize
+from benchmarks import filter, grids, sampling, voxelize
 from benchmarks.clouds import Clouds, colored, cube, street
 from benchmarks.results import COMPARED, Measurement, grouped, where
 from benchmarks.runner import SLOW_S, Settings, run_case
@@ -65,7 +65,7 @@ def curves() -> list[Curve]:
         return sampling.row("growth", cube(1, count), min(count // 4, MOST_SAMPLES))
 
     def cells(count: int) -> Case:
-        return bev.row("growth", dtype=torch.uint8, cells=count)
+        return grids.image_row("growth", dtype=torch.uint8, cells=count)
 
     def filtered(count: int, size: float = 0.25, order: str = "first") -> Case:
         row = filter.row("growth", colored(street(count)), size, order=order)
