@@ -205,7 +205,7 @@ def test_libraries_are_measured_and_a_broken_one_reported(few, settings, tmp_pat
     ]
     runner.machine.version.cache_clear()
     sys.modules.pop("small_gicp")
-    assert {row["op"] for row in rows} == {"voxelize", "voxel_downsample"}
+    assert {row["op"] for row in rows} >= {"voxelize", "voxel_downsample"}
     for row in rows:
         is_broken = row["implementation"].startswith("open3d")
         assert row["status"] == ("failed" if is_broken else "timed"), row
