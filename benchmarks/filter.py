@@ -145,20 +145,6 @@ def open3d_means(o3d: Any, problem: Downsample) -> Way:
     )
 
 
-@peer("open3d", "voxel_downsample", device="cpu")
-def open3d_tensor(o3d: Any, problem: Downsample) -> Way:
-    """The tensor geometry in float32. It gets its cloud made."""
-    cloud = o3d.t.geometry.PointCloud(o3d.core.Tensor(problem.xyz().astype(np.float32)))
-    return problem.way_of_means(
-        lambda: cloud.voxel_down_sample(problem.size),
-        lambda result: result.point.positions.numpy(),
-        np.zeros(3),
-        "open3d, tensor",
-        eps=EPS["single"],
-        tolerance=1e-4,
-    )
-
-
 @peer("small_gicp", "voxel_downsample", device="cpu")
 def small_gicp_means(gicp: Any, problem: Downsample, threads: int = 1) -> Way:
     """It gets its cloud made. With threads it may split voxels, as it documents."""

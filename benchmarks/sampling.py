@@ -100,26 +100,6 @@ def torch_quickfps(package: Any, problem: Sampling) -> Way:
     return best_height("torch_quickfps", call)
 
 
-@peer("open3d", "furthest_point_sample", device="cpu")
-def open3d(o3d: Any, problem: Sampling) -> Way:
-    """It gives points in the order of the cloud: their rows are looked up, and compared as sets."""
-    limit(len(problem["points"]) == 1)
-    xyz, count = problem["points"][0].double().numpy(), problem["num_samples"]
-    cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(xyz))
-    row_of = {point.tobytes(): row for row, point in reversed(list(enumerate(xyz)))}
-
-    def check(result: Any) -> str:
-        rows = [row_of.get(point.tobytes()) for point in np.asarray(result.points)]
-        if len(rows) != count or None in rows:
-            raise WrongResult(f"{len(rows)} points, {rows.count(None)} of them not in the cloud")
-        mine = torch.tensor(sorted(rows))
-        if torch.equal(mine, problem.outputs[0][0].long().sort().values):
-            return "same set of samples"
-        return problem.compare(mine)
-
-    return Way(lambda: cloud.farthest_point_down_sample(count, start_index=0), check=check)
-
-
 @peer("torch_cluster", "furthest_point_sample")
 def torch_cluster(package: Any, problem: Sampling) -> Way:
     """The ratio is chosen so that it rounds up to the sample count. It gets its offsets, and the
