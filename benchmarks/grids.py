@@ -218,39 +218,7 @@ class Cells(Problem):
         return "self.outputs equal"
 
     def in_use(self, outputs: Any) -> Sequence[Tensor]:
-        return outputs
-
-
-class Serialize(Cells):
-    def in_torch(self) -> Sequence[Tensor]:
-        """Codes bit by bit, a stable sort, a scatter of places."""
-        cells = self["cells"].long()
-        codes = torch.stack([place(cells, self["depth"], curve) for curve in self["order"]])
-        order = codes.sort(dim=1, stable=True).indices
-        places = torch.arange(codes.size(1), device=codes.device).expand_as(order)
-        return codes, order, torch.empty_like(order).scatter_(1, order, places)
-
-
-def place(cells: Tensor, depth: int, curve: str) -> Tensor:
-    axes = list(cells.unbind(1))
-    if curve.endswith("-trans"):
-        axes[:2] = axes[1::-1]
-    hilbert = curve.startswith("hilbert")
-    for level in reversed(range(depth if hilbert else 0)):
-        below = (1 << level) - 1
-        for k in range(3):
-            is_set = (axes[k] >> level & 1).bool()
-            change = torch.where(is_set, below, (axes[0] ^ axes[k]) & below)
-            if k > 0:
-                axes[k] = torch.where(is_set, axes[k], axes[k] ^ change)
-            axes[0] = axes[0] ^ change
-    code, parity = torch.zeros_like(axes[0]), torch.zeros_like(axes[0])
-    for level in reversed(range(depth)):
-        for axis in axes:
-            bit = axis >> level & 1
-            parity = parity ^ bit if hilbert else bit
-            code = code << 1 | parity
-    return code
+        raise NotImplementedError
 
 
 class UniqueCells(Cells):
@@ -291,10 +259,9 @@ def cell_cases(device: str) -> list[Case]:
     on_gpu, thousands = device == "cuda", f"{POINTS // 1000}k"
     figure, factor = ("eager_us", 2.0) if on_gpu else ("best_us", 1.0)
     ahead = faster(figure, "torch", factor)
-    curves: list[Target] = [graph(60), ahead] if on_gpu else [ahead]
     by_depth = [
         Case(f"serialize {thousands}, 4 curves of {depth} bits", "serialize", cells_of,
-             {"order": CURVES, "depth": depth}, curves, Serialize)
+             {"order": CURVES, "depth": depth}, [graph(60)] * on_gpu)
         for depth in (12, 16)
     ]  # fmt: skip
     by_bits = [

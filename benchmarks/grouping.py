@@ -55,22 +55,12 @@ class WithGradient(Problem):
 class Gather(WithGradient):
     """Rows idx [B, M, k] of features [B, N, C]; interpolated where there are weights."""
 
-    first, plain = "features", "torch.gather"
+    first = "features"
 
     def moved_bytes(self) -> tuple[int, int]:
         """Every tensor once in each direction; idx and weights in both."""
         read, written = super().moved_bytes()
         return read + suite.bytes_of(self["idx"], self.arguments.get("weight")), written
-
-    def in_torch(self) -> Outputs:
-        idx, weight = self["idx"], self.arguments.get("weight")
-        wide = idx.long().flatten(1)[:, :, None].expand(-1, -1, self["features"].size(2))
-
-        def gather(features: Tensor) -> Tensor:
-            rows = features.gather(1, wide).unflatten(1, idx.shape[1:])
-            return rows if weight is None else (rows * weight[..., None]).sum(2)
-
-        return self.step(gather)
 
 
 class Segments(WithGradient):

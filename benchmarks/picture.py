@@ -66,15 +66,9 @@ def draw(results: dict[str, Any], path: Path, ops: Sequence[str] = ()) -> None:
         ax.barh(place, median[op] - 1, left=1, height=0.62, color=BAR, linewidth=0)
         ax.plot(times, [place] * len(times), "o", color=DOT, markersize=3.2, clip_on=False)
         middle = min(by_op[op], key=lambda f: abs(f.times - median[op]))
-        ax.annotate(
-            f"{number(median[op])}x  {middle.peer}",
-            (max(*times, 1.0), place),
-            xytext=(7, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-            color=INK,
-        )
+        words = {"va": "center", "fontsize": 8, "color": INK, "textcoords": "offset points"}
+        label, end = f"{number(median[op])}x  {middle.peer}", (max(*times, 1.0), place)
+        ax.annotate(label, end, xytext=(7, 0), **words)
     least, most = (f(t.times for op in shown for t in by_op[op]) for f in (min, max))
     ax.set_xlim(min(0.8, 0.8 * least), most * 12)  # with room for the words
     ax.axvline(1, color=INK, linewidth=1)
@@ -88,9 +82,8 @@ def draw(results: dict[str, Any], path: Path, ops: Sequence[str] = ()) -> None:
     for side in ax.spines.values():
         side.set_visible(False)
     machine = results["machine"]
-    words = "Speed beside the fastest other implementation: "
-    words += f"{where(machine)}, torch {machine['torch']}"
-    ax.set_title(words, loc="left", fontsize=9.5, color=INK)
+    title = f"Speed beside the fastest other implementation: {where(machine)}"
+    ax.set_title(f"{title}, torch {machine['torch']}", loc="left", fontsize=9.5, color=INK)
     # The same results give the same file; words stay words.
     style = {"svg.hashsalt": "torchvox", "svg.fonttype": "none"}
     with matplotlib.rc_context(style), atomic_path(path) as draft:
