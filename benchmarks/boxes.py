@@ -15,7 +15,7 @@ from torch import Tensor
 
 import torchvox
 from benchmarks import suite
-from benchmarks.clouds import Clouds
+from benchmarks.clouds import Clouds, recipe
 from benchmarks.suite import Case, Problem, Target, Way, WrongResult, graph, limit, peer
 
 MAP = (248, 216)  # cells of KITTI's map
@@ -146,18 +146,15 @@ def nms(name: str, samples: int, boxes: int, threshold: float, most: int, *targe
     return Case(f"rotated_nms {name}", "rotated_nms", inputs, options, targets, Nms)
 
 
-def among_points(boxes: int, most: int = 0) -> Callable[[Clouds], dict[str, Any]]:
+@recipe
+def among_points(clouds: Clouds, boxes: int, most: int = 0) -> dict[str, Any]:
     """Boxes among the points of a sweep, of which at most so many are taken; 0: all."""
-
-    def inputs(clouds: Clouds) -> dict[str, Any]:
-        points, source = clouds.sweep()
-        if most:
-            points = points[:: max(1, len(points) // most)][:most]
-        made = candidates(boxes)[0] - torch.tensor([0.0, 40.0, 1.5, 0, 0, 0, 0])
-        points = points[None, :, :3].contiguous()
-        return {"points": points, "boxes": made[None], "source": source}
-
-    return inputs
+    points, source = clouds.sweep()
+    if most:
+        points = points[:: max(1, len(points) // most)][:most]
+    made = candidates(boxes)[0] - torch.tensor([0.0, 40.0, 1.5, 0, 0, 0, 0])
+    points = points[None, :, :3].contiguous()
+    return {"points": points, "boxes": made[None], "source": source}
 
 
 def inside(mode: str) -> Case:

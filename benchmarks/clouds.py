@@ -4,7 +4,7 @@
 import functools
 import importlib.util
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import torch
@@ -24,85 +24,86 @@ class Cloud(NamedTuple):
 Recipe = Callable[["Clouds"], Cloud]  # of the points of a case
 
 
-def cube(clouds: int, points: int) -> Recipe:
+def recipe(build: Callable[..., Any]) -> Callable[..., Callable[["Clouds"], Any]]:
+    """Makes of build(made: Clouds, *arguments) a function of the arguments alone that gives a
+    function of `made`."""
+
+    @functools.wraps(build)
+    def with_arguments(*arguments: Any) -> Callable[["Clouds"], Any]:
+        return lambda made: build(made, *arguments)
+
+    return with_arguments
+
+
+@recipe
+def cube(made: "Clouds", clouds: int, points: int) -> Cloud:
     """Uniform in the unit cube, [clouds, points, 3]."""
-    return lambda made: made.cube(clouds, points)
+    return made.cube(clouds, points)
 
 
-def box(clouds: int, points: int) -> Recipe:
+@recipe
+def box(made: "Clouds", clouds: int, points: int) -> Cloud:
     """Uniform in 70 x 80 x 4, the extent of a lidar sweep, [clouds, points, 3]."""
-
-    def build(made: "Clouds") -> Cloud:
-        unit = made.cube(clouds, points).points
-        return Cloud(unit * unit.new_tensor([70.0, 80.0, 4.0]), "70 x 80 x 4 box")
-
-    return build
+    unit = made.cube(clouds, points).points
+    return Cloud(unit * unit.new_tensor([70.0, 80.0, 4.0]), "70 x 80 x 4 box")
 
 
-def uniform(points: int) -> Recipe:
+@recipe
+def uniform(made: "Clouds", points: int) -> Cloud:
     """Uniform in 200 x 200 x 50 m, [points, 3], made on the device of the case."""
-
-    def build(made: "Clouds") -> Cloud:
-        generator = torch.Generator(made.device).manual_seed(0)
-        drawn = torch.rand(made.size(points), 3, generator=generator, device=made.device)
-        return Cloud(drawn * drawn.new_tensor([200.0, 200.0, 50.0]), "uniform box")
-
-    return build
+    generator = torch.Generator(made.device).manual_seed(0)
+    drawn = torch.rand(made.size(points), 3, generator=generator, device=made.device)
+    return Cloud(drawn * drawn.new_tensor([200.0, 200.0, 50.0]), "uniform box")
 
 
-def sweeps(times: int) -> Recipe:
-    return lambda made: made.sweep(times)
+@recipe
+def sweeps(made: "Clouds", times: int) -> Cloud:
+    return made.sweep(times)
 
 
-def street(points: int) -> Recipe:
-    return lambda made: made.street(points)
+@recipe
+def street(made: "Clouds", points: int) -> Cloud:
+    return made.street(points)
 
 
-def one_batch(recipe: Recipe) -> Recipe:
+@recipe
+def tiles(made: "Clouds", times: int) -> Cloud:
+    return made.tile(times)
+
+
+@recipe
+def one_batch(made: "Clouds", cloud: Recipe) -> Cloud:
     """[1, N, 3] of one cloud; a batch stays."""
-
-    def build(made: "Clouds") -> Cloud:
-        points, source = recipe(made)
-        return Cloud(points if points.dim() == 3 else points[None, :, :3].contiguous(), source)
-
-    return build
+    points, source = cloud(made)
+    return Cloud(points if points.dim() == 3 else points[None, :, :3].contiguous(), source)
 
 
-def xyz(recipe: Recipe) -> Recipe:
+@recipe
+def xyz(made: "Clouds", cloud: Recipe) -> Cloud:
     """The first three columns of a cloud."""
-
-    def build(made: "Clouds") -> Cloud:
-        points, source = recipe(made)
-        return Cloud(points[:, :3].contiguous(), source)
-
-    return build
+    points, source = cloud(made)
+    return Cloud(points[:, :3].contiguous(), source)
 
 
-def colored(recipe: Recipe) -> Recipe:
+@recipe
+def colored(made: "Clouds", cloud: Recipe) -> Cloud:
     """x, y, z of a cloud, random colors and intensity, [N, 7]."""
-
-    def build(made: "Clouds") -> Cloud:
-        points, source = recipe(made)
-        generator = torch.Generator(points.device).manual_seed(0)
-        drawn = torch.rand(len(points), 4, generator=generator, device=points.device)
-        return Cloud(torch.cat([points[:, :3], (256 * drawn).floor()], 1), source)
-
-    return build
+    points, source = cloud(made)
+    generator = torch.Generator(points.device).manual_seed(0)
+    drawn = torch.rand(len(points), 4, generator=generator, device=points.device)
+    return Cloud(torch.cat([points[:, :3], (256 * drawn).floor()], 1), source)
 
 
-def arranged(recipe: Recipe, how: str) -> Recipe:
+@recipe
+def arranged(made: "Clouds", cloud: Recipe, how: str) -> Cloud:
     """The points of a cloud in another order: Morton or shuffled."""
-
-    def build(made: "Clouds") -> Cloud:
-        points, source = recipe(made)
-        if how == "Morton":
-            keys = torchvox.voxel_keys(points, [0.05] * 3).keys
-            rows = torchvox.voxel_group(keys, order="key").perm.long()
-        else:
-            rows = torch.randperm(len(points), generator=_generator())
-        return Cloud(points[rows.to(points.device)].contiguous(), f"{source}, {how}")
-
-    return build
+    points, source = cloud(made)
+    if how == "Morton":
+        keys = torchvox.voxel_keys(points, [0.05] * 3).keys
+        rows = torchvox.voxel_group(keys, order="key").perm.long()
+    else:
+        rows = torch.randperm(len(points), generator=_generator())
+    return Cloud(points[rows.to(points.device)].contiguous(), f"{source}, {how}")
 
 
 def evenly(points: torch.Tensor, count: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import torchvox
 from benchmarks import suite
-from benchmarks.clouds import Clouds, Recipe, arranged, colored, street, uniform, xyz
+from benchmarks.clouds import Clouds, Recipe, arranged, colored, street, tiles, uniform, xyz
 from benchmarks.suite import Case, Outputs, Problem, Target, Way, WrongResult, graph, peer
 
 EPS = {"single": 2.0**-23, "double": 2.0**-52}
@@ -205,10 +205,6 @@ def mean_row(name: str, cloud: Recipe) -> Case:
     return Case(f"voxel_mean {name}, 0.25 m", "voxel_mean", inputs)
 
 
-def tiles(clouds: Clouds):
-    return clouds.tile(6)
-
-
 def cases(device: str) -> list[Case]:
     if device == "cpu":
         times = 2.0 if torch.get_num_threads() > 1 else 1.3
@@ -219,7 +215,7 @@ def cases(device: str) -> list[Case]:
             row("111k xyz", sweep, 0.2, order="key", alone=True),
             row("111k xyz, Morton", arranged(sweep, "Morton"), 0.2, alone=True),
             row("111k xyz, shuffled", arranged(sweep, "shuffled"), 0.2, alone=True),
-            *(row("660k airborne", tiles, size, *ahead, unit="ft") for size in (0.5, 1.0, 5.0)),
+            *(row("660k airborne", tiles(6), size, *ahead, unit="ft") for size in (0.5, 1.0, 5.0)),
             row("41k room", Clouds.room, 0.05, *ahead),
             *(row(f"{SURVEY // 1000}k xyz", survey, size, alone=True) for size in (0.25, 1.0)),
             row("10M xyz", xyz(street(10_000_000)), 0.25, alone=True),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import torchvox
 from benchmarks import suite
-from benchmarks.clouds import Clouds, Recipe, box, cube, evenly, one_batch
+from benchmarks.clouds import Clouds, Recipe, box, cube, evenly, one_batch, recipe
 from benchmarks.suite import Case, Outputs, Target, Way, WrongResult, faster, graph, limit, peer
 
 TOLERANCE = 1e-4  # relative, of a squared distance between two exact searches in float32
@@ -245,30 +245,24 @@ def three_nearest(ops: Any, problem: Nearest) -> Way:
     return Way(lambda: ops.three_nn(problem["query"], problem["points"])[1])
 
 
-def chosen(cloud: Recipe, queries: int, channels: int = 0) -> suite.Inputs:
+@recipe
+def chosen(clouds: Clouds, cloud: Recipe, queries: int, channels: int = 0) -> dict[str, Any]:
     """Queries are points of each cloud, evenly chosen; 0: every point."""
-
-    def inputs(clouds: Clouds) -> dict[str, Any]:
-        points, source = one_batch(cloud)(clouds)
-        made = {"points": points, "query": evenly(points, clouds.size(queries) or points.size(1))}
-        if channels:
-            generator = torch.Generator().manual_seed(0)
-            made["features"] = torch.randn(*points.shape[:2], channels, generator=generator)
-        return {**made, "source": source}
-
-    return inputs
+    points, source = one_batch(cloud)(clouds)
+    made = {"points": points, "query": evenly(points, clouds.size(queries) or points.size(1))}
+    if channels:
+        generator = torch.Generator().manual_seed(0)
+        made["features"] = torch.randn(*points.shape[:2], channels, generator=generator)
+    return {**made, "source": source}
 
 
-def anywhere(cloud: Recipe, queries: int) -> suite.Inputs:
+@recipe
+def anywhere(clouds: Clouds, cloud: Recipe, queries: int) -> dict[str, Any]:
     """Queries are uniform in the unit cube of each cloud."""
-
-    def inputs(clouds: Clouds) -> dict[str, Any]:
-        points, source = cloud(clouds)
-        generator = torch.Generator().manual_seed(1)
-        query = torch.rand(len(points), clouds.size(queries), 3, generator=generator)
-        return {"points": points, "query": query, "source": source}
-
-    return inputs
+    points, source = cloud(clouds)
+    generator = torch.Generator().manual_seed(1)
+    query = torch.rand(len(points), clouds.size(queries), 3, generator=generator)
+    return {"points": points, "query": query, "source": source}
 
 
 def ball(name: str, cloud: Recipe, queries: int, radius: float, *targets: Target) -> Case:
