@@ -99,9 +99,8 @@ def run(clouds: Clouds, settings: Settings, chosen: Sequence[Curve] = ()) -> lis
                 continue
             part = replace(settings, peers=[], skip=frozenset(slow))
             for measurement in run_case(curve.case(size), clouds, part):
-                short = _short(curve, size, measurement)
-                measurements.append(short)
-                name, us = short["implementation"], short["us"]
+                measurements.append(_at(curve, size, measurement))
+                name, us = measurement["implementation"], measurements[-1]["us"]
                 if us is None or us > 1e6 * SLOW_S[settings.device]:
                     slow.add(name)
                 print(f"{curve.name} {size:g} | {name} | {us} us", flush=True)
@@ -110,16 +109,13 @@ def run(clouds: Clouds, settings: Settings, chosen: Sequence[Curve] = ()) -> lis
     return measurements
 
 
-def _short(curve: Curve, size: float, measurement: Measurement) -> Measurement:
-    figure = next((key for key in COMPARED if key in measurement), None)
-    kept = ("implementation", "status", "reason", "floor_us")
-    short = {"curve": curve.name, "axis": curve.axis, "at": size}
-    short |= {key: measurement[key] for key in kept if key in measurement}
-    short |= {"figure": figure, "us": measurement.get(figure)}
-    samples = measurement.get("size", {}).get("num_samples")
-    if samples and figure:
-        short["us_per_sample"] = round(short["us"] / samples, 4)
-    return short
+def _at(curve: Curve, size: float, measurement: Measurement) -> Measurement:
+    """The measurement with its place on the curve."""
+    figure = next((key for key in COMPARED if key in measurement), "us")
+    us, samples = measurement.get(figure), measurement.get("size", {}).get("num_samples")
+    place = {"curve": curve.name, "axis": curve.axis, "at": size, "figure": figure, "us": us}
+    per_sample = {"us_per_sample": round(us / samples, 4)} if us and samples else {}
+    return {**measurement, **place, **per_sample}
 
 
 def draw(results: dict[str, Any], folder: Path) -> None:

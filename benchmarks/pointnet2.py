@@ -107,9 +107,6 @@ class Forward(Problem):
         with autocast(self.device, self["dtype"]):
             return (plain_scores(self["model"], self["points"]),)
 
-    def moved_bytes(self) -> tuple[int, int]:
-        return bytes_of(self["points"], self.fast), bytes_of(self.outputs)
-
     @torch.no_grad()
     def compare(self, result: Outputs) -> str:
         """With the float32 model, batch norms apart."""

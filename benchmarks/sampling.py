@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks import suite
 from benchmarks.clouds import Clouds, Recipe, cube, one_batch, sweeps
 from benchmarks.suite import Case, Problem, Target, Way, WrongResult, faster, graph, limit, peer
 from benchmarks.timing import fastest
@@ -45,13 +44,6 @@ class Sampling(Problem):
             raise WrongResult(f"the coverage radius is {100 * worst:.0f} % larger")
         share = 100 * common / idx.numel()
         return f"{share:.1f} % of the samples in common, coverage radius {100 * worst:+.1f} %"
-
-    def refuse_slow_loop(self) -> None:
-        """For libraries that are as fast on the CPU as a loop of torch calls."""
-        clouds, count, _ = self["points"].shape
-        seconds = clouds * count * self["num_samples"] / LOOP_RATE
-        if self.device.type == "cpu" and seconds > LOOP_MOST_S:
-            raise suite.NotApplicable(f"a call would take about {seconds:.0f} s")
 
 
 class DistanceSampling(Problem):
@@ -104,8 +96,10 @@ def torch_quickfps(package: Any, problem: Sampling) -> Way:
 def torch_cluster(package: Any, problem: Sampling) -> Way:
     """The ratio is chosen so that it rounds up to the sample count. It gets its offsets, and the
     ratio as a tensor."""
-    problem.refuse_slow_loop()
     clouds, count, _ = problem["points"].shape
+    seconds = clouds * count * problem["num_samples"] / LOOP_RATE
+    in_time = problem.device.type == "cuda" or seconds <= LOOP_MOST_S
+    limit(in_time, f"a call would take about {seconds:.0f} s")
     points = problem["points"].reshape(-1, 3)
     ptr = count * torch.arange(clouds + 1, device=points.device)
     ratio = points.new_tensor((problem["num_samples"] - 0.5) / count)
