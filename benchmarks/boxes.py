@@ -297,23 +297,8 @@ def centers(name: str, threshold: float, dtype: torch.dtype) -> Case:
     return Case(f"head nuScenes centers, {name}", "center_decode_nms", inputs, options, (), Head)
 
 
-def head_cases(on_gpu: bool) -> list[Case]:
-    half, single = torch.half, torch.float
-    if not on_gpu:
-        low = kitti("KITTI, threshold 0", 1, 0.0, single)
-        return [kitti("KITTI, float32", 1, 0.1, single), low, centers("float32", 0.1, single)]
-    return [
-        kitti("KITTI, float16", 1, 0.1, half, graph(100)),
-        kitti("KITTI, threshold 0", 1, 0.0, half, graph(200)),
-        kitti("KITTI, batch of 16", 16, 0.1, half),
-        kitti("KITTI by class", 1, 0.1, half, convention="mmdet3d", pre=100, post=50),
-        centers("float16", 0.1, half),
-        centers("threshold 0", 0.0, half),
-    ]
-
-
 def cases(device: str) -> list[Case]:
-    on_gpu = device == "cuda"
+    on_gpu, half, single = device == "cuda", torch.half, torch.float
     both = [
         nms("4096, threshold 0.01", 1, 4096, 0.01, 500, *[graph(60)] * on_gpu),
         nms("4096, threshold 0.7", 1, 4096, 0.7, 4096),
@@ -326,7 +311,9 @@ def cases(device: str) -> list[Case]:
         query("14^3 cells, k 127", 127, [14, 14, 14]),
     ]
     if not on_gpu:
-        return [*both, *head_targets(2), *head_cases(False)]
+        low = kitti("KITTI, threshold 0", 1, 0.0, single)
+        heads = [kitti("KITTI, float32", 1, 0.1, single), low, centers("float32", 0.1, single)]
+        return [*both, *head_targets(2), *heads]
     return [
         *both,
         nms("50k, threshold 0.2", 1, 50_000, 0.2, 500),
@@ -334,5 +321,10 @@ def cases(device: str) -> list[Case]:
         iou(4096),
         inside("mask"),
         *head_targets(16, [graph(200)], [graph(300)]),
-        *head_cases(True),
+        kitti("KITTI, float16", 1, 0.1, half, graph(100)),
+        kitti("KITTI, threshold 0", 1, 0.0, half, graph(200)),
+        kitti("KITTI, batch of 16", 16, 0.1, half),
+        kitti("KITTI by class", 1, 0.1, half, convention="mmdet3d", pre=100, post=50),
+        centers("float16", 0.1, half),
+        centers("threshold 0", 0.0, half),
     ]

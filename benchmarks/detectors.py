@@ -287,23 +287,11 @@ def training_row(words: str, scans: int, small: bool = False, **more: Any) -> Ca
     return Case(name, op, inputs, options, kind=TrainingStep, on_demand=True)
 
 
-def training_cases(device: str) -> list[Case]:
-    if device == "cpu":
-        return [training_row("", 2, small=True)]
-    return [
-        training_row("", 16),
-        training_row(", deterministic", 16, exact=True),
-        training_row(", objects pasted", 16, pasted=True),
-        training_row(", convolutions compiled", 16, compiled=True),
-    ]
-
-
 def cases(device: str) -> list[Case]:
-    training = training_cases(device)
     if device == "cpu":
         whole = row(KITTI, STAGES[0], torch.float32, Target("best_us", 1.5e6))
         stages = (row(KITTI, stage, torch.float32) for stage in STAGES[1:])
-        return [whole, *stages, *training]
+        return [whole, *stages, training_row("", 2, small=True)]
     half = torch.float16
     limits = {STAGES[0]: [graph(700)], STAGES[1]: [graph(60)], STAGES[4]: [graph(100)]}
     return [
@@ -313,5 +301,8 @@ def cases(device: str) -> list[Case]:
         row(CENTERS, STAGES[0], half, graph(1500)),
         *(row(CENTERS, stage, half) for stage in STAGES[1:]),
         row(TASKS, STAGES[0], half),
-        *training,
+        training_row("", 16),
+        training_row(", deterministic", 16, exact=True),
+        training_row(", objects pasted", 16, pasted=True),
+        training_row(", convolutions compiled", 16, compiled=True),
     ]

@@ -60,19 +60,6 @@ def image_row(name: str, *targets: Target, dtype: torch.dtype = torch.float32, *
     return Case(f"BEV {name}", op, cloud, options, targets, Image)
 
 
-def image_cases(device: str) -> list[Case]:
-    uint8, eager = torch.uint8, Target("eager_us", 20)
-    if device == "cpu":
-        return [image_row("111k, 1024^2, uint8", dtype=uint8), image_row("111k, 1024^2, float32")]
-    small = {"cells": 64, "cloud": street(1000)}
-    return [
-        image_row("111k, 1024^2, uint8", graph(6), eager, dtype=uint8),
-        image_row("111k, 1024^2, uint8 with index", graph(9), eager, dtype=uint8),
-        image_row("111k, 1024^2, float32"),
-        image_row("1k call, torchvox.bev_max_height", Target("cpu_us", 15), **small),
-    ]
-
-
 GRID: dict[str, list[float]] = {
     "voxel_size": [0.16, 0.16, 4.0],
     "point_cloud_range": [0.0, -39.68, -3.0, 69.12, 39.68, 1.0],
@@ -189,18 +176,6 @@ def step(samples: int, pillars: int, slots: int, *targets: Target) -> Case:
     return Case(name, "PillarFeatureNet", inputs, {}, targets, Pillars)
 
 
-def pillar_cases(device: str) -> list[Case]:
-    if device == "cpu":
-        return [scan("KITTI", Clouds.kitti), step(1, 4_000, 8)]
-    ahead = faster("eager_us", "decorate", 5)
-    return [
-        scan("KITTI", Clouds.kitti, graph(60)),
-        scan("sweep", Clouds.sweep, graph(60)),
-        step(4, 16_000, 32, ahead),
-        step(4, 16_000, 4, ahead),
-    ]
-
-
 CURVES = ["z", "z-trans", "hilbert", "hilbert-trans"]
 POINTS, CELL = 120_000, 0.1
 
@@ -251,28 +226,42 @@ def cells_of_batch(clouds: Clouds) -> dict[str, Any]:
     return {**made, "cells": torch.nn.functional.pad(made["cells"], (1, 0))}
 
 
-def cell_cases(device: str) -> list[Case]:
-    on_gpu, thousands = device == "cuda", f"{POINTS // 1000}k"
-    figure, factor = ("eager_us", 2.0) if on_gpu else ("best_us", 1.0)
-    ahead = faster(figure, "torch", factor)
-    by_depth = [
-        Case(f"serialize {thousands}, 4 curves of {depth} bits", "serialize", cells_of,
-             {"order": CURVES, "depth": depth}, [graph(60)] * on_gpu)
+def cell_rows(*ahead: Target, limits: Sequence[Target] = ()) -> list[Case]:
+    curves = [
+        Case(f"serialize 120k, 4 curves of {depth} bits", "serialize", cells_of,
+             {"order": CURVES, "depth": depth}, limits)
         for depth in (12, 16)
     ]  # fmt: skip
-    by_bits = [
-        Case(f"unique_cells {thousands} x 4, bits {bits}", "unique_cells", cells_of_batch,
-             {"bits": bits, "order": "sorted"}, [ahead], UniqueCells)
+    rows = [
+        Case(f"unique_cells 120k x 4, bits {bits}", "unique_cells", cells_of_batch,
+             {"bits": bits, "order": "sorted"}, ahead, UniqueCells)
         for bits in (15, -1)
     ]  # fmt: skip
     options = {"grid_size": CELL}
-    sample = f"grid_sample {thousands}"
-    return [
-        *by_depth,
-        *by_bits,
-        Case(sample, "grid_sample", street(POINTS), options, [ahead], GridSample),
-    ]
+    sample = Case("grid_sample 120k", "grid_sample", street(POINTS), options, ahead, GridSample)
+    return [*curves, *rows, sample]
 
 
 def cases(device: str) -> list[Case]:
-    return [*image_cases(device), *pillar_cases(device), *cell_cases(device)]
+    uint8, kitti = torch.uint8, Clouds.kitti
+    if device == "cpu":
+        return [
+            image_row("111k, 1024^2, uint8", dtype=uint8),
+            image_row("111k, 1024^2, float32"),
+            scan("KITTI", kitti),
+            step(1, 4_000, 8),
+            *cell_rows(faster("best_us", "torch")),
+        ]
+    eager, ahead = Target("eager_us", 20), faster("eager_us", "decorate", 5)
+    small = {"cells": 64, "cloud": street(1000)}
+    return [
+        image_row("111k, 1024^2, uint8", graph(6), eager, dtype=uint8),
+        image_row("111k, 1024^2, uint8 with index", graph(9), eager, dtype=uint8),
+        image_row("111k, 1024^2, float32"),
+        image_row("1k call, torchvox.bev_max_height", Target("cpu_us", 15), **small),
+        scan("KITTI", kitti, graph(60)),
+        scan("sweep", Clouds.sweep, graph(60)),
+        step(4, 16_000, 32, ahead),
+        step(4, 16_000, 4, ahead),
+        *cell_rows(faster("eager_us", "torch", 2.0), limits=[graph(60)]),
+    ]
