@@ -36,12 +36,6 @@ def recipe(build: Callable[..., Any]) -> Callable[..., Callable[["Clouds"], Any]
 
 
 @recipe
-def cube(made: "Clouds", clouds: int, points: int) -> Cloud:
-    """Uniform in the unit cube, [clouds, points, 3]."""
-    return made.cube(clouds, points)
-
-
-@recipe
 def box(made: "Clouds", clouds: int, points: int) -> Cloud:
     """Uniform in 70 x 80 x 4, the extent of a lidar sweep, [clouds, points, 3]."""
     unit = made.cube(clouds, points).points
@@ -54,21 +48,6 @@ def uniform(made: "Clouds", points: int) -> Cloud:
     generator = torch.Generator(made.device).manual_seed(0)
     drawn = torch.rand(made.size(points), 3, generator=generator, device=made.device)
     return Cloud(drawn * drawn.new_tensor([200.0, 200.0, 50.0]), "uniform box")
-
-
-@recipe
-def sweeps(made: "Clouds", times: int) -> Cloud:
-    return made.sweep(times)
-
-
-@recipe
-def street(made: "Clouds", points: int) -> Cloud:
-    return made.street(points)
-
-
-@recipe
-def tiles(made: "Clouds", times: int) -> Cloud:
-    return made.tile(times)
 
 
 @recipe
@@ -193,6 +172,10 @@ class Clouds:
         if path is None or not path.exists():
             return None
         return torch.from_numpy(np.fromfile(path, dtype=np.float32).reshape(-1, columns))
+
+
+cube, sweeps = recipe(Clouds.cube), recipe(Clouds.sweep)
+street, tiles = recipe(Clouds.street), recipe(Clouds.tile)
 
 
 def thinned(points: torch.Tensor, count: int) -> torch.Tensor:

@@ -253,11 +253,6 @@ class TrainingStep(suite.Problem):
         stages = {name: round(ms, 2) for name, ms in zip(STEP_STAGES, medians, strict=True)}
         return {"scans": len(self["batches"][0]["points"]), "stages_ms": stages}
 
-    def moved_bytes(self) -> tuple[int, int]:
-        """Weights, their gradients and two moments, read and written."""
-        weights = bytes_of(self.model)
-        return 4 * weights + bytes_of(self["batches"][0]), 4 * weights
-
     def check(self, outputs: Outputs) -> str:
         if not math.isfinite(float(outputs[0])):
             raise WrongResult(f"the loss is {float(outputs[0])}")

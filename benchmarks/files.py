@@ -29,7 +29,6 @@ FOLDER = ROOT / "build" / "bench_files"
 CELLS = 100.0  # copies stand whole multiples of it apart, in the unit of the file
 VOXEL = "5"  # of which CELLS is a multiple
 PARTS = "decode + encode"
-MIB = 1 << 20
 # From a small process: a child begins with the peak of the one that starts it.
 MEASURE = """
 import resource, subprocess, sys
@@ -81,23 +80,13 @@ class DownsampleFile(Problem):
 
     def facts(self) -> Facts:
         voxels, filter_ms, peak = self.outputs[0].tolist()
-        size = {
-            "points": self["count"],
-            "voxels": int(voxels),
-            "memory_limit": self["memory_limit"],
-        }
-        return {**size, "filter_ms": round(filter_ms, 1), "peak_mib": round(peak)}
-
-    def moved_bytes(self) -> tuple[int, int]:
-        """Of the files."""
-        return self["path"].stat().st_size, (FOLDER / "out.laz").stat().st_size
+        job = {"voxels": int(voxels), "filter_ms": round(filter_ms, 1), "peak_mib": round(peak)}
+        return {**super().facts(), **job}
 
     def check(self, outputs: Outputs) -> str:
         voxels = open_points(FOLDER / "out.laz").count
         if voxels != int(outputs[0][0]):
-            raise suite.WrongResult(
-                f"the file has {voxels} voxels, the report {int(outputs[0][0])}"
-            )
+            raise suite.WrongResult(f"{voxels} voxels in the file, another number in the report")
         return f"{voxels} voxels in the file"
 
     def others(self) -> Iterator[Implementation]:

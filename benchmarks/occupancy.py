@@ -41,10 +41,6 @@ class Integrate(Problem):
     a warm one, which has seen it WARM_SCANS times. rule: "every_ray", "scan" or "ndt", every ray
     with distributions."""
 
-    @property
-    def warm(self) -> bool:
-        return self["warm"]
-
     @cached_property
     def origins(self) -> Tensor:
         return self["points"].new_tensor([ORIGIN])
@@ -52,7 +48,7 @@ class Integrate(Problem):
     @cached_property
     def state(self) -> list[Tensor]:
         state = self.empty(self["capacity"], self.device)
-        for _ in range(WARM_SCANS if self.warm else 0):
+        for _ in range(WARM_SCANS if self["warm"] else 0):
             self.integrate(state, self["points"])
         return state
 
@@ -70,7 +66,7 @@ class Integrate(Problem):
         return torchvox.occupancy_integrate_(*call, **options)
 
     def run(self) -> Outputs:
-        if not self.warm:
+        if not self["warm"]:
             clear(self.state)
         return [self.integrate(self.state, self["points"])]
 
@@ -78,14 +74,16 @@ class Integrate(Problem):
         counts = self.outputs[0][0].tolist()
         names = {"rays": RAYS, "visits": VISITS, "regions": REGIONS, "overflow": OVERFLOW}
         facts = {name: counts[column] for name, column in names.items()}
-        if not self.warm and self.device.type == "cuda":  # how much of the time is not the scan's
+        if (
+            not self["warm"] and self.device.type == "cuda"
+        ):  # how much of the time is not the scan's
             facts["clear_us"] = round(graph_time(partial(clear, self.state), 0.05)[0], 1)
         return {**facts, "voxel_size": SIZE}
 
     def moved_bytes(self) -> tuple[int, int]:
         """The log-odds of touched regions."""
         touched = 1024 * int(self.outputs[0][0, REGIONS])
-        return 12 * len(self["points"]) + self.warm * touched, touched
+        return 12 * len(self["points"]) + self["warm"] * touched, touched
 
     def check(self, outputs: Outputs) -> str:
         points, counts = self["points"], outputs[0][0].tolist()
@@ -129,7 +127,7 @@ def pyoctomap(package: Any, problem: Integrate) -> Way:
         tree.updateInnerOccupancy()
 
     def call() -> None:
-        if not problem.warm:
+        if not problem["warm"]:
             tree.clear()
         insert()
 
@@ -144,7 +142,7 @@ def pyoctomap(package: Any, problem: Integrate) -> Way:
         theirs = torch.from_numpy(tree.getLabels(centers.numpy()).astype(np.int8))
         return share_of_labels(mine, theirs, SAME[problem["rule"]])
 
-    for _ in range(WARM_SCANS if problem.warm else 0):
+    for _ in range(WARM_SCANS if problem["warm"] else 0):
         insert()
     return Way(call, check=check)
 

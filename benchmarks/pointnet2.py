@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import torchvox
 from benchmarks import suite
 from benchmarks.clouds import Clouds
-from benchmarks.suite import Case, Outputs, Problem, Target, WrongResult, bytes_of
+from benchmarks.suite import Case, Outputs, Problem, Target, WrongResult
 from torchvox import models
 
 CLASSES = 40
@@ -155,11 +155,6 @@ class Training(Problem):
             return (loss.detach(),)
 
         return call
-
-    def moved_bytes(self) -> tuple[int, int]:
-        """Weights, their gradients and two moments, read and written."""
-        weights = bytes_of(self["model"])
-        return 4 * weights + bytes_of(self["points"]), 4 * weights
 
     @torch.no_grad()
     def compare(self, result: Outputs) -> str:
