@@ -147,7 +147,7 @@ def _figure(name: str, measurements: list[Measurement], machine: dict[str, Any])
     line("us_per_sample", "torchvox", "s--", **per_sample)
     ax.set(xscale="log", yscale="log")
     sizes = sorted({m["at"] for m in measurements})
-    ax.set_xticks(sizes, [_size(size) for size in sizes])
+    ax.set_xticks(sizes, [f"{size:,g}" if size < 1e6 else f"{size / 1e6:.1f}M" for size in sizes])
     ax.minorticks_off()
     if name.endswith("-size"):
         ax.invert_xaxis()
@@ -158,10 +158,3 @@ def _figure(name: str, measurements: list[Measurement], machine: dict[str, Any])
     ax.legend(facecolor=style.PANEL, edgecolor=style.GRID, labelcolor=style.INK, fontsize=9)
     ax.set_title(f"{name}  ·  {where(machine)}", loc="left", fontsize=13, **style.FONT)
     return figure
-
-
-def _size(value: float) -> str:
-    """10k, 1M, 0.02."""
-    if value >= 1e6:
-        return f"{value / 1e6:.0f}M"
-    return f"{value / 1e3:.0f}k" if value >= 1e4 else f"{value:g}"

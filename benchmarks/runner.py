@@ -56,9 +56,7 @@ def run_case(case: Case, clouds: Clouds, settings: Settings) -> list[Measurement
         return [{**common, "implementation": "torchvox", **_failed(error)}]
     read, written = problem.moved_bytes()
     size = {**problem.facts(), "cloud": problem.source, "read": read, "written": written}
-    mine = Implementation(
-        "torchvox", problem.run, problem.check, problem.capturable, problem.percentiles
-    )
+    mine = Implementation("torchvox", problem.run, problem.check, problem.capturable)
     others: list[Implementation] = []
     absent: list[Measurement] = []
     if settings.others and not case.alone:
@@ -70,6 +68,9 @@ def run_case(case: Case, clouds: Clouds, settings: Settings) -> list[Measurement
         {"implementation": name, **_checked(i, settings)} for name, i in implementations.items()
     ]
     _time(implementations, {m["implementation"]: m for m in measurements}, settings)
+    if problem.percentiles and settings.device == "cuda" and measurements[0]["status"] == "timed":
+        p50, p99 = timing.replay_percentiles(timing.capture(problem.run))
+        measurements[0] |= {"p50_us": round(p50, 2), "p99_us": round(p99, 2)}
     measurements += absent
     for measurement in measurements:
         measurement.pop("call_s", None)
@@ -114,7 +115,7 @@ def _checked(implementation: Implementation, settings: Settings) -> Measurement:
         if implementation.name != "torchvox":
             settings.refuse_late()
         implementation.call()
-        call_s, result = _once(implementation)
+        call_s, result = timing.once(implementation.call)
         return {"status": "timed", "check": implementation.check(result), "call_s": call_s}
     except NotApplicable as reason:
         return {"status": "skipped", "reason": str(reason)}
@@ -122,14 +123,6 @@ def _checked(implementation: Implementation, settings: Settings) -> Measurement:
         return {"status": "wrong", "reason": str(error)}
     except Exception as error:  # as above
         return _failed(error)
-
-
-def _once(implementation: Implementation) -> tuple[float, Any]:
-    timing.synchronize()
-    begin = time.perf_counter()
-    result = implementation.call()
-    timing.synchronize()
-    return time.perf_counter() - begin, result
 
 
 def _time(
@@ -159,7 +152,7 @@ def _time(
             elif name == "torchvox" or measurement["call_s"] < LONG_S:
                 measurement |= _gpu_figures(implementation, settings.budget_s)
             else:
-                least = min(_once(implementation)[0] for _ in range(2))
+                least = min(timing.once(implementation.call)[0] for _ in range(2))
                 measurement["eager_us"] = round(1e6 * least, 1)
         except RuntimeError as error:
             measurement |= _failed(error)
@@ -175,9 +168,6 @@ def _gpu_figures(implementation: Implementation, budget_s: float) -> Facts:
     except RuntimeError:
         if implementation.name == "torchvox":
             raise
-    if implementation.percentiles:
-        p50, p99 = timing.replay_percentiles(timing.capture(implementation.call))
-        figures |= {"p50_us": round(p50, 2), "p99_us": round(p99, 2)}
     eager = timing.eager_us(implementation.call, budget_s)
     cpu = timing.cpu_us(implementation.call, budget_s / 3, eager)
     return {**figures, "eager_us": round(eager, 2), "cpu_us": round(cpu, 2)}

@@ -63,16 +63,14 @@ class Implementation(NamedTuple):
     call: Callable[[], Any]
     check: Callable[[Any], str]  # says what was compared; raises WrongResult
     capturable: bool = False
-    percentiles: bool = False  # of single replays
 
 
 class Problem:
     """A call of torchvox with its arguments on one device. A subclass changes what the call is, or
     how results are compared."""
 
-    capturable, percentiles = True, False
+    capturable, percentiles = True, False  # percentiles: of single replays
     plain, plain_captures = "", True  # the name of in_torch(), for ops without a peer
-
     outputs: Outputs = ()  # of torchvox, once the runner has them
 
     def __init__(self, op: str, arguments: Mapping[str, Any], source: str = "") -> None:
