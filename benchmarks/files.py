@@ -123,7 +123,5 @@ def row(points: int, memory_limit: str = "") -> Case:
 
 
 def cases(device: str) -> list[Case]:
-    if device == "cuda":
-        return []
-    sizes = (660_000, 10_000_000, 50_000_000)
+    sizes = (660_000, 10_000_000, 50_000_000) if device == "cpu" else ()
     return [row(points, limit) for points in sizes for limit in ("", "512MiB")]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import torchvox
 from benchmarks import suite
-from benchmarks.clouds import Clouds, Recipe, arranged, colored, street, tiles, uniform, xyz
+from benchmarks.clouds import Clouds, Recipe, arranged, colored, recipe, street, tiles, uniform, xyz
 from benchmarks.suite import Case, Outputs, Problem, Target, Way, WrongResult, graph, peer
 
 EPS = {"single": 2.0**-23, "double": 2.0**-52}
@@ -186,23 +186,26 @@ def row(
     return Case(name, "voxel_downsample", cloud, options, targets, Downsample, alone)
 
 
-def group_row(name: str, cloud: Recipe, order: str, backend: str) -> Case:
-    def inputs(clouds: Clouds) -> dict[str, Any]:
-        points, source = cloud(clouds)
-        return {"keys": torchvox.voxel_keys(points, [0.25] * 3).keys, "source": source}
+@recipe
+def keys_of(made: Clouds, cloud: Recipe) -> dict[str, Any]:
+    points, source = cloud(made)
+    return {"keys": torchvox.voxel_keys(points, [0.25] * 3).keys, "source": source}
 
+
+@recipe
+def grouped(made: Clouds, cloud: Recipe) -> dict[str, Any]:
+    points, source = cloud(made)
+    groups = torchvox.voxel_group(torchvox.voxel_keys(points, [0.25] * 3).keys)
+    return {"values": points, "offsets": groups.offsets, "perm": groups.perm, "source": source}
+
+
+def group_row(name: str, cloud: Recipe, order: str, backend: str) -> Case:
     name = f"voxel_group {name}, 0.25 m, {order}, {backend}"
-    return Case(name, "voxel_group", inputs, {"order": order, "backend": backend})
+    return Case(name, "voxel_group", keys_of(cloud), {"order": order, "backend": backend})
 
 
 def mean_row(name: str, cloud: Recipe) -> Case:
-    def inputs(clouds: Clouds) -> dict[str, Any]:
-        points, source = cloud(clouds)
-        groups = torchvox.voxel_group(torchvox.voxel_keys(points, [0.25] * 3).keys)
-        lists = {"offsets": groups.offsets, "perm": groups.perm}
-        return {"values": points, **lists, "source": source}
-
-    return Case(f"voxel_mean {name}, 0.25 m", "voxel_mean", inputs)
+    return Case(f"voxel_mean {name}, 0.25 m", "voxel_mean", grouped(cloud))
 
 
 def cases(device: str) -> list[Case]:

@@ -127,16 +127,13 @@ def torchbvh(package: Any, problem: Sampling) -> Way:
     return Way(lambda: package.fps(points, count, seed=0).indices)
 
 
-@peer("mmcv.ops", "furthest_point_sample", device="cuda", capturable=True)
-def mmcv(ops: Any, problem: Sampling) -> Way:
+MMCV = ("furthest_point_sample", "furthest_point_sample_with_dist")
+
+
+@peer("mmcv.ops", *MMCV, device="cuda", capturable=True)
+def mmcv(ops: Any, problem: Problem) -> Way:
     """Other ties."""
-    return Way(partial(ops.furthest_point_sample, problem["points"], problem["num_samples"]))
-
-
-@peer("mmcv.ops", "furthest_point_sample_with_dist", device="cuda", capturable=True)
-def mmcv_with_dist(ops: Any, problem: DistanceSampling) -> Way:
-    sample = ops.furthest_point_sample_with_dist
-    return Way(partial(sample, problem["distances"], problem["num_samples"]))
+    return Way(partial(getattr(ops, problem.op), *problem.arguments.values()))
 
 
 def row(name: str, cloud: Recipe, samples: int, *targets: Target) -> Case:
