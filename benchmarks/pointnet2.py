@@ -4,7 +4,6 @@ layers with the same weights as the network is commonly written."""
 
 import copy
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from typing import Any
 
@@ -83,10 +82,6 @@ def seeded_model() -> models.PointNet2Classifier:
     return model.eval()
 
 
-def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager:
-    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
-
-
 class Forward(Problem):
     """points [B, 1024, 3] -> log-probabilities [B, 40], in evaluation. model: float32, batch norms
     not fused; run() has it as a user would."""
@@ -104,7 +99,7 @@ class Forward(Problem):
 
     @torch.no_grad()
     def in_torch(self) -> Outputs:
-        with autocast(self.device, self["dtype"]):
+        with torch.autocast(self.device.type, self["dtype"], self["dtype"] != torch.float32):
             return (plain_scores(self["model"], self["points"]),)
 
     @torch.no_grad()
@@ -138,7 +133,7 @@ class Training(Problem):
     def loss(self, scores_of: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Tensor:
         points = self["points"]
         labels = torch.arange(len(points), device=points.device) % CLASSES
-        with autocast(points.device, dtype):
+        with torch.autocast(points.device.type, dtype, dtype != torch.float32):
             scores = scores_of(points)
         return F.nll_loss(scores.float(), labels)
 

@@ -49,10 +49,7 @@ def run_case(case: Case, clouds: Clouds, settings: Settings) -> list[Measurement
     try:
         problem = case.build(clouds)
         problem.outputs = problem.run()
-    except NotApplicable as reason:
-        said = {"status": "skipped", "reason": str(reason)}
-        return [{**common, "implementation": "torchvox", **said}]
-    except RuntimeError as error:  # the others have nothing to be compared with
+    except (NotApplicable, RuntimeError) as error:  # nothing to compare the others with
         return [{**common, "implementation": "torchvox", **_failed(error)}]
     read, written = problem.moved_bytes()
     size = {**problem.facts(), "cloud": problem.source, "read": read, "written": written}
@@ -91,8 +88,7 @@ def _others(problem: Problem, settings: Settings) -> tuple[list[Implementation],
             implementations.append(_adapted(peer, problem))
         except NotApplicable as reason:
             if str(reason):
-                said = {"status": "skipped", "reason": str(reason)}
-                absent.append({"implementation": peer.package, **said})
+                absent.append({"implementation": peer.package, **_failed(reason)})
         except Exception as error:  # a library may raise anything, and the others go on
             absent.append({"implementation": peer.package, **_failed(error)})
     return implementations, absent
@@ -117,10 +113,6 @@ def _checked(implementation: Implementation, settings: Settings) -> Measurement:
         implementation.call()
         call_s, result = timing.once(implementation.call)
         return {"status": "timed", "check": implementation.check(result), "call_s": call_s}
-    except NotApplicable as reason:
-        return {"status": "skipped", "reason": str(reason)}
-    except suite.WrongResult as error:
-        return {"status": "wrong", "reason": str(error)}
     except Exception as error:  # as above
         return _failed(error)
 
@@ -210,7 +202,10 @@ def _judged(target: Target, measurements: list[Measurement]) -> Facts:
     return {"figure": target.figure, "text": text, "limit_us": limit, "met": met}
 
 
-def _failed(error: BaseException) -> Facts:
+def _failed(error: Exception) -> Facts:
+    """Why there are no figures."""
+    statuses = {NotApplicable: "skipped", suite.WrongResult: "wrong"}
+    if type(error) in statuses:
+        return {"status": statuses[type(error)], "reason": str(error)}
     text = " ".join(str(error).split("\n\n")[0].split())[:200]
-    name = type(error).__name__
-    return {"status": "failed", "reason": f"{name}: {text}" if text else name}
+    return {"status": "failed", "reason": f"{type(error).__name__}: {text}".removesuffix(": ")}
