@@ -35,11 +35,7 @@ def ball(convention: str) -> dict[str, Any]:
     return {**knn(convention), "op": "ball_query", "radius": 0.2}
 
 
-def fps(convention: str) -> dict[str, Any]:
-    return {"op": "furthest_point_sample", "points": "points", "num_samples": M,
-            "convention": convention}  # fmt: skip
-
-
+FPS = {"op": "furthest_point_sample", "points": "points", "num_samples": M}
 GATHER = {"op": "gather_points", "features": "features", "idx": "one", "channels_first": True}
 GROUP = {**GATHER, "op": "group_points", "idx": "idx"}
 MIX = {**GATHER, "op": "three_interpolate", "idx": "near", "weight": "weight"}
@@ -50,7 +46,7 @@ NMS = {"op": "rotated_nms", "boxes": "boxes", "scores": "batch_scores", "thresho
 # A function, its arguments, torchvox's own call, what the adapter adds. A word among the arguments
 # is one of inputs().
 TABLE: list[tuple[str, tuple, dict[str, Any], str]] = [
-    ("mmcv.ops.furthest_point_sample", ("points", M), fps("mmcv"), ""),
+    ("mmcv.ops.furthest_point_sample", ("points", M), {**FPS, "convention": "mmcv"}, ""),
     ("mmcv.ops.gather_points", ("features", "one"), GATHER, ""),
     ("mmcv.ops.ball_query", (0, 0.2, K, "points", "query"), ball("mmcv"), ""),
     ("mmcv.ops.grouping_operation", ("features", "idx"), GROUP, ""),
@@ -60,7 +56,8 @@ TABLE: list[tuple[str, tuple, dict[str, Any], str]] = [
     ("mmcv.ops.nms_rotated", ("flat", "scores", 0.3), NMS, "columns, count read, scores"),
     ("pytorch3d.ops.knn_points", ("query", "points", None, None, 2, K), knn("pytorch3d"),
      "pads, int64"),
-    ("torch_cluster.fps", ("x", None, M / N, False), fps("pytorch3d"), "counts, packed, int64"),
+    ("torch_cluster.fps", ("x", None, M / N, False), {**FPS, "convention": "pytorch3d"},
+     "counts, packed, int64"),
     ("torch_cluster.knn", ("x", "y", K), knn("pytorch3d"), "edges, their number read"),
     ("torch_cluster.radius", ("x", "y", 0.2, None, None, K), ball("pytorch3d"),
      "edges, their number read"),

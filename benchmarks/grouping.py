@@ -13,17 +13,7 @@ from torch.nn import functional as F
 import torchvox
 from benchmarks import suite
 from benchmarks.clouds import Clouds, evenly
-from benchmarks.suite import (
-    Case,
-    Implementation,
-    Outputs,
-    Problem,
-    Target,
-    Way,
-    close,
-    faster,
-    peer,
-)
+from benchmarks.suite import Case, Implementation, Outputs, Problem, Target, Way, close, peer
 
 TOLERANCE = 1e-5  # relative to the largest value: sums of thousands in another order
 # Between two orders of rounding. Sums of 16-bit layers may differ by device.
@@ -33,15 +23,13 @@ MLP_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 class WithGradient(Problem):
     """A forward and, where there is a `grad` of the output, a backward to the first argument."""
 
-    first: str
-
     def run(self) -> Outputs:
-        more = {k: v for k, v in self.arguments.items() if k not in (self.first, "grad")}
+        more = {name: self[name] for name in [*self.arguments][1:] if name != "grad"}
         function = getattr(torchvox, self.op)
         return self.step(lambda values: suite.listed(function(values, **more))[0])
 
     def step(self, forward: Callable[[Tensor], Tensor]) -> Outputs:
-        values, grad = self[self.first], self.arguments.get("grad")
+        values, grad = next(iter(self.arguments.values())), self.arguments.get("grad")
         if grad is None:
             return (forward(values),)
         values = values.detach().requires_grad_()
@@ -55,8 +43,6 @@ class WithGradient(Problem):
 class Gather(WithGradient):
     """Rows idx [B, M, k] of features [B, N, C]; interpolated where there are weights."""
 
-    first = "features"
-
     def moved_bytes(self) -> tuple[int, int]:
         """Every tensor once in each direction; idx and weights in both."""
         read, written = super().moved_bytes()
@@ -65,8 +51,6 @@ class Gather(WithGradient):
 
 class Segments(WithGradient):
     """src [N, C], offsets [R + 1], index [E] or none."""
-
-    first = "src"
 
     def others(self) -> Iterator[Implementation]:
         offsets, reduce, src = self["offsets"], self["reduce"], self["src"]
@@ -196,7 +180,7 @@ def segments_row(
 
     name = f"segments {reduce} {rows} x {channels} -> {segments}, {kind}"
     name += ", index" * bool(entries) + ", backward" * backward
-    targets = [faster("graph_us", INDEXED[reduce], factor)] if factor else []
+    targets = [suite.faster("graph_us", INDEXED[reduce], factor)] if factor else []
     return Case(name, "segment_reduce", inputs, {"reduce": reduce}, targets, Segments)
 
 

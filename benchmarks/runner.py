@@ -181,10 +181,9 @@ def _add_floor(measurement: Measurement, device: str, size: Facts) -> None:
 
 def _judged(target: Target, measurements: list[Measurement]) -> Facts:
     """The target with its limit and whether torchvox met it; None where it cannot be judged."""
-    unit = "" if target.figure == "times_floor" else " us"
     limit = target.at_most
     if limit is not None:
-        text = f"<= {limit:g}{unit}"
+        text = f"<= {limit:g}" + " us" * (target.figure != "times_floor")
     else:
         rivals = [
             m[target.figure]
