@@ -17,7 +17,7 @@ import torch
 
 from benchmarks import growth, machine
 from benchmarks.clouds import Clouds
-from benchmarks.results import FIGURES, SCHEMA, Measurement, markdown, page, peer_table, shown
+from benchmarks.results import FIGURES, SCHEMA, Measurement, display, markdown, page, peer_table
 from benchmarks.runner import Settings, run_case
 from benchmarks.suite import PEERS, Case
 
@@ -101,7 +101,7 @@ def main() -> None:
 def save(results: dict[str, Any], path: Path) -> None:
     """Also after every case, so that a run that is cut short leaves what it has."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**results, **shown(results)}, indent=1) + "\n")
+    path.write_text(json.dumps({**results, **display(results)}, indent=1) + "\n")
 
 
 def line(measurement: Measurement) -> str:

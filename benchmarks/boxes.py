@@ -138,8 +138,8 @@ def iou(rows: int, mode: str = "bev") -> Case:
 def nms(name: str, samples: int, boxes: int, threshold: float, most: int, *targets: Target):
     def inputs(clouds: Clouds) -> dict[str, Any]:
         count = clouds.size(boxes)
-        made = zip(*(candidates(count, seed) for seed in range(samples)), strict=True)
-        stacked, scores = (torch.stack(part) for part in made)
+        parts = zip(*(candidates(count, seed) for seed in range(samples)), strict=True)
+        stacked, scores = (torch.stack(part) for part in parts)
         return {"boxes": stacked, "scores": scores, "source": "candidates"}
 
     options = {"threshold": threshold, "max_out": most}
@@ -152,9 +152,9 @@ def among_points(clouds: Clouds, boxes: int, most: int = 0) -> dict[str, Any]:
     points, source = clouds.sweep()
     if most:
         points = points[:: max(1, len(points) // most)][:most]
-    made = candidates(boxes)[0] - torch.tensor([0.0, 40.0, 1.5, 0, 0, 0, 0])
+    near = candidates(boxes)[0] - torch.tensor([0.0, 40.0, 1.5, 0, 0, 0, 0])
     points = points[None, :, :3].contiguous()
-    return {"points": points, "boxes": made[None], "source": source}
+    return {"points": points, "boxes": near[None], "source": source}
 
 
 def inside(mode: str) -> Case:

@@ -25,58 +25,58 @@ Recipe = Callable[["Clouds"], Cloud]  # of the points of a case
 
 
 def recipe(build: Callable[..., Any]) -> Callable[..., Callable[["Clouds"], Any]]:
-    """Makes of build(made: Clouds, *arguments) a function of the arguments alone that gives a
-    function of `made`."""
+    """Makes of build(data: Clouds, *arguments) a function of the arguments alone that gives a
+    function of `data`."""
 
     @functools.wraps(build)
     def with_arguments(*arguments: Any) -> Callable[["Clouds"], Any]:
-        return lambda made: build(made, *arguments)
+        return lambda data: build(data, *arguments)
 
     return with_arguments
 
 
 @recipe
-def box(made: "Clouds", clouds: int, points: int) -> Cloud:
+def box(data: "Clouds", clouds: int, points: int) -> Cloud:
     """Uniform in 70 x 80 x 4, the extent of a lidar sweep, [clouds, points, 3]."""
-    unit = made.cube(clouds, points).points
+    unit = data.cube(clouds, points).points
     return Cloud(unit * unit.new_tensor([70.0, 80.0, 4.0]), "70 x 80 x 4 box")
 
 
 @recipe
-def uniform(made: "Clouds", points: int) -> Cloud:
+def uniform(data: "Clouds", points: int) -> Cloud:
     """Uniform in 200 x 200 x 50 m, [points, 3], made on the device of the case."""
-    generator = torch.Generator(made.device).manual_seed(0)
-    drawn = torch.rand(made.size(points), 3, generator=generator, device=made.device)
+    generator = torch.Generator(data.device).manual_seed(0)
+    drawn = torch.rand(data.size(points), 3, generator=generator, device=data.device)
     return Cloud(drawn * drawn.new_tensor([200.0, 200.0, 50.0]), "uniform box")
 
 
 @recipe
-def one_batch(made: "Clouds", cloud: Recipe) -> Cloud:
+def one_batch(data: "Clouds", cloud: Recipe) -> Cloud:
     """[1, N, 3] of one cloud; a batch stays."""
-    points, source = cloud(made)
+    points, source = cloud(data)
     return Cloud(points if points.dim() == 3 else points[None, :, :3].contiguous(), source)
 
 
 @recipe
-def xyz(made: "Clouds", cloud: Recipe) -> Cloud:
+def xyz(data: "Clouds", cloud: Recipe) -> Cloud:
     """The first three columns of a cloud."""
-    points, source = cloud(made)
+    points, source = cloud(data)
     return Cloud(points[:, :3].contiguous(), source)
 
 
 @recipe
-def colored(made: "Clouds", cloud: Recipe) -> Cloud:
+def colored(data: "Clouds", cloud: Recipe) -> Cloud:
     """x, y, z of a cloud, random colors and intensity, [N, 7]."""
-    points, source = cloud(made)
+    points, source = cloud(data)
     generator = torch.Generator(points.device).manual_seed(0)
     drawn = torch.rand(len(points), 4, generator=generator, device=points.device)
     return Cloud(torch.cat([points[:, :3], (256 * drawn).floor()], 1), source)
 
 
 @recipe
-def arranged(made: "Clouds", cloud: Recipe, how: str) -> Cloud:
+def arranged(data: "Clouds", cloud: Recipe, how: str) -> Cloud:
     """The points of a cloud in another order: Morton or shuffled."""
-    points, source = cloud(made)
+    points, source = cloud(data)
     if how == "Morton":
         keys = torchvox.voxel_keys(points, [0.05] * 3).keys
         rows = torchvox.voxel_group(keys, order="key").perm.long()

@@ -111,9 +111,9 @@ def single(values: Any) -> Any:
     return type(values)(single(value) for value in values)
 
 
-def ten_sweeps(made: Clouds) -> tuple[Tensor, str]:
+def ten_sweeps(data: Clouds) -> tuple[Tensor, str]:
     """As many points as ten sweeps of 32 beams: x, y, z, intensity up to 255, age."""
-    points, source = made.sweep(SWEEPS)
+    points, source = data.sweep(SWEEPS)
     points = points[:SWEEP_POINTS]
     age = torch.arange(len(points), device=points.device) % 10 * 0.05
     scaled = points[:, 3:] * 255
@@ -134,8 +134,8 @@ def row(title: str, stage: str, dtype: torch.dtype, *targets: Target) -> Case:
     kind = "CenterPointPillars" if title == CENTERS else "PointPillars"
     overrides = ["model.args.detections.score=0.0"] if title == LOW else []
 
-    def inputs(made: Clouds) -> dict[str, Any]:
-        points, source = cloud(made)
+    def inputs(data: Clouds) -> dict[str, Any]:
+        points, source = cloud(data)
         count = torch.tensor([len(points)], dtype=torch.int32, device=points.device)
         scan = (points[None].contiguous(), count)
         model = seeded_model(config, overrides, scan)

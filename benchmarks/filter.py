@@ -187,14 +187,14 @@ def row(
 
 
 @recipe
-def keys_of(made: Clouds, cloud: Recipe) -> dict[str, Any]:
-    points, source = cloud(made)
+def keys_of(data: Clouds, cloud: Recipe) -> dict[str, Any]:
+    points, source = cloud(data)
     return {"keys": torchvox.voxel_keys(points, [0.25] * 3).keys, "source": source}
 
 
 @recipe
-def grouped(made: Clouds, cloud: Recipe) -> dict[str, Any]:
-    points, source = cloud(made)
+def grouped(data: Clouds, cloud: Recipe) -> dict[str, Any]:
+    points, source = cloud(data)
     groups = torchvox.voxel_group(torchvox.voxel_keys(points, [0.25] * 3).keys)
     return {"values": points, "offsets": groups.offsets, "perm": groups.perm, "source": source}
 

@@ -147,9 +147,9 @@ def seeded_net() -> torchvox.nn.PillarFeatureNet:
 def scan(name: str, cloud: Any, *targets: Target) -> Case:
     """One scan to a canvas in half precision."""
 
-    def inputs(made: Clouds) -> dict[str, Any]:
+    def inputs(data: Clouds) -> dict[str, Any]:
         net = seeded_net().eval().fuse_batch_norm().half()
-        return {**cloud(made)._asdict(), "net": net}
+        return {**cloud(data)._asdict(), "net": net}
 
     options = {"offsets": None, "max_voxels": 40_000, "seed": None}
     return Case(f"{name} to canvas, half", "pillar_encode", inputs, options, targets, Pillars)
@@ -158,8 +158,8 @@ def scan(name: str, cloud: Any, *targets: Target) -> Case:
 def step(samples: int, pillars: int, slots: int, *targets: Target) -> Case:
     """Forward and backward of the net over full pillars."""
 
-    def inputs(made: Clouds) -> dict[str, Any]:
-        g, batch, count = torch.Generator().manual_seed(0), made.batch(samples), made.size(pillars)
+    def inputs(data: Clouds) -> dict[str, Any]:
+        g, batch, count = torch.Generator().manual_seed(0), data.batch(samples), data.size(pillars)
         cells = [torch.randperm(NX * NY, generator=g)[:count] for _ in range(batch)]
         cells = torch.stack(cells)[:, :, None]
         u = 0.05 + 0.9 * torch.rand(batch, count, slots, 4, generator=g)
@@ -222,8 +222,8 @@ def cells_of(clouds: Clouds) -> dict[str, Any]:
 
 def cells_of_batch(clouds: Clouds) -> dict[str, Any]:
     """With a batch column."""
-    made = cells_of(clouds)
-    return {**made, "cells": torch.nn.functional.pad(made["cells"], (1, 0))}
+    arguments = cells_of(clouds)
+    return {**arguments, "cells": torch.nn.functional.pad(arguments["cells"], (1, 0))}
 
 
 def cell_rows(*ahead: Target, limits: Sequence[Target] = ()) -> list[Case]:

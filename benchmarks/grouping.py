@@ -133,9 +133,9 @@ def gather_row(
     interpolate: bool = False,
 ) -> Case:  # fmt: skip
 
-    def inputs(made: Clouds) -> dict[str, Any]:
-        g, batch = torch.Generator().manual_seed(1), made.batch(clouds)
-        n, m = made.size(points), made.size(queries)
+    def inputs(data: Clouds) -> dict[str, Any]:
+        g, batch = torch.Generator().manual_seed(1), data.batch(clouds)
+        n, m = data.size(points), data.size(queries)
         shape = (batch, m, channels) if interpolate else (batch, m, k, channels)
         arguments = {
             "features": torch.randn(batch, n, channels, generator=g),
@@ -166,9 +166,9 @@ def segments_row(
 ) -> Case:  # fmt: skip
     """entries: of an index, 0: none. factor: the target on a GPU, times torch's speed."""
 
-    def inputs(made: Clouds) -> dict[str, Any]:
-        g, n, indices = torch.Generator().manual_seed(1), made.size(rows), made.size(entries)
-        lengths = lengths_of(made.size(segments), indices or n, kind)
+    def inputs(data: Clouds) -> dict[str, Any]:
+        g, n, indices = torch.Generator().manual_seed(1), data.size(rows), data.size(entries)
+        lengths = lengths_of(data.size(segments), indices or n, kind)
         arguments = {
             "src": torch.randn(n, channels, generator=g),
             "offsets": torch.cat([torch.zeros(1).long(), lengths.cumsum(0)]),
@@ -202,10 +202,10 @@ def mlp_row(level: int, name: str, sizes: tuple[int, int, int], dtype: torch.dty
     clouds, points, queries."""
     radius, k, widths = LEVELS[level]
 
-    def inputs(made: Clouds) -> dict[str, Any]:
+    def inputs(data: Clouds) -> dict[str, Any]:
         clouds, count, queries = sizes
-        points, source = made.cube(clouds, count)
-        query = evenly(points, made.size(queries))
+        points, source = data.cube(clouds, count)
+        query = evenly(points, data.size(queries))
         _, idx, hits = torchvox.ball_query(points, query, radius, k)
         generator = torch.Generator().manual_seed(0)
 

@@ -249,11 +249,11 @@ def three_nearest(ops: Any, problem: Nearest) -> Way:
 def chosen(clouds: Clouds, cloud: Recipe, queries: int, channels: int = 0) -> dict[str, Any]:
     """Queries are points of each cloud, evenly chosen; 0: every point."""
     points, source = one_batch(cloud)(clouds)
-    made = {"points": points, "query": evenly(points, clouds.size(queries) or points.size(1))}
+    arguments = {"points": points, "query": evenly(points, clouds.size(queries) or points.size(1))}
     if channels:
         generator = torch.Generator().manual_seed(0)
-        made["features"] = torch.randn(*points.shape[:2], channels, generator=generator)
-    return {**made, "source": source}
+        arguments["features"] = torch.randn(*points.shape[:2], channels, generator=generator)
+    return {**arguments, "source": source}
 
 
 @recipe
@@ -297,8 +297,8 @@ def radius(name: str, cloud: Recipe, size: float, each: int, *targets: Target) -
 
 
 def chamfer(clouds: int, points: int, *targets: Target) -> Case:
-    def inputs(made: Clouds) -> dict[str, Any]:
-        x, source = made.cube(clouds, points)
+    def inputs(data: Clouds) -> dict[str, Any]:
+        x, source = data.cube(clouds, points)
         y = torch.rand(x.shape, generator=torch.Generator().manual_seed(1))
         return {"x": x, "y": y, "source": source}
 

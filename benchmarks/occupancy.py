@@ -201,10 +201,10 @@ SCENES: dict[str, tuple[Any, ...]] = {  # regions of the map; rays, as in beams(
 @cache
 def drive(scans: int, azimuths: int) -> tuple[Tensor, Tensor, Tensor]:
     """Points, origins, and the origin of each point, in meters from the last place."""
-    made = generate_drive(0, scans, azimuths=azimuths)
-    poses = torch.stack([scan.pose for scan in made])
-    index = torch.arange(scans).repeat_interleave(torch.tensor([len(s.points) for s in made]))
-    points = torch.cat([scan.points for scan in made])
+    sweeps = generate_drive(0, scans, azimuths=azimuths)
+    poses = torch.stack([scan.pose for scan in sweeps])
+    index = torch.arange(scans).repeat_interleave(torch.tensor([len(s.points) for s in sweeps]))
+    points = torch.cat([scan.points for scan in sweeps])
     shift = poses[-1, :, 3] * torch.tensor([1.0, 1.0, 0.0])
     points = torchvox.transform_points(points, poses, pose_index=index) - shift
     return points.float(), (poses[:, :, 3] - shift).float(), index.int()
@@ -250,13 +250,16 @@ def about_map(words: str, us: float, rays: int = 0, **options: Any) -> Case:
     def inputs(clouds: Clouds) -> dict[str, Any]:
         scan = integrate("room 262k", False).build(clouds)
         scan.run()
-        made, ends = {"state": scan.state, "source": scan.source}, beams(clouds.size(rays), *ROOM)
+        arguments, ends = (
+            {"state": scan.state, "source": scan.source},
+            beams(clouds.size(rays), *ROOM),
+        )
         if words.startswith("query"):
             share = torch.rand(len(ends), 1, generator=torch.Generator().manual_seed(0))
-            made["points"] = share * ends
+            arguments["points"] = share * ends
         elif rays:
-            made |= {"points": ends, "origins": torch.tensor([ORIGIN])}
-        return made
+            arguments |= {"points": ends, "origins": torch.tensor([ORIGIN])}
+        return arguments
 
     name, targets = f"occupancy_{words}", [graph(us)] if us else []
     return Case(name, name.split()[0], inputs, options, targets, MapCall)

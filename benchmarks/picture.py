@@ -52,16 +52,16 @@ def draw(results: dict[str, Any], path: Path, ops: Sequence[str] = ()) -> None:
     if missing or not by_op:
         raise ValueError(f"no op with another implementation beside it: {missing or 'none at all'}")
     median = {op: statistics.median(f.times for f in by_op[op]) for op in by_op}
-    shown = list(ops) or sorted(by_op, key=lambda op: -median[op])
+    order = list(ops) or sorted(by_op, key=lambda op: -median[op])
     matplotlib = require("matplotlib", "to draw pictures")
     figure = require("matplotlib.figure", "to draw pictures").Figure(
-        figsize=(8.0, 1.3 + 0.3 * len(shown)), layout="constrained"
+        figsize=(8.0, 1.3 + 0.3 * len(order)), layout="constrained"
     )
     figure.patch.set_alpha(0.0)
     ax = figure.add_subplot()
     ax.patch.set_alpha(0.0)
     ax.set_xscale("log")
-    for place, op in enumerate(shown):
+    for place, op in enumerate(order):
         times = [f.times for f in by_op[op]]
         ax.barh(place, median[op] - 1, left=1, height=0.62, color=BAR, linewidth=0)
         ax.plot(times, [place] * len(times), "o", color=DOT, markersize=3.2, clip_on=False)
@@ -69,11 +69,11 @@ def draw(results: dict[str, Any], path: Path, ops: Sequence[str] = ()) -> None:
         words = {"va": "center", "fontsize": 8, "color": INK, "textcoords": "offset points"}
         label, end = f"{number(median[op])}x  {middle.peer}", (max(*times, 1.0), place)
         ax.annotate(label, end, xytext=(7, 0), **words)
-    least, most = (f(t.times for op in shown for t in by_op[op]) for f in (min, max))
+    least, most = (f(t.times for op in order for t in by_op[op]) for f in (min, max))
     ax.set_xlim(min(0.8, 0.8 * least), most * 12)  # with room for the words
     ax.axvline(1, color=INK, linewidth=1)
-    ax.set_yticks(range(len(shown)), shown)
-    ax.set_ylim(len(shown) - 0.4, -0.6)
+    ax.set_yticks(range(len(order)), order)
+    ax.set_ylim(len(order) - 0.4, -0.6)
     ax.minorticks_off()
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,g}x")
     ax.tick_params(colors=INK, labelsize=8.5, length=0)

@@ -29,9 +29,9 @@ def plain_scores(model: nn.Module, xyz: Tensor) -> Tensor:
     samples with torchvox. As nothing waits for the host, it can be captured."""
 
     def activated(x: Tensor, norm: nn.Module) -> Tensor:
-        known = (None, None) if model.training else (norm.running_mean, norm.running_var)
+        statistics = (None, None) if model.training else (norm.running_mean, norm.running_var)
         options = {"training": model.training, "eps": norm.eps}
-        return F.relu(F.batch_norm(x, *known, norm.weight, norm.bias, **options))
+        return F.relu(F.batch_norm(x, *statistics, norm.weight, norm.bias, **options))
 
     features: Tensor | None = None
     for level, size in zip(model.levels, (*LEVELS, None), strict=True):
@@ -163,8 +163,8 @@ class Training(Problem):
 
 
 def row(kind: type[Problem], clouds: int, dtype: torch.dtype, *targets: Target) -> Case:
-    def inputs(made: Clouds) -> dict[str, Any]:
-        points, source = made.cube(clouds, 1024)
+    def inputs(data: Clouds) -> dict[str, Any]:
+        points, source = data.cube(clouds, 1024)
         return {"points": points * 2 - 1, "model": seeded_model(), "source": source}
 
     words, op = {

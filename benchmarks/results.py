@@ -71,7 +71,7 @@ def tables(results: dict[str, Any], one: bool = False) -> list[Table]:
     ]
 
 
-def shown(results: dict[str, Any]) -> dict[str, Any]:
+def display(results: dict[str, Any]) -> dict[str, Any]:
     """What `torchvox bench FILE` prints: the JSON carries it, because an installed package has no
     benchmarks."""
     return {

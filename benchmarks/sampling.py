@@ -146,8 +146,8 @@ def row(name: str, cloud: Recipe, samples: int, *targets: Target) -> Case:
 
 
 def distance_row(clouds: int, points: int, samples: int, *targets: Target) -> Case:
-    def inputs(made: Clouds) -> dict[str, Any]:
-        x, source = made.cube(clouds, points)
+    def inputs(data: Clouds) -> dict[str, Any]:
+        x, source = data.cube(clouds, points)
         distances = {"distances": torch.cdist(x, x), "num_samples": min(samples, x.size(1))}
         return {**distances, "source": source}
 

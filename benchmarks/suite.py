@@ -154,8 +154,9 @@ class Case:
     on_demand: bool = False
 
     def build(self, clouds: Clouds) -> Problem:
-        made = self.inputs(clouds)
-        arguments = {**(made._asdict() if isinstance(made, Cloud) else made), **self.options}
+        tensors = self.inputs(clouds)
+        tensors = tensors._asdict() if isinstance(tensors, Cloud) else tensors
+        arguments = {**tensors, **self.options}
         source = arguments.pop("source", "")
         return self.kind(self.op, moved(arguments, clouds.device), source)
 

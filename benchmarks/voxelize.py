@@ -156,11 +156,11 @@ def row(
     options |= {"reduce": "mean", "out_dtype": None, **more}
 
     def inputs(clouds: Clouds) -> dict[str, Any]:
-        made = {**cloud(clouds)._asdict(), "max_voxels": -1}
+        arguments = {**cloud(clouds)._asdict(), "max_voxels": -1}
         if exact:
-            outputs = torchvox.voxelize(made["points"], max_voxels=-1, **options)
-            made["max_voxels"] = int(outputs.counts[0, 0])
-        return made
+            outputs = torchvox.voxelize(arguments["points"], max_voxels=-1, **options)
+            arguments["max_voxels"] = int(outputs.counts[0, 0])
+        return arguments
 
     name, alone = f"voxelize {name}", kind is BareVoxelize
     return Case(name, "voxelize", inputs, options, targets, kind, alone)
