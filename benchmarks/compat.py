@@ -75,16 +75,16 @@ def inputs(clouds: Clouds) -> dict[str, Any]:
     points, query, boxes, scores = random(1, N, 3), random(1, M, 3), random(1, M, 7), random(M)
     boxes[..., 3:6] += 0.1
     idx = torchvox.ball_query(points, query, 0.2, K).idx
-    arguments = {"points": points, "query": query, "features": random(1, C, N), "idx": idx}
-    arguments |= {"one": idx[:, :, 0].contiguous(), "near": torchvox.three_nn(query, points).idx}
-    arguments |= {"weight": random(1, M, 3), "rows": random(N, 4), "boxes": boxes, "scores": scores}
-    arguments |= {"flat": boxes[0][:, [0, 1, 3, 4, 6]], "batch_scores": scores[None]}
-    arguments |= {
+    call = {"points": points, "query": query, "features": random(1, C, N), "idx": idx}
+    call |= {"one": idx[:, :, 0].contiguous(), "near": torchvox.three_nn(query, points).idx}
+    call |= {"weight": random(1, M, 3), "rows": random(N, 4), "boxes": boxes, "scores": scores}
+    call |= {"flat": boxes[0][:, [0, 1, 3, 4, 6]], "batch_scores": scores[None]}
+    call |= {
         "x": points[0].contiguous(),
         "y": query[0].contiguous(),
         "cell": torch.tensor(SIZE),
     }
-    return {**arguments, "source": "unit cube"}
+    return {**call, "source": "unit cube"}
 
 
 class Adapter(Problem):

@@ -60,10 +60,8 @@ def image_row(name: str, *targets: Target, dtype: torch.dtype = torch.float32, *
     return Case(f"BEV {name}", op, cloud, options, targets, Image)
 
 
-GRID: dict[str, list[float]] = {
-    "voxel_size": [0.16, 0.16, 4.0],
-    "point_cloud_range": [0.0, -39.68, -3.0, 69.12, 39.68, 1.0],
-}
+BOUNDS = [0.0, -39.68, -3.0, 69.12, 39.68, 1.0]
+GRID = {"voxel_size": [0.16, 0.16, 4.0], "point_cloud_range": BOUNDS}
 NX, NY = 432, 496
 SLOTS = 32
 # Of the largest value. Plain torch rounds halves, or sums in float32.
@@ -222,8 +220,7 @@ def cells_of(clouds: Clouds) -> dict[str, Any]:
 
 def cells_of_batch(clouds: Clouds) -> dict[str, Any]:
     """With a batch column."""
-    arguments = cells_of(clouds)
-    return {**arguments, "cells": torch.nn.functional.pad(arguments["cells"], (1, 0))}
+    return {"cells": F.pad(cells_of(clouds)["cells"], (1, 0)), "source": "a street"}
 
 
 def cell_rows(*ahead: Target, limits: Sequence[Target] = ()) -> list[Case]:

@@ -256,10 +256,9 @@ def about_map(words: str, us: float, rays: int = 0, **options: Any) -> Case:
         )
         if words.startswith("query"):
             share = torch.rand(len(ends), 1, generator=torch.Generator().manual_seed(0))
-            arguments["points"] = share * ends
-        elif rays:
-            arguments |= {"points": ends, "origins": torch.tensor([ORIGIN])}
-        return arguments
+            return {**arguments, "points": share * ends}
+        rays_of_call = {"points": ends, "origins": torch.tensor([ORIGIN])} if rays else {}
+        return {**arguments, **rays_of_call}
 
     name, targets = f"occupancy_{words}", [graph(us)] if us else []
     return Case(name, name.split()[0], inputs, options, targets, MapCall)

@@ -167,10 +167,8 @@ def row(kind: type[Problem], clouds: int, dtype: torch.dtype, *targets: Target) 
         points, source = data.cube(clouds, 1024)
         return {"points": points * 2 - 1, "model": seeded_model(), "source": source}
 
-    words, op = {
-        Forward: ("forward", "PointNet2Classifier"),
-        Training: ("training step", "PointNet2Classifier training"),
-    }[kind]
+    words = "forward" if kind is Forward else "training step"
+    op = "PointNet2Classifier" + " training" * (kind is Training)
     name = f"PointNet++ SSG {clouds} x 1024 {suite.name_of(dtype)}, {words}"
     return Case(name, op, inputs, {"dtype": dtype}, targets, kind)
 
