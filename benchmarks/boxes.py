@@ -15,7 +15,7 @@ from torch import Tensor
 
 import torchvox
 from benchmarks import suite
-from benchmarks.clouds import Clouds, recipe
+from benchmarks.clouds import Clouds, recipe, seeded
 from benchmarks.suite import Case, Problem, Target, Way, WrongResult, graph, limit, peer
 
 MAP = (248, 216)  # cells of KITTI's map
@@ -113,7 +113,7 @@ def mmcv_inside(ops: Any, problem: Inside) -> Way:
 def candidates(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """boxes [count, 7] and scores [count] as a detector gives them over a KITTI range: nine of ten
     about one of 60 objects, the better the nearer."""
-    g, objects = torch.Generator().manual_seed(seed), 60
+    g, objects = seeded(seed), 60
     place = torch.rand(objects, 7, generator=g) * torch.tensor([69.0, 79, 1, 0, 0, 0, 6.28])
     place[:, 3:6] = SIZES[torch.randint(0, 3, (objects,), generator=g)]
     near = place[torch.randint(0, objects, (count,), generator=g)]
@@ -172,7 +172,7 @@ def scattered(
 ) -> dict[str, Any]:
     """boxes [scans, count, columns]: cars, pedestrians, cyclists in turn, anywhere in the range;
     and their labels."""
-    g = torch.Generator().manual_seed(count)
+    g = seeded(count)
     boxes = torch.rand(scans, count, columns, generator=g)
     low, high = torch.tensor(area[:3]), torch.tensor(area[3:])
     boxes[..., :3] = low + boxes[..., :3] * (high - low)
@@ -210,7 +210,7 @@ def head_targets(scans: int, *targets: Sequence[Target]) -> list[Case]:
         call = anchor_inputs(clouds)
         del call["source"]
         assigned, _ = torchvox.anchor_targets(**call, **ANCHOR_RULES)
-        g = torch.Generator().manual_seed(0)
+        g = seeded()
         shape = (clouds.batch(scans), 18 + 42 + 12, 248, 216)
         maps = torch.randn(shape, generator=g).bfloat16()
         maps = maps.contiguous(memory_format=torch.channels_last).split([18, 42, 12], 1)
@@ -267,7 +267,7 @@ def kitti(name: str, batch: int, threshold: float, dtype: torch.dtype, *targets:
     """Maps as channels of one channels-last convolution."""
 
     def inputs(clouds: Clouds) -> dict[str, Any]:
-        generator, count = torch.Generator().manual_seed(3), clouds.batch(batch)
+        generator, count = seeded(3), clouds.batch(batch)
         merged = torch.randn(count, 72, *MAP, generator=generator) * 0.2
         merged[:, :18] = trained((count, 18, *MAP), generator)
         merged = merged.to(clouds.device, dtype).to(memory_format=torch.channels_last)
@@ -282,7 +282,7 @@ def kitti(name: str, batch: int, threshold: float, dtype: torch.dtype, *targets:
 
 def centers(name: str, threshold: float, dtype: torch.dtype) -> Case:
     def inputs(clouds: Clouds) -> dict[str, Any]:
-        generator, classes = torch.Generator().manual_seed(3), (1, 2, 2, 1, 2, 2)
+        generator, classes = seeded(3), (1, 2, 2, 1, 2, 2)
         maps: dict[str, Any] = {"heatmap": [trained((1, c, 128, 128), generator) for c in classes]}
         for kind, channels in CENTER_CHANNELS.items():
             shape = (1, channels, 128, 128)

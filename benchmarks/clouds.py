@@ -81,7 +81,7 @@ def arranged(data: "Clouds", cloud: Recipe, how: str) -> Cloud:
         keys = torchvox.voxel_keys(points, [0.05] * 3).keys
         rows = torchvox.voxel_group(keys, order="key").perm.long()
     else:
-        rows = torch.randperm(len(points), generator=_generator())
+        rows = torch.randperm(len(points), generator=seeded())
     return Cloud(points[rows.to(points.device)].contiguous(), f"{source}, {how}")
 
 
@@ -113,7 +113,7 @@ class Clouds:
         points, source = self._sweep
         if times > 1:
             points = points.repeat(self.batch(times), 1)
-            points += JITTER * torch.randn(points.shape, generator=_generator())
+            points += JITTER * torch.randn(points.shape, generator=seeded())
             source = f"{times} x {source}, jittered"
         return self._moved(points, source)
 
@@ -146,7 +146,7 @@ class Clouds:
     def cube(self, clouds: int, points: int) -> Cloud:
         """Uniform in the unit cube, [clouds, points, 3]."""
         shape = (self.batch(clouds), self.size(points), 3)
-        return Cloud(torch.rand(shape, generator=_generator()).to(self.device), "unit cube")
+        return Cloud(torch.rand(shape, generator=seeded()).to(self.device), "unit cube")
 
     def street(self, points: int) -> Cloud:
         """A cloud of any size: the sweep thinned evenly, or repeated with jitter."""
@@ -183,5 +183,5 @@ def thinned(points: torch.Tensor, count: int) -> torch.Tensor:
     return points if count >= len(points) else points[torch.arange(count) * len(points) // count]
 
 
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import torchvox
-from benchmarks.clouds import Clouds
+from benchmarks.clouds import Clouds, seeded
 from benchmarks.suite import Case, Implementation, Problem, faster
 from torchvox.compat import mmcv_ops, pytorch3d_ops, torch_cluster
 
@@ -67,7 +67,7 @@ TABLE: list[tuple[str, tuple, dict[str, Any], str]] = [
 
 
 def inputs(clouds: Clouds) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
 
     def random(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator).to(clouds.device)

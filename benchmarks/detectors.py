@@ -214,9 +214,9 @@ class TrainingStep(suite.Problem):
         mark()
         batch = self["batches"][self.steps % len(self["batches"])]
         self.steps += 1
-        changed = self.change(*(batch[name] for name in SCANS), batch["id"], self.count)
+        changed = self.change(*(batch[name] for name in SCANS), batch["id"], self["count"])
         points, num_points, boxes, labels, *rest = changed
-        self.count += 1
+        self["count"].add_(1)
         mark()
         half = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         with torch.autocast(self.device.type, half, half != torch.float32):
@@ -268,7 +268,8 @@ def training_row(words: str, scans: int, small: bool = False, **more: Any) -> Ca
         whole["weight"] = (whole["labels"] >= 0).float()
         starts = range(0, count, scans)
         batches = [{k: v[i : i + scans].clone() for k, v in whole.items()} for i in starts]
-        return {"batches": batches, "source": "generated world"}
+        count_of_steps = torch.zeros((), dtype=torch.int64)
+        return {"batches": batches, "count": count_of_steps, "source": "generated world"}
 
     area = "model.args.point_cloud_range=[0.0, -20.48, -3.0, 20.48, 20.48, 1.0]"
     options = {"exact": False, "compiled": False, "pasted": False, **more}

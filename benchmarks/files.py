@@ -78,6 +78,9 @@ class DownsampleFile(Problem):
         peak = int(done.stdout.split()[-1]) / 1024
         return [torch.tensor([facts["voxels"], facts["filter_ms"], peak], dtype=torch.float64)]
 
+    def moved_bytes(self) -> tuple[int, int]:
+        return self["path"].stat().st_size, (FOLDER / "out.laz").stat().st_size
+
     def facts(self) -> Facts:
         voxels, filter_ms, peak = self.outputs[0].tolist()
         job = {"voxels": int(voxels), "filter_ms": round(filter_ms, 1), "peak_mib": round(peak)}
@@ -94,7 +97,8 @@ class DownsampleFile(Problem):
         yield Implementation(PARTS, partial(self.parts, chunks), str)
 
     def parts(self, chunks: list[Any]) -> str:
-        """All points are read, in chunks; others, read before, are written."""
+        """A process starts and ends, all points are read, and others, read before, are written."""
+        subprocess.run([sys.executable, "-c", "import torch, torchvox.io, laspy"], check=True)
         reader, begin = open_points(self["path"]), time.perf_counter()
         for _ in reader.chunks():
             pass

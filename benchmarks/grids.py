@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import torchvox
 from benchmarks import suite
-from benchmarks.clouds import Clouds, street
+from benchmarks.clouds import Clouds, seeded, street
 from benchmarks.suite import Case, Outputs, Problem, Target, WrongResult, constant, faster, graph
 
 RANGE = [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0]
@@ -157,7 +157,7 @@ def step(samples: int, pillars: int, slots: int, *targets: Target) -> Case:
     """Forward and backward of the net over full pillars."""
 
     def inputs(data: Clouds) -> dict[str, Any]:
-        g, batch, count = torch.Generator().manual_seed(0), data.batch(samples), data.size(pillars)
+        g, batch, count = seeded(), data.batch(samples), data.size(pillars)
         cells = [torch.randperm(NX * NY, generator=g)[:count] for _ in range(batch)]
         cells = torch.stack(cells)[:, :, None]
         u = 0.05 + 0.9 * torch.rand(batch, count, slots, 4, generator=g)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import torchvox
 from benchmarks import suite
-from benchmarks.clouds import Clouds, evenly
+from benchmarks.clouds import Clouds, evenly, seeded
 from benchmarks.suite import Case, Implementation, Outputs, Problem, Target, Way, close, peer
 
 TOLERANCE = 1e-5  # relative to the largest value: sums of thousands in another order
@@ -134,7 +134,7 @@ def gather_row(
 ) -> Case:  # fmt: skip
 
     def inputs(data: Clouds) -> dict[str, Any]:
-        g, batch = torch.Generator().manual_seed(1), data.batch(clouds)
+        g, batch = seeded(1), data.batch(clouds)
         n, m = data.size(points), data.size(queries)
         shape = (batch, m, channels) if interpolate else (batch, m, k, channels)
         arguments = {
@@ -154,7 +154,7 @@ def gather_row(
 
 def near_rows(clouds: int, points: int, queries: int, k: int) -> Tensor:
     """[B, M, k] int32 as ball queries over a scan order give them: ascending rows near a center."""
-    g = torch.Generator().manual_seed(2)
+    g = seeded(2)
     center = torch.randint(points, (clouds, queries, 1), generator=g)
     near = torch.randint(12 * k, (clouds, queries, k), generator=g)
     return ((center + near) % points).sort(-1).values.int()
@@ -167,7 +167,7 @@ def segments_row(
     """entries: of an index, 0: none. factor: the target on a GPU, times torch's speed."""
 
     def inputs(data: Clouds) -> dict[str, Any]:
-        g, n, indices = torch.Generator().manual_seed(1), data.size(rows), data.size(entries)
+        g, n, indices = seeded(1), data.size(rows), data.size(entries)
         lengths = lengths_of(data.size(segments), indices or n, kind)
         arguments = {
             "src": torch.randn(n, channels, generator=g),
@@ -186,7 +186,7 @@ def segments_row(
 
 def lengths_of(segments: int, entries: int, kind: str) -> Tensor:
     """Of about even segments, of mostly empty ones, or of one that has all."""
-    g = torch.Generator().manual_seed(3)
+    g = seeded(3)
     if kind == "one":
         return torch.tensor([entries])
     used = segments if kind == "even" else segments // 50
@@ -207,7 +207,7 @@ def mlp_row(level: int, name: str, sizes: tuple[int, int, int], dtype: torch.dty
         points, source = data.cube(clouds, count)
         query = evenly(points, data.size(queries))
         _, idx, hits = torchvox.ball_query(points, query, radius, k)
-        generator = torch.Generator().manual_seed(0)
+        generator = seeded()
 
         def values(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator)

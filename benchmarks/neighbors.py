@@ -15,7 +15,7 @@ from torch import Tensor
 
 import torchvox
 from benchmarks import suite
-from benchmarks.clouds import Clouds, Recipe, box, cube, evenly, one_batch, recipe
+from benchmarks.clouds import Clouds, Recipe, box, cube, evenly, one_batch, recipe, seeded
 from benchmarks.suite import Case, Outputs, Target, Way, WrongResult, faster, graph, limit, peer
 
 TOLERANCE = 1e-4  # relative, of a squared distance between two exact searches in float32
@@ -251,8 +251,8 @@ def chosen(clouds: Clouds, cloud: Recipe, queries: int, channels: int = 0) -> di
     points, source = one_batch(cloud)(clouds)
     arguments = {"points": points, "query": evenly(points, clouds.size(queries) or points.size(1))}
     if channels:
-        generator = torch.Generator().manual_seed(0)
-        arguments["features"] = torch.randn(*points.shape[:2], channels, generator=generator)
+        shape = (*points.shape[:2], channels)
+        arguments["features"] = torch.randn(shape, generator=seeded())
     return {**arguments, "source": source}
 
 
@@ -260,8 +260,7 @@ def chosen(clouds: Clouds, cloud: Recipe, queries: int, channels: int = 0) -> di
 def anywhere(clouds: Clouds, cloud: Recipe, queries: int) -> dict[str, Any]:
     """Queries are uniform in the unit cube of each cloud."""
     points, source = cloud(clouds)
-    generator = torch.Generator().manual_seed(1)
-    query = torch.rand(len(points), clouds.size(queries), 3, generator=generator)
+    query = torch.rand(len(points), clouds.size(queries), 3, generator=seeded(1))
     return {"points": points, "query": query, "source": source}
 
 
@@ -299,7 +298,7 @@ def radius(name: str, cloud: Recipe, size: float, each: int, *targets: Target) -
 def chamfer(clouds: int, points: int, *targets: Target) -> Case:
     def inputs(data: Clouds) -> dict[str, Any]:
         x, source = data.cube(clouds, points)
-        y = torch.rand(x.shape, generator=torch.Generator().manual_seed(1))
+        y = torch.rand(x.shape, generator=seeded(1))
         return {"x": x, "y": y, "source": source}
 
     name = f"chamfer_distance {clouds} x {points}, forward and backward"

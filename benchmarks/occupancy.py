@@ -12,7 +12,7 @@ from torch import Tensor
 
 import torchvox
 from benchmarks import suite
-from benchmarks.clouds import Clouds
+from benchmarks.clouds import Clouds, seeded
 from benchmarks.suite import Case, Facts, Outputs, Problem, Target, Way, WrongResult, faster, graph
 from benchmarks.timing import graph_time
 from torchvox.data import generate_drive
@@ -177,7 +177,7 @@ def beams(rays: int, near: float, far: float, lower: Sequence[float], upper: Seq
     at = torch.arange(rays, dtype=torch.float64)
     turn, tilt = 2 * math.pi * at / rays, torch.deg2rad(40 * (at % 64) / 63 - 25)
     way = torch.stack([tilt.cos() * turn.cos(), tilt.cos() * turn.sin(), tilt.sin()], 1)
-    length = near + (far - near) * torch.rand(rays, generator=torch.Generator().manual_seed(0))
+    length = near + (far - near) * torch.rand(rays, generator=seeded())
     wall = torch.where(way < 0, torch.tensor(lower), torch.tensor(upper)) / way
     return (way * wall.amin(1).minimum(length)[:, None]).float()
 
@@ -250,15 +250,12 @@ def about_map(words: str, us: float, rays: int = 0, **options: Any) -> Case:
     def inputs(clouds: Clouds) -> dict[str, Any]:
         scan = integrate("room 262k", False).build(clouds)
         scan.run()
-        arguments, ends = (
-            {"state": scan.state, "source": scan.source},
-            beams(clouds.size(rays), *ROOM),
-        )
+        call = {"points": beams(clouds.size(rays), *ROOM)} if rays else {}
         if words.startswith("query"):
-            share = torch.rand(len(ends), 1, generator=torch.Generator().manual_seed(0))
-            return {**arguments, "points": share * ends}
-        rays_of_call = {"points": ends, "origins": torch.tensor([ORIGIN])} if rays else {}
-        return {**arguments, **rays_of_call}
+            call["points"] *= torch.rand(len(call["points"]), 1, generator=seeded())
+        elif rays:
+            call["origins"] = torch.tensor([ORIGIN])
+        return {"state": scan.state, **call, "source": scan.source}
 
     name, targets = f"occupancy_{words}", [graph(us)] if us else []
     return Case(name, name.split()[0], inputs, options, targets, MapCall)
