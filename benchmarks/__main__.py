@@ -89,12 +89,10 @@ def main() -> None:
         growth.draw(results, options.plots)
     results["seconds"] = round(time.perf_counter() - begin, 1)
     save(results, options.out)
-    noisy = [m for m in measurements if m.get("wall_us", 0) > NOISY * m.get("best_us", 0)]
+    noisy = sum(m.get("wall_us", 0) > NOISY * m.get("best_us", 0) for m in measurements)
     if noisy:
-        print(
-            f"{len(noisy)} of {len(measurements)} measurements have a median above {NOISY:g} x "
-            "their best time: this machine is not quiet"
-        )
+        rows = f"{noisy} of {len(measurements)} measurements"
+        print(f"{rows} have a median above {NOISY:g} x their best time: this machine is not quiet")
     print(f"wrote {options.out} after {results['seconds']:.0f} s")
 
 

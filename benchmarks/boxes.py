@@ -210,9 +210,8 @@ def head_targets(scans: int, *targets: Sequence[Target]) -> list[Case]:
         call = anchor_inputs(clouds)
         del call["source"]
         assigned, _ = torchvox.anchor_targets(**call, **ANCHOR_RULES)
-        g = seeded()
         shape = (clouds.batch(scans), 18 + 42 + 12, 248, 216)
-        maps = torch.randn(shape, generator=g).bfloat16()
+        maps = torch.randn(shape, generator=seeded()).bfloat16()
         maps = maps.contiguous(memory_format=torch.channels_last).split([18, 42, 12], 1)
         maps = dict(zip(("cls", "box", "direction"), maps, strict=True))
         grad = torch.ones(len(assigned), 3)

@@ -268,8 +268,7 @@ def training_row(words: str, scans: int, small: bool = False, **more: Any) -> Ca
         whole["weight"] = (whole["labels"] >= 0).float()
         starts = range(0, count, scans)
         batches = [{k: v[i : i + scans].clone() for k, v in whole.items()} for i in starts]
-        count_of_steps = torch.zeros((), dtype=torch.int64)
-        return {"batches": batches, "count": count_of_steps, "source": "generated world"}
+        return {"batches": batches, "count": torch.tensor(0), "source": "generated world"}
 
     area = "model.args.point_cloud_range=[0.0, -20.48, -3.0, 20.48, 20.48, 1.0]"
     options = {"exact": False, "compiled": False, "pasted": False, **more}
