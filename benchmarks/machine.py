@@ -9,7 +9,6 @@ import os
 import platform
 import subprocess
 from pathlib import Path
-from typing import Mapping
 
 import torch
 
@@ -24,7 +23,7 @@ def facts(device: str, packages: list[str]) -> dict[str, object]:
     """Hardware, versions and commit, for the head of the results."""
     from torchvox._build import BUILD_INFO
 
-    found: dict[str, object] = {
+    facts: dict[str, object] = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "device": device,
         "commit": BUILD_INFO["commit"],  # of the library that is measured
@@ -33,45 +32,30 @@ def facts(device: str, packages: list[str]) -> dict[str, object]:
         "build": dict(BUILD_INFO),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        "system": platform.platform(),
         "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load": [round(load, 2) for load in os.getloadavg()],
         "upstream": {name: version(name) for name in packages},
         "copy_gb_per_s": round(copy_bandwidth(device) / 1e9, 1),
     }
     if device == "cuda":
-        properties = torch.cuda.get_device_properties(0)
-        found |= {
-            "gpu": properties.name,
-            "compute_capability": f"{properties.major}.{properties.minor}",
-            "multiprocessors": properties.multi_processor_count,
-            "gpu_memory_gb": round(properties.total_memory / 1e9),
-            "driver": _driver(),
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        facts |= {
+            "gpu": torch.cuda.get_device_properties(0).name,
+            "driver": _run(query)[1].partition("\n")[0] or "unknown",
             "empty_kernel_us": round((empty_graph_us(9) - empty_graph_us(1)) / 8, 3),
             "empty_graph_us": round(empty_graph_us(1), 3),
         }
-    return found
+    return facts
 
 
+@functools.cache
 def version(package: str) -> str | None:
     """Installed version of a package, by its import name; None when it is not installed."""
     if importlib.util.find_spec(package) is None:
         return None
-    for name in (package, *_distributions().get(package, ())):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "unknown"
-
-
-@functools.cache
-def _distributions() -> Mapping[str, list[str]]:
-    """Those that have a package of an import name: spconv is in spconv-cu126."""
-    return importlib.metadata.packages_distributions()
+    distributions = importlib.metadata.packages_distributions().get(package)
+    return importlib.metadata.version(distributions[0]) if distributions else "unknown"
 
 
 def floor_us(device: str, moved_bytes: int, launches: int) -> float:
@@ -87,7 +71,7 @@ def copy_bandwidth(device: str) -> float:
     target = torch.empty_like(source)
     if device == "cuda":  # the copy engine is not always the faster way
         ways = (lambda: target.copy_(source), lambda: torch.neg(source, out=target))
-        us = min(timing.graph_time(way, 0.1).us for way in ways)
+        us = min(timing.graph_time(way, 0.1)[0] for way in ways)
     else:
         us = timing.interleaved_us({"copy": lambda: target.copy_(source)}, 0.5)["copy"][1]
     return 2e6 * COPY_BYTES[device] / us
@@ -101,37 +85,25 @@ def empty_graph_us(kernels: int) -> float:
         for _ in range(kernels):
             torch.cuda._sleep(0)
 
-    return timing.graph_time(call, 0.05).us
+    return timing.graph_time(call, 0.05)[0]
 
 
 def _differs_from(commit: str) -> bool | None:
     """Whether the tree differs from a commit; None where git cannot say."""
-    try:
-        done = subprocess.run(
-            ["git", "diff", "--quiet", commit], cwd=ROOT, capture_output=True, timeout=20
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return {0: False, 1: True}.get(done.returncode)
+    return {0: False, 1: True}.get(_run(["git", "diff", "--quiet", commit])[0])
 
 
-def _output(*command: str) -> str:
+def _run(command: list[str]) -> tuple[int, str]:
+    """Exit status and output; -1 where the command cannot run."""
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _driver() -> str:
-    text = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return text.splitlines()[0] if text else "unknown"
+        return -1, ""
+    return done.returncode, done.stdout
 
 
 def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()

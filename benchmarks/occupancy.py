@@ -1,30 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maps of occupancy and what sweeps see: their cases, and the baselines: the compare-and-swap
-kernel of baseline_occupancy.cu, and for ray_visibility a map."""
+"""Maps of occupancy and what sweeps see: their cases, beside pyoctomap on the CPU."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache, cached_property, partial
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 import torchvox
-from benchmarks.baseline_occupancy import Mapper
-from benchmarks.clouds import Clouds
-from benchmarks.suite import (
-    Case,
-    CaseSpec,
-    Facts,
-    Implementation,
-    Outputs,
-    Target,
-    WrongResult,
-    bytes_of,
-    graph_us,
-    moved,
-)
+from benchmarks import suite
+from benchmarks.clouds import Clouds, seeded
+from benchmarks.suite import Case, Facts, Outputs, Problem, Target, Way, WrongResult, faster, graph
 from benchmarks.timing import graph_time
 from torchvox.data import generate_drive
 
@@ -34,131 +23,84 @@ NDT = [0.05, 0.2, 3.0, -1.386, 100.0]
 OCTOMAP = [0.8473, -0.4055, -2.0, 3.511]
 WARM_SCANS = 12
 CHECKED = 1024  # rays whose map on a GPU is compared with that of the CPU
-SAME = 0.95  # of the labels: updates one after another let other thin voxels survive
-SWAP = "compare and swap"
+# Of the labels: updates one after another let other thin voxels survive.
+SAME = {"every_ray": 0.95, "scan": 0.999}
+RAYS, VISITS, REGIONS, OVERFLOW = 0, 6, 8, 11  # columns of the counts
 
 
 def clear(state: list[Tensor]) -> None:
-    known = ("logodds", "sample_mean", "sample_cov") if len(state[8]) else ("logodds",)
-    layout = torchvox.occupancy_layout(len(state[1]), layers=known)
+    layers = ("logodds", "sample_mean", "sample_cov") if len(state[8]) else ("logodds",)
+    layout = torchvox.occupancy_layout(len(state[1]), layers=layers)
     for tensor, empty in zip(state, layout, strict=True):
         tensor.fill_(empty.fill)
     state[3][:1].fill_(1)
 
 
-@dataclass(frozen=True)
-class IntegrateCase(Case):
-    """A scan into a map: an empty one, whose clearing is part of the time, or a warm one, which has
-    seen it WARM_SCANS times."""
-
-    points: Tensor
-    source: str
-    capacity: int
-    warm: bool
-    rule: str = "every_ray"  # or "ndt", every ray with distributions
-    op: str = "occupancy_integrate_"
+class Integrate(Problem):
+    """A scan into a map of `capacity` regions: an empty one, whose clearing is part of the time, or
+    a warm one, which has seen it WARM_SCANS times. rule: "every_ray", "scan" or "ndt", every ray
+    with distributions."""
 
     @cached_property
     def origins(self) -> Tensor:
-        return self.points.new_tensor([ORIGIN])
-
-    @property
-    def sensor(self) -> list[float]:
-        return OCTOMAP if self.rule == "scan" else SENSOR
+        return self["points"].new_tensor([ORIGIN])
 
     @cached_property
     def state(self) -> list[Tensor]:
-        state = self.empty(self.capacity, self.points.device)
-        for _ in range(WARM_SCANS if self.warm else 0):
-            self.integrate(state, self.points)
+        state = self.empty(self["capacity"], self.device)
+        for _ in range(WARM_SCANS if self["warm"] else 0):
+            self.integrate(state, self["points"])
         return state
 
     def empty(self, capacity: int, device: torch.device) -> list[Tensor]:
         room: dict[str, Any] = {}
-        if self.rule == "ndt":
-            room = {
-                "layers": ("logodds", "sample_mean", "sample_cov"),
-                "sample_rows": capacity // 3,
-            }
+        if self["rule"] == "ndt":
+            layers = ("logodds", "sample_mean", "sample_cov")
+            room = {"layers": layers, "sample_rows": capacity // 3}
         return torchvox.occupancy_state(capacity, device=device, **room)
 
     def integrate(self, state: list[Tensor], points: Tensor) -> Tensor:
-        origins, given = self.origins.to(points.device), (SIZE, CENTER, self.sensor)
-        options: dict[str, Any] = {"rule": self.rule} if self.rule != "ndt" else {"ndt": NDT}
-        return torchvox.occupancy_integrate_(state, points, origins, *given, **options)
+        rule, sensor = self["rule"], OCTOMAP if self["rule"] == "scan" else SENSOR
+        options: dict[str, Any] = {"ndt": NDT} if rule == "ndt" else {"rule": rule}
+        call = (state, points, self.origins.to(points.device), SIZE, CENTER, sensor)
+        return torchvox.occupancy_integrate_(*call, **options)
 
-    def torchvox(self) -> Outputs:
-        if not self.warm:
+    def run(self) -> Outputs:
+        if not self["warm"]:
             clear(self.state)
-        return [self.integrate(self.state, self.points)]
+        return [self.integrate(self.state, self["points"])]
 
     def facts(self) -> Facts:
-        counts = self.torchvox()[0][0].tolist()
-        names = {"rays": 0, "visits": 6, "regions": 8, "overflow": 11}
+        counts = self.outputs[0][0].tolist()
+        names = {"rays": RAYS, "visits": VISITS, "regions": REGIONS, "overflow": OVERFLOW}
         facts = {name: counts[column] for name, column in names.items()}
-        facts["clear_us"] = self.clearing_us(partial(clear, self.state))
+        if (
+            not self["warm"] and self.device.type == "cuda"
+        ):  # how much of the time is not the scan's
+            facts["clear_us"] = round(graph_time(partial(clear, self.state), 0.05)[0], 1)
         return {**facts, "voxel_size": SIZE}
 
-    def clearing_us(self, clear: Callable[[], None]) -> float | None:
-        """How much of a cold time on a GPU is not the scan's."""
-        alone = not self.warm and self.points.device.type == "cuda"
-        return round(graph_time(clear, 0.05).us, 1) if alone else None
-
-    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+    def moved_bytes(self) -> tuple[int, int]:
         """The log-odds of touched regions."""
-        touched = 1024 * int(outputs[0][0, 8])
-        return 12 * len(self.points) + self.warm * touched, touched
+        touched = 1024 * int(self.outputs[0][0, REGIONS])
+        return 12 * len(self["points"]) + self["warm"] * touched, touched
 
-    def check(self, found: Outputs) -> str:
-        counts = found[0][0].tolist()
-        if counts[0] != len(self.points) or counts[11]:
-            raise WrongResult(f"{counts[0]} rays integrated, overflow {counts[11]}")
-        if self.points.device.type == "cpu":
+    def check(self, outputs: Outputs) -> str:
+        points, counts = self["points"], outputs[0][0].tolist()
+        if counts[RAYS] != len(points) or counts[OVERFLOW]:
+            raise WrongResult(f"{counts[RAYS]} rays integrated, overflow {counts[OVERFLOW]}")
+        if self.device.type == "cpu":
             return "the others are compared with it"
-        some = self.points[:: len(self.points) // CHECKED | 1].contiguous()  # of every beam
-        regions = 1 << (15 if self.rule == "ndt" else 18)
-        here, host = (self.empty(regions, d) for d in (some.device, torch.device("cpu")))
+        few = points[:: len(points) // CHECKED | 1].contiguous()  # of every beam
+        regions = 1 << (15 if self["rule"] == "ndt" else 18)
+        here, host = (self.empty(regions, d) for d in (few.device, torch.device("cpu")))
         for _ in range(2):
-            self.integrate(here, some)
-            counts = self.integrate(host, some.cpu())[0]
+            self.integrate(here, few)
+            counts = self.integrate(host, few.cpu())[0]
         same = all(torch.equal(a.cpu(), b) for a, b in zip(here, host, strict=True))
-        if not same or counts[0] != len(some):
+        if not same or counts[RAYS] != len(few):
             raise WrongResult("not the state of the CPU")
-        return f"the state of the CPU after two scans of {len(some)} of the rays, bit for bit"
-
-    @cached_property
-    def mapper(self) -> Mapper:
-        mapper = Mapper(self.capacity)
-        for _ in range(WARM_SCANS if self.warm else 0):
-            mapper.integrate(self.points, self.origins, SIZE, SENSOR, False)
-        return mapper
-
-    def swap(self, reverse: bool) -> None:
-        if not self.warm:
-            self.mapper.clear()
-        self.mapper.integrate(self.points, self.origins, SIZE, SENSOR, reverse)
-
-    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        if self.points.device.type == "cuda" and self.rule != "ndt":
-            for name, reverse in (("forward", False), ("reverse", True)):
-                call = partial(self.swap, reverse)
-                yield Implementation(f"{SWAP}, {name}", call, self._check_swapped, True)
-
-    def _check_swapped(self, found: object) -> str:
-        mapper = self.mapper
-        slots = (mapper.keys >= 0).nonzero()[:, 0]
-        keys, order = mapper.keys[slots].sort()
-        mine = self.state[1][: int(self.state[3][1])]
-        row = torch.searchsorted(keys, mine).clamp(max=len(keys) - 1)
-        both = keys[row] == mine
-        logodds = self.state[4][: len(mine)][both]
-        swapped = mapper.voxels[slots[order[row[both]]]]
-        labels = (logodds >= 0).to(torch.int8).masked_fill_(logodds == -32768, -1)
-        others = (swapped >= 0).to(torch.int8).masked_fill_(swapped.isinf(), -1)
-        observed = (labels >= 0) | (others >= 0)
-        said = share_of_labels(labels[observed], others[observed], SAME)
-        regions = f"{len(mine)} regions, it has {len(keys)}, {int(both.sum())} of them in both"
-        return f"{said}; {regions}; its clear_us: {self.clearing_us(mapper.clear)}"
+        return f"the state of the CPU after two scans of {len(few)} of the rays, bit for bit"
 
 
 def share_of_labels(mine: Tensor, theirs: Tensor, least: float) -> str:
@@ -173,75 +115,61 @@ def share_of_labels(mine: Tensor, theirs: Tensor, least: float) -> str:
     )
 
 
-@dataclass(frozen=True)
-class VisibilityCase(Case):
+@suite.peer("pyoctomap", "occupancy_integrate_", device="cpu")
+def pyoctomap(package: Any, problem: Integrate) -> Way:
+    """OctoMap, one insertPointCloud per scan, from double, as it wants them. Inner nodes are
+    updated once, after the scan."""
+    tree = package.OcTree(SIZE)
+    points, origin = (t.double().numpy() for t in (problem["points"], problem.origins[0]))
+
+    def insert() -> None:
+        tree.insertPointCloud(points, origin, lazy_eval=True)
+        tree.updateInnerOccupancy()
+
+    def call() -> None:
+        if not problem["warm"]:
+            tree.clear()
+        insert()
+
+    def check(result: object) -> str:
+        state = problem.state
+        most = 512 * int(state[3][1])
+        rows = torchvox.occupancy_extract(state, most, select="observed")
+        every = rows.indices[: int(rows.counts[0, 0])]
+        few = every[:: 1 + len(every) // 500_000, 1:]
+        centers = (few.flip(1).double() + 0.5) * SIZE
+        mine = torchvox.occupancy_query(state, centers, SIZE, CENTER).label
+        theirs = torch.from_numpy(tree.getLabels(centers.numpy()).astype(np.int8))
+        return share_of_labels(mine, theirs, SAME[problem["rule"]])
+
+    for _ in range(WARM_SCANS if problem["warm"] else 0):
+        insert()
+    return Way(call, check=check)
+
+
+class Visibility(Problem):
     """Sweeps from origins [O, 3] into a grid of cubes."""
 
-    points: Tensor
-    source: str
-    origins: Tensor
-    index: Tensor | None
-    size: float
-    range: list[float]
-    op: str = "ray_visibility"
-
-    def torchvox(self) -> Outputs:
-        return torchvox.ray_visibility(
-            self.points, self.origins, [self.size] * 3, self.range, origin_index=self.index
+    def facts(self) -> Facts:
+        size, bounds = self["voxel_size"][0], self["point_cloud_range"]
+        walk = torchvox.ray_voxels(
+            *(self["points"], self["origins"], size, bounds[:3], 0),
+            origin_index=self["origin_index"],
+            point_cloud_range=bounds,
         )
+        rays = int(self.outputs[2][0, 0])
+        return {"rays": rays, "visits": int(walk.counts[0, 1]), "voxel_size": size}
+
+
+class MapCall(Problem):
+    """A call about a map, which leaves it as it is."""
 
     def facts(self) -> Facts:
-        visits = torchvox.ray_voxels(
-            *(self.points, self.origins, self.size, self.range[:3], 0),
-            origin_index=self.index,
-            point_cloud_range=self.range,
-        ).counts[0, 1]
-        rays = int(self.torchvox()[2][0, 0])
-        return {"rays": rays, "visits": int(visits), "voxel_size": self.size}
+        return {"regions": int(self["state"][3][1])}
 
-    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        """A map of the grid, emptied, filled and read."""
-        shape = outputs[0].shape[1:]
-        state = torchvox.occupancy_state(
-            math.prod(n // 8 + 1 for n in shape), device=self.points.device
-        )
-        grid, box = (self.size, self.range[:3]), self.range
-
-        def call() -> Tensor:
-            clear(state)
-            torchvox.occupancy_integrate_(
-                *(state, self.points, self.origins, *grid, SENSOR),
-                origin_index=self.index,
-                point_cloud_range=box,
-            )
-            return torchvox.occupancy_crop(state, *grid, [self.size] * 3, box).label
-
-        def check(label: Tensor) -> str:
-            return share_of_labels(outputs[0].to(torch.int8) - 1, label, 0.999)
-
-        yield Implementation("occupancy map", call, check, True)
-
-
-@dataclass(frozen=True)
-class MapCase(Case):
-    """A call about a map, which leaves it as it is; arguments: from the second on."""
-
-    points: Tensor
-    source: str
-    op: str
-    state: list[Tensor]
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
-
-    def facts(self) -> Facts:
-        return {"regions": int(self.state[3][1])}
-
-    def moved_bytes(self, outputs: Outputs) -> tuple[int, int]:
+    def moved_bytes(self) -> tuple[int, int]:
         """Without the map, of which a call may need little."""
-        return bytes_of(self.arguments), bytes_of(outputs)
-
-    def torchvox(self) -> Outputs:
-        return getattr(torchvox, self.op)(self.state, *self.arguments, **self.options)
+        return suite.bytes_of({**self.arguments, "state": None}), suite.bytes_of(self.outputs)
 
 
 def beams(rays: int, near: float, far: float, lower: Sequence[float], upper: Sequence[float]):
@@ -249,7 +177,7 @@ def beams(rays: int, near: float, far: float, lower: Sequence[float], upper: Seq
     at = torch.arange(rays, dtype=torch.float64)
     turn, tilt = 2 * math.pi * at / rays, torch.deg2rad(40 * (at % 64) / 63 - 25)
     way = torch.stack([tilt.cos() * turn.cos(), tilt.cos() * turn.sin(), tilt.sin()], 1)
-    length = near + (far - near) * torch.rand(rays, generator=torch.Generator().manual_seed(0))
+    length = near + (far - near) * torch.rand(rays, generator=seeded())
     wall = torch.where(way < 0, torch.tensor(lower), torch.tensor(upper)) / way
     return (way * wall.amin(1).minimum(length)[:, None]).float()
 
@@ -273,109 +201,106 @@ SCENES: dict[str, tuple[Any, ...]] = {  # regions of the map; rays, as in beams(
 @cache
 def drive(scans: int, azimuths: int) -> tuple[Tensor, Tensor, Tensor]:
     """Points, origins, and the origin of each point, in meters from the last place."""
-    found = generate_drive(0, scans, azimuths=azimuths)
-    poses = torch.stack([scan.pose for scan in found])
-    index = torch.arange(scans).repeat_interleave(torch.tensor([len(s.points) for s in found]))
-    points = torch.cat([scan.points for scan in found])
+    sweeps = generate_drive(0, scans, azimuths=azimuths)
+    poses = torch.stack([scan.pose for scan in sweeps])
+    index = torch.arange(scans).repeat_interleave(torch.tensor([len(s.points) for s in sweeps]))
+    points = torch.cat([scan.points for scan in sweeps])
     shift = poses[-1, :, 3] * torch.tensor([1.0, 1.0, 0.0])
     points = torchvox.transform_points(points, poses, pose_index=index) - shift
     return points.float(), (poses[:, :, 3] - shift).float(), index.int()
 
 
-def integrate(scene: str, warm: bool, targets: Sequence[Target] = (), rule: str = "every_ray"):
-    def build(clouds: Clouds) -> IntegrateCase:
-        regions, *rays = SCENES[scene]
-        return IntegrateCase(beams(*rays).to(clouds.device), scene, regions, warm, rule)
+def integrate(scene: str, warm: bool, *targets: Target, rule: str = "every_ray") -> Case:
+    regions, *rays = SCENES[scene]
 
-    state = "warm" if warm else "cold"
-    return CaseSpec(f"occupancy_integrate_ {scene}, {rule}, {state}", build, tuple(targets))
+    def inputs(clouds: Clouds) -> dict[str, Any]:
+        return {"points": beams(clouds.size(rays[0]), *rays[1:]), "source": scene}
+
+    name = f"occupancy_integrate_ {scene}, {rule}, {'warm' if warm else 'cold'}"
+    options = {"capacity": regions, "warm": warm, "rule": rule}
+    return Case(name, "occupancy_integrate_", inputs, options, targets, Integrate)
 
 
-def visibility(name: str, scans: int, turns: int, targets: Sequence[Target] = ()) -> CaseSpec:
+def visibility(name: str, scans: int, turns: int, *targets: Target) -> Case:
     """Scans of a drive in 200 x 200 x 16 cells of 0.4 m; if none, the sweep in 540 x 540 x 40."""
+    size = 0.4 if scans else 0.2
+    bounds = [-40.0, -40, -1, 40, 40, 5.4] if scans else [-54.0, -54, -5, 54, 54, 3]
 
-    def build(clouds: Clouds) -> VisibilityCase:
+    def inputs(clouds: Clouds) -> dict[str, Any]:
         if not scans:
             points, source = clouds.sweep()
-            box = [-54.0, -54.0, -5.0, 54.0, 54.0, 3.0]
-            return VisibilityCase(points, source, points.new_tensor([ORIGIN]), None, 0.2, box)
-        points, origins, index = (each.to(clouds.device) for each in drive(scans, turns))
-        box = [-40.0, -40.0, -1.0, 40.0, 40.0, 5.4]
-        return VisibilityCase(points, f"drive, {scans} scans", origins, index, 0.4, box)
+            origins = points.new_tensor([ORIGIN])
+            return {"points": points, "origins": origins, "origin_index": None, "source": source}
+        points, origins, index = drive(clouds.batch(scans), clouds.size(turns))
+        rays = {"points": points, "origins": origins, "origin_index": index}
+        return {**rays, "source": f"drive, {scans} scans"}
 
-    return CaseSpec(f"ray_visibility {name}", build, tuple(targets))
+    options = {"voxel_size": [size] * 3, "point_cloud_range": bounds}
+    name = f"ray_visibility {name}"
+    return Case(name, "ray_visibility", inputs, options, targets, Visibility)
 
 
-def about_map(name: str, us: float, arguments: Callable[[], Sequence[Any]], **options: Any):
-    """Of the map of one scan of the room; the name begins with the op's."""
+GRID = {"voxel_size": SIZE, "map_origin": CENTER}
 
-    def build(clouds: Clouds) -> MapCase:
+
+def about_map(words: str, us: float, rays: int = 0, **options: Any) -> Case:
+    """Of the map of one scan of the room; the words begin with the rest of the op's name. rays: of
+    a raycast, or with a point somewhere on each of a query."""
+
+    def inputs(clouds: Clouds) -> dict[str, Any]:
         scan = integrate("room 262k", False).build(clouds)
-        scan.torchvox()
-        given, op = moved(tuple(arguments()), clouds.device), name.split()[0]
-        return MapCase(scan.points, scan.source, op, scan.state, given, options)
+        scan.run()
+        call = {"points": beams(clouds.size(rays), *ROOM)} if rays else {}
+        if words.startswith("query"):
+            call["points"] *= torch.rand(len(call["points"]), 1, generator=seeded())
+        elif rays:
+            call["origins"] = torch.tensor([ORIGIN])
+        return {"state": scan.state, **call, "source": scan.source}
 
-    return CaseSpec(name, build, tuple(graph_us(us)) if us else ())
+    name, targets = f"occupancy_{words}", [graph(us)] if us else []
+    return Case(name, name.split()[0], inputs, options, targets, MapCall)
 
 
-def map_cases(on_gpu: bool) -> list[CaseSpec]:
-    grid, box = (SIZE, CENTER), [-20.0, -20.0, -1.6, 20.0, 20.0, 1.6]
-
-    def points() -> Sequence[Any]:  # somewhere on rays
-        share = torch.rand(1_000_000, 1, generator=torch.Generator().manual_seed(0))
-        return share * beams(1_000_000, *ROOM), *grid
-
-    def rays() -> Sequence[Any]:
-        return beams(131_072, *ROOM), torch.tensor([ORIGIN]), *grid
-
-    cases = [
-        ("query 1M points", 50, points, {"fill": 0.0}),
-        ("crop 200x200x16", 15, lambda: (*grid, [0.2] * 3, box), {"fill": 0.0}),
-        ("crop 512x512x40", 150, lambda: (*grid, [40 / 512] * 2 + [0.08], box), {"fill": 0.0}),
-        ("raycast 131k rays", 500, rays, {}),
-        ("extract occupied", 0, lambda: (1 << 20,), {}),
-        ("decay_ 16k regions", 0, lambda: (65536, 0, 0), {}),
+def map_cases(on_gpu: bool) -> list[Case]:
+    crop = {**GRID, "point_cloud_range": [-20.0, -20.0, -1.6, 20.0, 20.0, 1.6], "fill": 0.0}
+    coarse, fine = [0.2] * 3, [40 / 512, 40 / 512, 0.08]
+    decay = {"factor": 65536, "step": 0, "forget": 0}
+    return [
+        about_map("query 1M points", 50 * on_gpu, 1_000_000, **GRID, fill=0.0),
+        about_map("crop 200x200x16", 15 * on_gpu, **crop, cell_size=coarse),
+        about_map("crop 512x512x40", 150 * on_gpu, **crop, cell_size=fine),
+        about_map("raycast 131k rays", 500 * on_gpu, 131_072, **GRID),
+        about_map("extract occupied", 0, max_out=1 << 20),
+        about_map("decay_ 16k regions", 0, **decay),
     ]
-    return [about_map(f"occupancy_{n}", us * on_gpu, args, **more) for n, us, args, more in cases]
 
 
-def gpu_cases() -> list[CaseSpec]:
-    goals = {  # us and times faster than compare and swap, cold and warm
-        "room 262k": ((600, 2.3), (300, 4.5)),
-        "ground 262k": ((3000, 1.6), (1500, 3.0)),
-        "100 m 262k": ((9000, 1.3), (5000, 2.3)),
-        "room 4k": ((120, 4.0), (60, 7.0)),
-    }
-    beside = Target("graph_us", faster_than="occupancy map", factor=5.0)
+def cases(device: str) -> list[Case]:
+    if device == "cpu":
+        speed = 50 * (1.7 if torch.get_num_threads() > 1 else 1)  # visits in a microsecond
+
+        indoor, far = (Target("best_us", round(visits / speed)) for visits in (7.2e6, 5.4e6))
+        four, three = (faster("best_us", "pyoctomap", factor) for factor in (4.0, 3.0))
+        return [
+            *(integrate("indoor 88k", warm, indoor, four, rule="scan") for warm in (False, True)),
+            *(integrate("indoor 88k", warm, indoor, three) for warm in (False, True)),
+            integrate("75 m 5k", False, far, four, rule="scan"),
+            visibility("26k, 1 sweep", 1, 426, Target("best_us", 60_000)),
+            visibility("111k", 0, 0),
+            *map_cases(False),
+        ]
+    limits = {"room 262k": (600, 300), "ground 262k": (3000, 1500), "100 m 262k": (9000, 5000)}
+    limits["room 4k"] = (120, 60)
     return [
         *(
-            integrate(scene, warm, [*graph_us(us), Target("graph_us", faster_than=SWAP, factor=x)])
-            for scene, goal in goals.items()
-            for warm, (us, x) in zip((False, True), goal, strict=True)
+            integrate(scene, warm, graph(us[warm]))
+            for scene, us in limits.items()
+            for warm in (False, True)
         ),
-        integrate("room 262k", False, graph_us(1500), "ndt"),
-        integrate("room 262k", True, graph_us(1000), "ndt"),
-        visibility("111k", 0, 0, [*graph_us(150), beside]),
-        visibility("260k, 10 sweeps", 10, 426, [*graph_us(80), beside]),
-        visibility("1.4M, 40 sweeps", 40, 573, [beside]),
+        integrate("room 262k", False, graph(1500), rule="ndt"),
+        integrate("room 262k", True, graph(1000), rule="ndt"),
+        visibility("111k", 0, 0, graph(150)),
+        visibility("260k, 10 sweeps", 10, 426, graph(80)),
+        visibility("1.4M, 40 sweeps", 40, 573),
         *map_cases(True),
-    ]
-
-
-def cpu_cases() -> list[CaseSpec]:
-    speed = 50 * (1.7 if torch.get_num_threads() > 1 else 1)  # visits in a microsecond
-
-    def spec(scene: str, visits: int, warm: bool, rule: str, factor: float) -> CaseSpec:
-        beside = Target("best_us", faster_than="pyoctomap", factor=factor)
-        return integrate(scene, warm, [Target("best_us", round(visits / speed)), beside], rule)
-
-    return [
-        spec("indoor 88k", 7_200_000, False, "scan", 4.0),
-        spec("indoor 88k", 7_200_000, True, "scan", 4.0),
-        spec("indoor 88k", 7_200_000, False, "every_ray", 3.0),
-        spec("indoor 88k", 7_200_000, True, "every_ray", 3.0),
-        spec("75 m 5k", 5_400_000, False, "scan", 4.0),
-        visibility("26k, 1 sweep", 1, 426, [Target("best_us", 60_000)]),
-        visibility("111k", 0, 0),
-        *map_cases(False),
     ]

@@ -4,7 +4,7 @@ fastest other implementation each op is, from the results of a run.
 
 A dot is a case; the bar of an op ends at the median of its cases. Times are compared as in the
 tables: by graph time where both have one, else by that of the CPU, else eager. Only results that
-were checked and timed take part, and what is slower than another implementation is shown too.
+were checked and timed are shown, those slower than another implementation too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.results import comparison, grouped, number, torchvox_of, where
 from torchvox._extras import require
-from torchvox.cli.bench_table import COMPARED, number
 from torchvox.io.writers import atomic_path
 
 BAR, DOT, INK, FAINT = "#4c8fd6", "#1f5f9e", "#7d8590", "#7d859055"  # on light and dark grounds
@@ -32,60 +32,48 @@ class Factor(NamedTuple):
 
 
 def factors(results: dict[str, Any]) -> dict[str, list[Factor]]:
-    """Of each op the factors of its cases that another implementation takes part in, ascending."""
-    cases: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in results["measurements"]:
-        if row["status"] == "timed":
-            cases.setdefault((row["op"], row["case"]), []).append(row)
-    found: dict[str, list[Factor]] = {}
-    for (op, case), rows in cases.items():
-        mine = next((row for row in rows if row["implementation"] == "torchvox"), {})
-        others = []
-        for row in rows:
-            common = [key for key in COMPARED if row.get(key) and mine.get(key)]
-            if row is not mine and common:
-                times = row[common[0]] / mine[common[0]]
-                others.append(Factor(times, row["implementation"], case))
-        if others:
-            found.setdefault(op, []).append(min(others))
-    return {op: sorted(found[op]) for op in sorted(found)}
+    """Per op the factors of its cases that another implementation does, ascending."""
+    by_op: dict[str, list[Factor]] = {}
+    timed = [row for row in results["measurements"] if row["status"] == "timed"]
+    for op, rows in sorted(grouped(timed, "op").items()):
+        for case, same in grouped(rows, "case").items():
+            mine = torchvox_of(same)
+            pairs = [(comparison(row, mine), row) for row in same if row is not mine]
+            others = [Factor(both[1], row["implementation"], case) for both, row in pairs if both]
+            if others:
+                by_op.setdefault(op, []).append(min(others))
+    return {op: sorted(each) for op, each in by_op.items()}
 
 
 def draw(results: dict[str, Any], path: Path, ops: Sequence[str] = ()) -> None:
-    """Writes the chart, an SVG without a ground: ops from the top as given, or by factor."""
-    found = factors(results)
-    missing = [op for op in ops if op not in found]
-    if missing or not found:
+    """Writes the chart, an SVG without a background; ops in this order, or by factor."""
+    by_op = factors(results)
+    missing = [op for op in ops if op not in by_op]
+    if missing or not by_op:
         raise ValueError(f"no op with another implementation beside it: {missing or 'none at all'}")
-    median = {op: statistics.median(f.times for f in found[op]) for op in found}
-    shown = list(ops) or sorted(found, key=lambda op: -median[op])
+    median = {op: statistics.median(f.times for f in by_op[op]) for op in by_op}
+    order = list(ops) or sorted(by_op, key=lambda op: -median[op])
     matplotlib = require("matplotlib", "to draw pictures")
     figure = require("matplotlib.figure", "to draw pictures").Figure(
-        figsize=(8.0, 1.3 + 0.3 * len(shown)), layout="constrained"
+        figsize=(8.0, 1.3 + 0.3 * len(order)), layout="constrained"
     )
     figure.patch.set_alpha(0.0)
     ax = figure.add_subplot()
     ax.patch.set_alpha(0.0)
     ax.set_xscale("log")
-    for place, op in enumerate(shown):
-        times = [f.times for f in found[op]]
+    for place, op in enumerate(order):
+        times = [f.times for f in by_op[op]]
         ax.barh(place, median[op] - 1, left=1, height=0.62, color=BAR, linewidth=0)
         ax.plot(times, [place] * len(times), "o", color=DOT, markersize=3.2, clip_on=False)
-        middle = min(found[op], key=lambda f: abs(f.times - median[op]))
-        ax.annotate(
-            f"{number(median[op])}x  {middle.peer}",
-            (max(*times, 1.0), place),
-            xytext=(7, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-            color=INK,
-        )
-    least, most = (f(t.times for op in shown for t in found[op]) for f in (min, max))
+        middle = min(by_op[op], key=lambda f: abs(f.times - median[op]))
+        words = {"va": "center", "fontsize": 8, "color": INK, "textcoords": "offset points"}
+        label, end = f"{number(median[op])}x  {middle.peer}", (max(*times, 1.0), place)
+        ax.annotate(label, end, xytext=(7, 0), **words)
+    least, most = (f(t.times for op in order for t in by_op[op]) for f in (min, max))
     ax.set_xlim(min(0.8, 0.8 * least), most * 12)  # with room for the words
     ax.axvline(1, color=INK, linewidth=1)
-    ax.set_yticks(range(len(shown)), shown)
-    ax.set_ylim(len(shown) - 0.4, -0.6)
+    ax.set_yticks(range(len(order)), order)
+    ax.set_ylim(len(order) - 0.4, -0.6)
     ax.minorticks_off()
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,g}x")
     ax.tick_params(colors=INK, labelsize=8.5, length=0)
@@ -93,12 +81,9 @@ def draw(results: dict[str, Any], path: Path, ops: Sequence[str] = ()) -> None:
     ax.set_axisbelow(True)
     for side in ax.spines.values():
         side.set_visible(False)
-    facts = results["machine"]
-    where = (
-        facts["gpu"] if facts["device"] == "cuda" else f"{facts['cpu']}, {facts['threads']} threads"
-    )
-    words = f"Speed beside the fastest other implementation: {where}, torch {facts['torch']}"
-    ax.set_title(words, loc="left", fontsize=9.5, color=INK)
+    machine = results["machine"]
+    title = f"Speed beside the fastest other implementation: {where(machine)}"
+    ax.set_title(f"{title}, torch {machine['torch']}", loc="left", fontsize=9.5, color=INK)
     # The same results give the same file; words stay words.
     style = {"svg.hashsalt": "torchvox", "svg.fonttype": "none"}
     with matplotlib.rc_context(style), atomic_path(path) as draft:

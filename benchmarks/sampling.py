@@ -1,160 +1,180 @@
 # SPDX-License-Identifier: Apache-2.0
-"""furthest_point_sample: its cases, and the baselines: one block per cloud, loops."""
+"""furthest_point_sample, from points and from distances: cases, and the libraries that sample. All
+samplings start at point 0."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import torchvox
-from benchmarks import baseline_fps
-from benchmarks.clouds import Cloud, Clouds, batched, cube
-from benchmarks.suite import (
-    Case,
-    CaseSpec,
-    Facts,
-    Implementation,
-    NotApplicable,
-    Outputs,
-    Target,
-    WrongResult,
-    graph_us,
-)
+from benchmarks.clouds import Clouds, Recipe, cube, one_batch, sweeps
+from benchmarks.suite import Case, Problem, Target, Way, WrongResult, faster, graph, limit, peer
+from benchmarks.timing import fastest
 
 RADIUS_TOLERANCE = 0.05  # of the coverage radius, between two exact samplings that part at a tie
-LOOP_RATE = 2e8  # points a second that a loop of torch calls visits on the CPU, roughly
+LOOP_RATE = 2e8  # points per second that a loop of torch calls visits on the CPU, roughly
 LOOP_MOST_S = 5.0  # an implementation that would take longer is left out
+HEIGHTS = (3, 5, 7, 9)  # of fpsample's tree, the ones that its documentation names
 
 
-@dataclass(frozen=True)
-class SamplingCase(Case):
-    """points [B, N, 3]; every sampling starts at point 0."""
+class Sampling(Problem):
+    def compare(self, result: Tensor) -> str:
+        """The same samples; or, where rounding broke a tie otherwise, a cover just as good.
 
-    points: Tensor
-    source: str
-    samples: int
-    op: str = "furthest_point_sample"
-
-    def facts(self) -> Facts:
-        clouds, points = self.points.shape[:2]
-        return {"clouds": clouds, "points": points, "samples": self.samples}
-
-    def torchvox(self) -> Outputs:
-        return torchvox.furthest_point_sample(self.points, self.samples)
-
-    def baselines(self, outputs: Outputs) -> Iterator[Implementation]:
-        check = partial(compare, self, outputs=outputs)
-        if self.points.device.type == "cuda":
-            baseline_fps.prepare()
-            call = partial(baseline_fps.sample, self.points, self.samples)
-            yield Implementation("one block per cloud", call, check, True)
-        else:
-            yield Implementation("torch loop", partial(with_torch, self), check)
-            yield Implementation("numpy loop", partial(with_numpy, self), check)
-
-    def refuse_slow_loop(self) -> None:
-        """For implementations that are as fast on the CPU as a loop of torch calls."""
-        seconds = self.points.size(0) * self.points.size(1) * self.samples / LOOP_RATE
-        if self.points.device.type == "cpu" and seconds > LOOP_MOST_S:
-            raise NotApplicable(f"a call would take about {seconds:.0f} s")
+        From the first other choice on, two samplings differ, yet both are right. Then the radius
+        within which every point has a sample is compared, and the samples must be distinct.
+        """
+        expected = self.outputs[0].long()
+        idx = torch.as_tensor(result).to(expected.device).reshape(expected.shape).long()
+        if torch.equal(idx, expected):
+            return "same samples"
+        points = self["points"]
+        if int(idx.min()) < 0 or int(idx.max()) >= points.size(1):
+            raise WrongResult("an index lies outside the cloud")
+        worst, common = 0.0, 0
+        for cloud, theirs, mine in zip(points, idx, expected, strict=True):
+            if theirs.unique().numel() < len(theirs):
+                raise WrongResult("a point is sampled twice")
+            common += int(torch.isin(theirs, mine).sum())
+            worst = max(worst, coverage_radius(cloud, theirs) / coverage_radius(cloud, mine) - 1)
+        if worst > RADIUS_TOLERANCE:
+            raise WrongResult(f"the coverage radius is {100 * worst:.0f} % larger")
+        share = 100 * common / idx.numel()
+        return f"{share:.1f} % of the samples in common, coverage radius {100 * worst:+.1f} %"
 
 
-def compare(case: SamplingCase, idx: Tensor, outputs: Outputs) -> str:
-    """The same samples; or, where rounding broke a tie otherwise, a cover just as good.
-
-    From the first other choice on, two samplings differ, yet both are right. Then the radius
-    within which every point has a sample is compared, and the samples must be distinct.
-    """
-    expected = outputs[0]
-    found = idx.to(expected.device).reshape(expected.shape).long()
-    if torch.equal(found, expected.long()):
-        return "same samples"
-    clouds, points = case.points.shape[:2]
-    if int(found.min()) < 0 or int(found.max()) >= points:
-        raise WrongResult("an index lies outside the cloud")
-    worst, common = 0.0, 0
-    for cloud in range(clouds):
-        if found[cloud].unique().numel() < case.samples:
-            raise WrongResult("a point is sampled twice")
-        common += int(torch.isin(found[cloud], expected[cloud].long()).sum())
-        mine = coverage_radius(case.points[cloud], expected[cloud].long())
-        worst = max(worst, coverage_radius(case.points[cloud], found[cloud]) / mine - 1)
-    if worst > RADIUS_TOLERANCE:
-        raise WrongResult(f"the coverage radius is {100 * worst:.0f} % larger")
-    share = 100 * common / found.numel()
-    return f"{share:.1f} % of the samples in common, coverage radius {100 * worst:+.1f} %"
+class DistanceSampling(Problem):
+    def compare(self, result: Tensor) -> str:
+        """The same samples; or, where distances are equal, others that are as far, each in its
+        turn."""
+        idx, distances = result.long(), self["distances"]
+        if torch.equal(idx, self.outputs[0].long()):
+            return "same samples"
+        rows = torch.arange(len(idx), device=idx.device)
+        dist, nearer = distances[:, 0], (idx[:, 0] != 0).sum()
+        for column in idx[:, 1:].unbind(1):
+            nearer += (dist[rows, column] != dist.amax(1)).sum()
+            dist = torch.minimum(dist, distances[rows, column])
+        if int(nearer):
+            raise WrongResult(f"{int(nearer)} samples are not the furthest in their turn")
+        return "each sample a furthest one, of several that are as far another"
 
 
 def coverage_radius(points: Tensor, chosen: Tensor, most: int = 20_000) -> float:
     """Greatest distance from a point to its nearest sample, over `most` evenly chosen points."""
-    some = points[:: -(-len(points) // most)]
+    part = points[:: -(-len(points) // most)]
     samples = points[chosen]
-    nearest = [torch.cdist(block, samples).amin(1).max() for block in some.split(1024)]
+    nearest = [torch.cdist(block, samples).amin(1).max() for block in part.split(1024)]
     return float(torch.stack(nearest).max())
 
 
-def with_torch(case: SamplingCase) -> Tensor:
-    """Baseline loop in torch, over all clouds at once."""
-    case.refuse_slow_loop()
-    points, samples = case.points, case.samples
-    clouds, count = points.shape[:2]
-    rows = torch.arange(clouds)
-    idx = torch.zeros(clouds, samples, dtype=torch.int64)
-    dist2 = points.new_full((clouds, count), float("inf"))
-    for s in range(1, samples):
-        last = points[rows, idx[:, s - 1]]
-        dist2 = torch.minimum(dist2, (points - last[:, None]).square().sum(-1))
-        idx[:, s] = dist2.argmax(1)
-    return idx
+def best_height(name: str, call: Callable[..., Any]) -> Way:
+    """With the tree height that is fastest here."""
+    calls = {f"{name}, h={height}": partial(call, h=height, start_idx=0) for height in HEIGHTS}
+    name = fastest(calls)
+    return Way(calls[name], name=name)
 
 
-def with_numpy(case: SamplingCase) -> Tensor:
-    """Baseline loop in NumPy, cloud by cloud."""
-    points, samples = case.points, case.samples
-    idx = np.zeros((*points.shape[:1], samples), np.int64)
-    for cloud, chosen in zip(points.numpy(), idx, strict=True):
-        columns = [np.ascontiguousarray(column) for column in cloud.T]
-        dist2 = np.full(len(cloud), np.inf, np.float32)
-        for s in range(1, samples):
-            x, y, z = (column - column[chosen[s - 1]] for column in columns)
-            np.minimum(dist2, x * x + y * y + z * z, out=dist2)
-            chosen[s] = dist2.argmax()
-    return torch.from_numpy(idx)
+@peer("fpsample", "furthest_point_sample", device="cpu")
+def fpsample(package: Any, problem: Sampling) -> Way:
+    limit(len(problem["points"]) == 1)
+    cloud = problem["points"][0].numpy()
+    call = partial(package.bucket_fps_kdline_sampling, cloud, problem["num_samples"])
+    return best_height("fpsample", call)._replace(convert=lambda idx: idx.astype(np.int64))
 
 
-def spec(
-    name: str, cloud: Callable[[Clouds], Cloud], samples: int, targets: Sequence[Target] = ()
-) -> CaseSpec:
-    def build(clouds: Clouds) -> SamplingCase:
-        return SamplingCase(*batched(cloud(clouds)), samples)
-
-    return CaseSpec(f"FPS {name}", build, tuple(targets))
+@peer("torch_quickfps", "furthest_point_sample")
+def torch_quickfps(package: Any, problem: Sampling) -> Way:
+    call = partial(package.sample_idx, problem["points"], problem["num_samples"])
+    return best_height("torch_quickfps", call)
 
 
-def gpu_cases() -> list[CaseSpec]:
+@peer("torch_cluster", "furthest_point_sample")
+def torch_cluster(package: Any, problem: Sampling) -> Way:
+    """The ratio is chosen so that it rounds up to the sample count. It gets its offsets, and the
+    ratio as a tensor."""
+    clouds, count, _ = problem["points"].shape
+    seconds = clouds * count * problem["num_samples"] / LOOP_RATE
+    in_time = problem.device.type == "cuda" or seconds <= LOOP_MOST_S
+    limit(in_time, f"a call would take about {seconds:.0f} s")
+    points = problem["points"].reshape(-1, 3)
+    ptr = count * torch.arange(clouds + 1, device=points.device)
+    ratio = points.new_tensor((problem["num_samples"] - 0.5) / count)
+    return Way(
+        lambda: package.fps(points, ratio=ratio, random_start=False, ptr=ptr),
+        lambda idx: idx.view(clouds, -1) - ptr[:-1, None],
+    )
+
+
+@peer("torch_fps", "furthest_point_sample", device="cuda", capturable=True)
+def torch_fps(package: Any, problem: Sampling) -> Way:
+    """In Triton, without its checks of counts and of numbers, for which it waits."""
+    points = problem["points"]
+    valid = torch.ones(points.shape[:2], dtype=torch.bool, device=points.device)
+    options = {"random_start": False, "validate": False, "assume_finite": True}
+    sample = package.farthest_point_sampling
+    return Way(partial(sample, points, valid, problem["num_samples"], **options))
+
+
+@peer("torchbvh", "furthest_point_sample", device="cuda")
+def torchbvh(package: Any, problem: Sampling) -> Way:
+    """The exact one, which replays a graph of its own; it finds the nearest sample of every point
+    as well."""
+    points, count = problem["points"], problem["num_samples"]
+    return Way(lambda: package.fps(points, count, seed=0).indices)
+
+
+MMCV = ("furthest_point_sample", "furthest_point_sample_with_dist")
+
+
+@peer("mmcv.ops", *MMCV, device="cuda", capturable=True)
+def mmcv(ops: Any, problem: Problem) -> Way:
+    """Other ties."""
+    return Way(partial(getattr(ops, problem.op), *problem.arguments.values()))
+
+
+def row(name: str, cloud: Recipe, samples: int, *targets: Target) -> Case:
+    def inputs(clouds: Clouds) -> dict[str, Any]:
+        points, source = one_batch(cloud)(clouds)
+        count = min(samples, points.size(1))
+        return {"points": points, "num_samples": count, "source": source}
+
+    return Case(f"FPS {name}", "furthest_point_sample", inputs, {}, targets, Sampling)
+
+
+def distance_row(clouds: int, points: int, samples: int, *targets: Target) -> Case:
+    def inputs(data: Clouds) -> dict[str, Any]:
+        x, source = data.cube(clouds, points)
+        distances = {"distances": torch.cdist(x, x), "num_samples": min(samples, x.size(1))}
+        return {**distances, "source": source}
+
+    op = "furthest_point_sample_with_dist"
+    name = f"{op} {clouds} x {points} -> {samples}"
+    return Case(name, op, inputs, {}, targets, DistanceSampling)
+
+
+def cases(device: str) -> list[Case]:
+    if device == "cpu":
+        twice, ahead = faster("best_us", "fpsample", 2.0), faster("best_us", "fpsample", 1.3)
+        return [
+            row("17k KITTI -> 4k", Clouds.kitti, 4096, twice),
+            row("50k cube -> 4k", cube(1, 50_000), 4096, twice),
+            row("111k sweep -> 16k", Clouds.sweep, 16384, twice),
+            row("1024 -> 512", cube(1, 1024), 512, ahead),
+            distance_row(2, 1024, 256),
+        ]
     return [
-        spec("32 x 1024 -> 512", cube(32, 1024), 512, graph_us(110)),
-        spec("32 x 4096 -> 1024", cube(32, 4096), 1024, graph_us(400)),
-        spec("16k -> 4k", cube(1, 16384), 4096, graph_us(1600)),
-        spec("65k -> 16k", cube(1, 65536), 16384, graph_us(6500)),
-        spec("111k sweep -> 16k", Clouds.sweep, 16384, graph_us(7000)),
-        spec("1M cube -> 16k", cube(1, 1 << 20), 16384, graph_us(12000)),
-        spec("1M (9 jittered sweeps) -> 16k", lambda made: made.sweep(9), 16384, graph_us(12000)),
-        spec("16 x 16k -> 4k", cube(16, 16384), 4096, graph_us(2600)),
-        spec("32 x 65k -> 4k", cube(32, 65536), 4096, graph_us(4500)),
-    ]
-
-
-def cpu_cases() -> list[CaseSpec]:
-    def faster(factor: float) -> list[Target]:
-        return [Target("best_us", faster_than="fpsample", factor=factor)]
-
-    return [
-        spec("17k KITTI -> 4k", Clouds.kitti, 4096, faster(2.0)),
-        spec("50k cube -> 4k", cube(1, 50_000), 4096, faster(2.0)),
-        spec("111k sweep -> 16k", Clouds.sweep, 16384, faster(2.0)),
-        spec("1024 -> 512", cube(1, 1024), 512, faster(1.3)),
+        row("32 x 1024 -> 512", cube(32, 1024), 512, graph(110)),
+        row("32 x 4096 -> 1024", cube(32, 4096), 1024, graph(400)),
+        row("16k -> 4k", cube(1, 16384), 4096, graph(1600)),
+        row("65k -> 16k", cube(1, 65536), 16384, graph(6500)),
+        row("111k sweep -> 16k", Clouds.sweep, 16384, graph(7000)),
+        row("1M cube -> 16k", cube(1, 1 << 20), 16384, graph(12000)),
+        row("1M (9 jittered sweeps) -> 16k", sweeps(9), 16384, graph(12000)),
+        row("16 x 16k -> 4k", cube(16, 16384), 4096, graph(2600)),
+        row("32 x 65k -> 4k", cube(32, 65536), 4096, graph(4500)),
+        distance_row(8, 4096, 1024, faster("eager_us", "mmcv")),
     ]

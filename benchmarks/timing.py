@@ -10,21 +10,14 @@ import statistics
 import time
 from functools import partial
 from itertools import pairwise
-from typing import Callable, NamedTuple
+from typing import Any, Callable
 
 import torch
 
 Call = Callable[[], object]
 ROUNDS = 5
 MOST_CALLS = 500
-QUEUE = (
-    40  # calls in flight at most while the CPU time of a call is taken: the GPU queue never fills
-)
-
-
-class GraphTime(NamedTuple):
-    us: float
-    launches: int  # kernels, copies and fills
+QUEUE = 40  # calls in flight while the CPU time of a call is taken: the GPU's queue never fills
 
 
 def median_of_rounds(run: Callable[[int], float], budget_s: float, most: int = MOST_CALLS) -> float:
@@ -36,13 +29,13 @@ def median_of_rounds(run: Callable[[int], float], budget_s: float, most: int = M
     return statistics.median(run(n) for _ in range(ROUNDS))
 
 
-def capture(call: Call, warm_ups: int = 2) -> torch.cuda.CUDAGraph:
+def capture(call: Call) -> torch.cuda.CUDAGraph:
     """A graph of one call. It keeps its nodes, for count_launches(). Where the capture fails, the
     current stream stays what it was."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(warm_ups):
+        for _ in range(2):
             call()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph(keep_graph=True)
@@ -96,37 +89,31 @@ def replay_percentiles(graph: torch.cuda.CUDAGraph, replays: int = 1000) -> tupl
     return times[replays // 2], times[replays * 99 // 100]
 
 
-def graph_time(call: Call, budget_s: float, warm_ups: int = 2) -> GraphTime:
-    graph = capture(call, warm_ups)
-    return GraphTime(replay_us(graph, budget_s), count_launches(graph))
+def graph_time(call: Call, budget_s: float) -> tuple[float, int]:
+    """The time of one replay, and its kernels, copies and fills."""
+    graph = capture(call)
+    return replay_us(graph, budget_s), count_launches(graph)
 
 
 def eager_us(call: Call, budget_s: float) -> float:
     """Wall time of a call among many, one synchronization after the last."""
-
-    def run(n: int) -> float:
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(n):
-            call()
-        torch.cuda.synchronize()
-        return 1e6 * (time.perf_counter() - begin) / n
-
-    return median_of_rounds(run, budget_s)
+    return median_of_rounds(partial(_calls_us, call, True), budget_s)
 
 
 def cpu_us(call: Call, budget_s: float, wall_us: float) -> float:
     """Time until a call returns, without waiting for the GPU, which takes wall_us for it."""
     most = max(1, min(QUEUE, int(1e6 * budget_s / ROUNDS / wall_us)))
+    return median_of_rounds(partial(_calls_us, call, False), budget_s, most)
 
-    def run(n: int) -> float:
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(n):
-            call()
-        return 1e6 * (time.perf_counter() - begin) / n
 
-    return median_of_rounds(run, budget_s, most)
+def _calls_us(call: Call, wait: bool, n: int) -> float:
+    synchronize()
+    begin = time.perf_counter()
+    for _ in range(n):
+        call()
+    if wait:
+        synchronize()
+    return 1e6 * (time.perf_counter() - begin) / n
 
 
 def interleaved_us(calls: dict[str, Call], budget_s: float) -> dict[str, tuple[float, float]]:
@@ -160,12 +147,20 @@ def timed(call: Call) -> float:
     return time.perf_counter() - begin
 
 
+def synchronize() -> None:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def once(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of one call until the GPU is done, and its result."""
+    synchronize()
+    begin = time.perf_counter()
+    result = call()
+    synchronize()
+    return time.perf_counter() - begin, result
+
+
 def fastest(calls: dict[str, Call]) -> str:
     """Which of several settings of one library is best, by the least of three calls."""
-
-    def finished(call: Call) -> None:
-        call()
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-
-    return min(calls, key=lambda name: min(timed(partial(finished, calls[name])) for _ in range(3)))
+    return min(calls, key=lambda name: min(once(calls[name])[0] for _ in range(3)))

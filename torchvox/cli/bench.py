@@ -15,34 +15,34 @@ from rich.table import Table
 
 import torchvox
 from torchvox._errors import TorchvoxError
-from torchvox.cli.bench_table import SCHEMA, machine_line, tables
 from torchvox.cli.options import Device, DeviceChoice, check_outputs
 from torchvox.cli.work import console, note, use_device
 
 ROOT = Path(torchvox.__file__).resolve().parents[1]
+SCHEMA = 3  # of benchmarks/results.py
 
 
 def bench(
     results: Annotated[
         Path | None,
-        typer.Argument(help="Results of an earlier run (.json); without them the benchmark runs."),
+        typer.Argument(help="Results of an earlier run (.json); omit them to run the benchmark."),
     ] = None,
-    only: Annotated[
-        str, typer.Option(help="Words with commas between; cases with one of them run.")
-    ] = "",
-    growth: Annotated[bool, typer.Option("--growth", help="Cost growth too, with plots.")] = False,
-    alone: Annotated[
-        bool, typer.Option("--alone", help="torchvox only, no baselines, no other libraries.")
+    only: Annotated[str, typer.Option(help="Comma-separated words; run matching cases only.")] = "",
+    growth: Annotated[
+        bool, typer.Option("--growth", help="Also measure how cost grows with size, with plots.")
     ] = False,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where a run writes its results.")
-    ] = Path("bench.json"),
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Measure torchvox only, no other implementations.")
+    ] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Output file of a run.")] = Path(
+        "bench.json"
+    ),
     device: Device = DeviceChoice.auto,
 ) -> None:
-    """Measure every op on this machine, beside the baselines and other libraries.
+    """Measure every op on this machine and compare it with other implementations.
 
     A run needs the source tree and takes minutes: after 70 s on a GPU, 200 s on a CPU, it measures
-    torchvox alone. --only shortens it. A results file is shown anywhere.
+    torchvox alone. --only shortens it. A results file can be shown anywhere.
     """
     if results is None:
         run(output, only, growth, alone, device)
@@ -50,11 +50,11 @@ def bench(
 
 
 def run(output: Path, only: str, growth: bool, alone: bool, device: DeviceChoice) -> None:
-    """Runs the benchmark in a process of its own, so that nothing of this one disturbs it."""
+    """Runs the benchmark in its own process, so that nothing in this one disturbs it."""
     if not (ROOT / "benchmarks" / "__main__.py").exists():
         raise TorchvoxError(
-            "the benchmark lies in the source tree, not in the installed package: run make bench "
-            "there, or give a results file to show"
+            "the benchmark is in the source tree, not in the installed package: run make bench "
+            "there, or pass a results file to show"
         )
     check_outputs([], {"--output": output})
     where = use_device(device)
@@ -71,27 +71,28 @@ def run(output: Path, only: str, growth: bool, alone: bool, device: DeviceChoice
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The results in a file, or an error that says what is wrong with it."""
+    """Returns the results in a file, or raises an error that says what is wrong with it."""
     try:
-        found = json.loads(path.read_text())
+        results = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise TorchvoxError(f"{path} cannot be read as benchmark results: {error}") from None
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise TorchvoxError(f"{path} is no result of this version of the benchmark")
-    return found
+    if not isinstance(results, dict) or results.get("schema") != SCHEMA:
+        raise TorchvoxError(f"{path} is not a result of this version of the benchmark")
+    return results
 
 
 def _show(results: dict[str, Any]) -> None:
+    """Prints the tables that the file holds."""
     out = console()
-    for table in tables(results):
-        shown = Table(title=table.title, title_justify="left", title_style="bold")
-        for number, name in enumerate(table.header):
-            words = name in ("case", "implementation", "target") or number == 0
-            shown.add_column(name, justify="left" if words else "right", overflow="fold")
-        for row in table.rows:
-            shown.add_row(*(_colored(cell) for cell in row), end_section=False)
-        out.print(shown)
-    out.print(machine_line(results), soft_wrap=True, markup=False)
+    for table in results["tables"]:
+        view = Table(title=table["title"], title_justify="left", title_style="bold")
+        for number, name in enumerate(table["header"]):
+            is_text = name in ("case", "implementation", "target") or number == 0
+            view.add_column(name, justify="left" if is_text else "right", overflow="fold")
+        for row in table["rows"]:
+            view.add_row(*(_colored(cell) for cell in row))
+        out.print(view)
+    out.print(results["machine_line"], soft_wrap=True, markup=False)
 
 
 def _colored(cell: str) -> str:
