@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import torchvox
-from torchvox.data.scene import generate_scan
+from torchvox.data import generate_scan
 from torchvox.io import read_cloud
 
 JITTER = 0.05  # standard deviation, in each column
