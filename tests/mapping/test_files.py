@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from torchvox._errors import CloudFileError, WrongUseError
-from torchvox.io import MapContents, open_points, read_map
-from torchvox.mapping import PRESETS, NdtModel, OccupancyMap
+from torchvox.io import open_points
+from torchvox.mapping import PRESETS, MapContents, NdtModel, OccupancyMap, read_map
 
 ORIGIN = torch.zeros(1, 3)
 MEANS = ("logodds", "sample_mean")

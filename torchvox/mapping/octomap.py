@@ -15,9 +15,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from torchvox._errors import WrongUseError, explained
-from torchvox.io.maps import UNOBSERVED, MapContents
 from torchvox.io.poses import rigid, rotations
 from torchvox.io.writers import write_whole
+from torchvox.mapping.contents import UNOBSERVED, MapContents
 
 DEPTH = 16
 HALF = 1 << (DEPTH - 1)  # voxels from the origin to the end of a tree
@@ -252,14 +252,13 @@ def _voxels(contents: MapContents, path: Path) -> tuple[np.ndarray, np.ndarray]:
         )
     row, cell = (contents.layers["logodds"] != UNOBSERVED).nonzero()
     code = np.zeros(len(row), np.int64)
-    for axis in range(3):
-        region = (contents.keys >> 21 * axis & (1 << 21) - 1) - (1 << 20)
-        voxel = region[row] * 8 + (cell >> 3 * axis & 7) + int(np.rint(steps[axis]))
+    voxels = contents.voxels(row, cell) + np.rint(steps).astype(np.int64)
+    for axis, voxel in enumerate(voxels.T):
         if (np.abs(voxel + 0.5) > HALF).any():
             got = f"{voxel.min()} to {voxel.max()}"
             raise WrongUseError(f"{path}: OctoMap's voxels are within +-{HALF}, got {got}")
-        voxel += HALF
-        code |= (SPREAD[voxel >> 8] << 24 | SPREAD[voxel & 255]) << axis
+        shifted = voxel + HALF
+        code |= (SPREAD[shifted >> 8] << 24 | SPREAD[shifted & 255]) << axis
     return code, contents.layers["logodds"][row, cell]
 
 
