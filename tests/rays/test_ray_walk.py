@@ -10,7 +10,6 @@ from helpers import assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import torchvox
 import torchvox.reference as reference
 
 INF, NAN = math.inf, math.nan
@@ -163,19 +162,3 @@ def test_regions_beyond_what_the_search_tells_apart(most, kept, device):
         found = check("ray_regions", device, ends, starts, 1.0, ORIGIN, most)
         total = 13 if most >= 4 else {0: 2, 3: 7}[most]
         assert found[1][0, :2].tolist() == [kept, total]
-
-
-def test_poses_round_as_written(device):
-    g = torch.Generator().manual_seed(3)
-    points = torch.randn(500, 3, generator=g) * 1e3
-    poses = torch.randn(1, 3, 4, generator=g, dtype=torch.float64)
-    found = torch.ops.torchvox.transform_points(points.to(device), poses.to(device)).cpu()
-    assert_same_bits(found, reference.transform_points(points, poses))
-    assert torch.allclose(found, points.double() @ poses[0, :, :3].T + poses[0, :, 3])
-
-
-def test_the_functions_return_named_tuples():
-    points, origins = torch.rand(5, 3), torch.zeros(1, 3)
-    found = torchvox.ray_voxels(points, origins, 0.1, ORIGIN, 200)
-    assert found.offsets[-1] == found.counts[0, 1] and found.ray.max() == 4
-    assert torchvox.ray_regions(points, origins, 0.1, ORIGIN, 50).keys[0] >= 0
