@@ -51,7 +51,7 @@ def drive(made: OccupancyMap, between=lambda made: None) -> list[torch.Tensor]:
 
 
 def leave_all(made: OccupancyMap) -> None:
-    made._leave(made._cached()[0])
+    made._leave(made._cached().keys)
     assert int(made.status[1]) == 0
 
 
@@ -113,7 +113,7 @@ def test_the_cache_keeps_what_was_stamped_last():
     assert len(held) == 9 and not store.contains(held, made.store.keys[:1]).any()
     assert stamps.tolist() == [3, 4, 5, 6, 7, 8, 9, 10, 11]
     made.query(near[0])
-    assert made._cached()[1].tolist() == [2, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert made._cached().stamps.tolist() == [2, 4, 5, 6, 7, 8, 9, 10, 11]
 
 
 def test_what_did_not_change_is_not_written_back(monkeypatch):

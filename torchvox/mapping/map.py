@@ -43,6 +43,14 @@ class MapVoxels(NamedTuple):
     count: Tensor
 
 
+class Rays(NamedTuple):
+    """Rays of one call: ends, origins, and options of the op, such as the origin of each ray."""
+
+    points: Tensor
+    origins: Tensor
+    options: dict[str, Any]
+
+
 class OccupancyMap(MapState):
     """Occupancy of voxels from the rays of a sensor; options of methods are those of the ops.
 
@@ -129,8 +137,13 @@ class OccupancyMap(MapState):
             points, origins = transform_points(points, pose[None]), pose[None, :, 3]
         elif origins is None or pose is not None:
             raise ValueError("OccupancyMap: integrate takes either origins or a pose")
-        rays = {**self._model_options(), **_with_index(points, origins, rays)}
-        counts = self._integrate(points, origins, rays, None)
+        options = {
+            "rule": self.model.rule,
+            "threshold": self.threshold,
+            "stamp": self.clock + 1,
+            "ndt": None if self.ndt is None else self.ndt.numbers,
+        }
+        counts = self._integrate(_rays(points, origins, {**options, **rays}))
         overflow = INTEGRATE.overflow
         self.clock.add_(counts[0, overflow : overflow + 1] == 0)
         return counts
@@ -142,34 +155,20 @@ class OccupancyMap(MapState):
 
     def raycast(self, points: Tensor, origins: Tensor, **options: Any) -> ops.OccupancyRays:
         """`occupancy_raycast`: status 0 where points are in sight. origins as in `integrate`."""
-        options = {"threshold": self.threshold, **_with_index(points, origins, options)}
-        return self._raycast(points, origins, options)
+        return self._raycast(_rays(points, origins, {"threshold": self.threshold, **options}))
 
-    def _model_options(self) -> dict[str, Any]:
-        """What integrate says to the op about the models and the call."""
-        return {
-            "rule": self.model.rule,
-            "threshold": self.threshold,
-            "stamp": self.clock + 1,
-            "ndt": None if self.ndt is None else self.ndt.numbers,
-        }
-
-    def _integrate(
-        self, points: Tensor, origins: Tensor, rays: dict[str, Any], max_touched: int | None
-    ) -> Tensor:
+    def _integrate(self, rays: Rays, max_touched: int | None = None) -> Tensor:
         """Counts of the op, called again with more room until its regions fit."""
         while True:
             most = self.max_touched if max_touched is None else max_touched
             counts = ops.occupancy_integrate_(
-                self.state, points, origins, *self.grid, self.sensor, most, **rays
+                self.state, *rays[:2], *self.grid, self.sensor, most, **rays.options
             )
             if self._fits(IntegrateCounts, counts):
                 return counts
 
-    def _raycast(
-        self, points: Tensor, origins: Tensor, options: dict[str, Any]
-    ) -> ops.OccupancyRays:
-        return ops.occupancy_raycast(self.state, points, origins, *self.grid, **options)
+    def _raycast(self, rays: Rays) -> ops.OccupancyRays:
+        return ops.occupancy_raycast(self.state, *rays[:2], *self.grid, **rays.options)
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -335,8 +334,8 @@ class OccupancyMap(MapState):
         elif suffix in VOXEL_SUFFIXES:
             self.save_voxels(path, self.extract(select))
         else:
-            known = ", ".join((*MAP_SUFFIXES, *VOXEL_SUFFIXES))
-            raise WrongUseError(f"{path}: maps are written as {known}")
+            suffixes = ", ".join((*MAP_SUFFIXES, *VOXEL_SUFFIXES))
+            raise WrongUseError(f"{path}: maps are written as {suffixes}")
 
     def save_voxels(self, path: str | Path, voxels: MapVoxels) -> None:
         """Writes voxels of the map as points: means of samples to 1/1024 voxel, or centers."""
@@ -366,12 +365,14 @@ class OccupancyMap(MapState):
         capacity = arguments["capacity"]
         if samples and arguments.get("store") is None and not isinstance(capacity, str):
             arguments.setdefault("sample_rows", max(samples, int(capacity) // 4))
-        made = cls(contents.voxel_size, **arguments)
-        fits = made.on_overflow == "grow" or (made.capacity >= rows and made.sample_rows >= samples)
+        result = cls(contents.voxel_size, **arguments)
+        fits = result.on_overflow == "grow" or (
+            result.capacity >= rows and result.sample_rows >= samples
+        )
         rule = f"OccupancyMap: capacity must be at least {rows}, sample_rows {samples}"
-        expect(fits, rule, (made.capacity, made.sample_rows))
-        made.insert(contents.regions(made.status.device), "replace")
-        return made
+        expect(fits, rule, (result.capacity, result.sample_rows))
+        result.insert(contents.regions(result.status.device), "replace")
+        return result
 
     def flush(self) -> None:
         """Writes what the cache has to the store, and the store to its folder, if it has one."""
@@ -390,8 +391,9 @@ class OccupancyMap(MapState):
         return model
 
 
-def _with_index(points: Tensor, origins: Tensor, options: dict[str, Any]) -> dict[str, Any]:
-    """The options, with the index of rays each of which has its own origin."""
-    if origins.size(0) == 1 or origins.size(0) != points.size(0):
-        return options
-    return {"origin_index": torch.arange(points.size(0), device=points.device), **options}
+def _rays(points: Tensor, origins: Tensor, options: dict[str, Any]) -> Rays:
+    """Rays with an index, if each of them has its own origin."""
+    if origins.size(0) != 1 and origins.size(0) == points.size(0):
+        index = torch.arange(points.size(0), device=points.device)
+        options = {"origin_index": index, **options}
+    return Rays(points, origins, options)

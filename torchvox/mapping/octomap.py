@@ -69,12 +69,12 @@ def read_octomap(path: str | Path, max_regions: int = MAX_REGIONS) -> MapContent
         with path.open("rb") as file:
             is_binary, tree, size, resolution = _read_header(file)
             start = file.tell()
-        held = path.stat().st_size - start
+        body = path.stat().st_size - start
         type_ = np.dtype("<u2") if is_binary else NODES[tree]
-        if size and (held % type_.itemsize or (not is_binary and held != size * type_.itemsize)):
-            raise ValueError(f"its {size} nodes do not fit the {held} bytes behind its header")
-        if not size and held:
-            raise ValueError(f"it has no nodes, but {held} bytes behind its header")
+        if size and (body % type_.itemsize or (not is_binary and body != size * type_.itemsize)):
+            raise ValueError(f"its {size} nodes do not fit the {body} bytes after its header")
+        if not size and body:
+            raise ValueError(f"it has no nodes, but {body} bytes after its header")
         if size:
             nodes = np.fromfile(path, type_, offset=start)
             leaves = _labels(nodes, size) if is_binary else _values(nodes)

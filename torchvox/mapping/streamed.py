@@ -10,7 +10,7 @@ neither changes what the map knows, whenever a call ends early.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from torchvox._errors import expect
 from torchvox.mapping.counts import EDIT, INTEGRATE, EditCounts, IntegrateCounts
-from torchvox.mapping.map import Box, Floats, OccupancyMap, Values
+from torchvox.mapping.map import Box, Floats, OccupancyMap, Rays, Values
 from torchvox.mapping.regions import MapRegions, outside, tensors_of
 from torchvox.mapping.store import NO_KEYS, ROWS, RegionStore, contains
 from torchvox.ops import occupancy as ops
@@ -31,6 +31,13 @@ NO_MASK = "OccupancyMap: masks are not supported with a store"
 NO_STATE = "OccupancyMap: a map with a store has no state_dict: flush or save it"
 NO_PROGRAM = "OccupancyMap: a map with a store cannot run in a program or a CUDA graph"
 LARGER = "give a larger capacity"
+
+
+class Cached(NamedTuple):
+    """Keys of the regions in the cache, ascending, and their stamps."""
+
+    keys: np.ndarray
+    stamps: np.ndarray
 
 
 class StreamedMap(OccupancyMap):
@@ -63,84 +70,72 @@ class StreamedMap(OccupancyMap):
 
     # ---- rays -----------------------------------------------------------------------------------
 
-    def _integrate(
-        self, points: Tensor, origins: Tensor, rays: dict[str, Any], max_touched: int | None
-    ) -> Tensor:
+    def _integrate(self, rays: Rays, max_touched: int | None = None) -> Tensor:
         """Counts of a call for all regions at once or, if they are more than the capacity, for each
         group of them; all or nothing."""
-        cached, store = self._cached()[0], self.store
-        keys = self._regions_of(points, origins, rays)
-        known = store.has(keys) | contains(cached, keys)
-        needed = keys[known] if rays.get("missing") == "skip" else keys
-        size, new = self._number_of_regions(), len(needed) - int(known.sum())
+        cached, store = self._cached(), self.store
+        keys = self._regions_of(rays)
+        here = store.has(keys) | contains(cached.keys, keys)
+        needed = keys[here] if rays.options.get("missing") == "skip" else keys
+        size = self._number_of_regions(cached)
         if len(needed) <= self.capacity:
-            self._enter(needed)
+            self._enter(needed, cached)
             store.changed = np.union1d(store.changed, keys)
-            counts = super()._integrate(points, origins, rays, len(keys))
+            counts = super()._integrate(rays, len(keys))
         else:
-            counts = self._integrate_groups(points, origins, rays, needed, len(keys))
-            counts[0, INTEGRATE.regions_new] = new
+            counts = self._integrate_groups(rays, needed, len(keys))
+            counts[0, INTEGRATE.regions_new] = len(needed) - int(here.sum())
             counts[0, INTEGRATE.regions_skipped] = len(keys) - len(needed)
-        counts[0, INTEGRATE.regions_in_use] = size + new
+        counts[0, INTEGRATE.regions_in_use] = size + counts[0, INTEGRATE.regions_new]
         return counts
 
-    def _integrate_groups(
-        self,
-        points: Tensor,
-        origins: Tensor,
-        rays: dict[str, Any],
-        keys: np.ndarray,
-        max_touched: int,
-    ) -> Tensor:
+    def _integrate_groups(self, rays: Rays, keys: np.ndarray, max_touched: int) -> Tensor:
         """Counts of calls for one group of regions after another, which enter the store when all
-        are done; those of regions that are new or skipped are of the last call."""
-        if "stop_at_occupied" in (rays.get("flags") or []):
+        are done."""
+        if "stop_at_occupied" in (rays.options.get("flags") or []):
             raise RuntimeError(
                 f"OccupancyMap: rays that stop at occupied voxels need all their {len(keys)} "
                 f"regions in the cache of {self.capacity}: {LARGER}, or fewer rays per call"
             )
         self._settle()
+        rays = rays._replace(options={**rays.options, "missing": "skip"})
         calls: list[Tensor] = []
         results: list[MapRegions] = []
         try:
             for group in groups(keys, self.capacity):
                 self._enter(group, alone=True)  # nothing is written back: nothing counts as changed
                 super()._insert(self._on_device(group), [], "keep", None)
-                skip = {**rays, "missing": "skip"}
-                calls.append(super()._integrate(points, origins, skip, max_touched))
+                calls.append(super()._integrate(rays, max_touched))
                 results.extend(self._fetch(group))
         except BaseException:
             ops.occupancy_remove_(self.state, self.region_key >= 0)  # the store is as it was
             raise
         for regions in results:
             self.store.put(regions)
-        counts = calls[0]
-        for column in (
-            INTEGRATE.voxels_updated, INTEGRATE.regions_touched, INTEGRATE.sample_rows_new
-        ):  # fmt: skip
-            counts[0, column] = torch.cat(calls)[:, column].sum()
+        counts, every = calls[0], torch.cat(calls)
+        for name in ("voxels_updated", "regions_touched", "sample_rows_new"):
+            column = getattr(INTEGRATE, name)
+            counts[0, column] = every[:, column].sum()
         return counts
 
-    def _raycast(
-        self, points: Tensor, origins: Tensor, options: dict[str, Any]
-    ) -> ops.OccupancyRays:
+    def _raycast(self, rays: Rays) -> ops.OccupancyRays:
         """`occupancy_raycast`, of as many rays at a time as have their regions in the cache."""
-        keys = self._regions_of(points, origins, options)
-        keys = keys[self.store.has(keys) | contains(self._cached()[0], keys)]
+        cached, keys = self._cached(), self._regions_of(rays)
+        keys = keys[self.store.has(keys) | contains(cached.keys, keys)]
         if len(keys) <= self.capacity:
-            self._enter(keys)
-            return super()._raycast(points, origins, options)
-        n = len(points)
+            self._enter(keys, cached)
+            return super()._raycast(rays)
+        n, device = len(rays.points), rays.points.device
         if n == 1:
             raise RuntimeError(f"OccupancyMap: a ray passes {len(keys)} regions: {LARGER}")
-        index, valid = options.get("origin_index"), options.get("num_valid")
-        index = torch.zeros(n, dtype=torch.int64, device=points.device) if index is None else index
+        index, valid = rays.options.get("origin_index"), rays.options.get("num_valid")
+        index = torch.zeros(n, dtype=torch.int64, device=device) if index is None else index
         if valid is not None:
-            index = index.where(torch.arange(n, device=index.device) < valid, -1)
+            index = index.where(torch.arange(n, device=device) < valid, -1)
         halves = []
         for half in (slice(n // 2), slice(n // 2, n)):
-            mine = {**options, "num_valid": None, "origin_index": index[half]}
-            halves.append(self._raycast(points[half], origins, mine))
+            options = {**rays.options, "num_valid": None, "origin_index": index[half]}
+            halves.append(self._raycast(Rays(rays.points[half], rays.origins, options)))
         return ops.OccupancyRays(*[torch.cat(pair) for pair in zip(*halves, strict=True)])
 
     # ---- reading --------------------------------------------------------------------------------
@@ -150,7 +145,7 @@ class StreamedMap(OccupancyMap):
         values, ends = super().query(points, **options), points[:, :3]
         each = torch.arange(len(ends), device=ends.device)
         rays = {"origin_index": each, "num_valid": options.get("num_valid")}
-        for _ in self._missing(self._regions_of(ends, ends, rays)):
+        for _ in self._missing(self._regions_of(Rays(ends, ends, rays))):
             values = _filled(values, super().query(points, **options))
         return values
 
@@ -212,7 +207,7 @@ class StreamedMap(OccupancyMap):
         for group in self._alone():
             self.store.changed = group
             counts.append(super()._decay(factor, forget, None))
-            self.store.drop(group[~contains(self._cached()[0], group)])
+            self.store.drop(group[~contains(self._cached().keys, group)])
         return torch.stack(counts).sum(0)
 
     def clear(self) -> None:
@@ -255,7 +250,7 @@ class StreamedMap(OccupancyMap):
         total = torch.stack(counts).sum(0)
         total[0, EDIT.regions_given] = len(rows)
         total[0, EDIT.keys_refused] = len(rows) - len(good)
-        total[0, EDIT.regions_in_use] = self._number_of_regions()
+        total[0, EDIT.regions_in_use] = self._number_of_regions(self._cached())
         return total
 
     def flush(self) -> None:
@@ -275,44 +270,45 @@ class StreamedMap(OccupancyMap):
         """The cache has room for each call."""
         return True
 
-    def _cached(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys in the cache, ascending, and their stamps."""
+    def _cached(self) -> Cached:
         if self._is_traced():
             raise RuntimeError(NO_PROGRAM)
         keys, stamps = self.region_key.cpu().numpy(), self.region_stamp.cpu().numpy()
         used = np.flatnonzero(keys >= 0)
         order = used[np.argsort(keys[used])]
-        return keys[order], stamps[order]
+        return Cached(keys[order], stamps[order])
 
-    def _number_of_regions(self) -> int:
+    def _number_of_regions(self, cached: Cached) -> int:
         """Regions of the whole map."""
-        return len(self.store.keys) + int((~self.store.has(self._cached()[0])).sum())
+        return len(self.store.keys) + int((~self.store.has(cached.keys)).sum())
 
     def _on_device(self, keys: np.ndarray) -> Tensor:
         return torch.tensor(keys).to(self.region_key.device)
 
-    def _regions_of(self, points: Tensor, origins: Tensor, options: dict[str, Any]) -> np.ndarray:
+    def _regions_of(self, rays: Rays) -> np.ndarray:
         """Keys of regions that rays touch."""
-        rays: Any = {name: options[name] for name in RAYS if name in options}
+        options: Any = {name: rays.options[name] for name in RAYS if name in rays.options}
         while True:
-            keys, counts = ray_regions(points, origins, *self.grid, self.most, **rays)
+            keys, counts = ray_regions(*rays[:2], *self.grid, self.most, **options)
             touched = int(counts[0, 1])
             if touched <= self.most:
                 return keys[:touched].cpu().numpy()
             self.most = max(touched, 2 * self.most)
 
-    def _enter(self, keys: np.ndarray, *, alone: bool = False) -> None:
+    def _enter(
+        self, keys: np.ndarray, cached: Cached | None = None, *, alone: bool = False
+    ) -> None:
         """Brings in what the map knows of ascending keys, no more than the capacity, and makes room
         for the others of them. The least recently stamped others leave, ties by key, or, alone,
         all."""
-        cached, stamps = self._cached()
-        here, others = contains(cached, keys), np.flatnonzero(~contains(keys, cached))
+        now, stamps = cached or self._cached()
+        leave = np.flatnonzero(~contains(keys, now))
         if not alone:
-            excess = max(len(others) + len(keys) - self.capacity, 0)
-            others = np.sort(others[np.lexsort((cached[others], stamps[others]))[:excess]])
-        if len(others) > 0:
-            self._leave(cached[others])
-        for group in groups(keys[self.store.has(keys) & ~here], ROWS):
+            excess = max(len(leave) + len(keys) - self.capacity, 0)
+            leave = np.sort(leave[np.lexsort((now[leave], stamps[leave]))[:excess]])
+        if len(leave) > 0:
+            self._leave(now[leave])
+        for group in groups(keys[self.store.has(keys) & ~contains(now, keys)], ROWS):
             regions = self.store.get(group, pinned=self.status.is_cuda)
             key, *layers = [t.to(self.status.device, non_blocking=True) for t in regions[:-1]]
             super()._insert(key, layers, "replace", None)
@@ -327,8 +323,8 @@ class StreamedMap(OccupancyMap):
 
     def _missing(self, keys: np.ndarray) -> Iterator[None]:
         """Brings in one group after another of those regions that are not in the cache."""
-        cached, _ = self._cached()
-        for group in groups(keys[self.store.has(keys) & ~contains(cached, keys)], self.capacity):
+        missing = keys[self.store.has(keys) & ~contains(self._cached().keys, keys)]
+        for group in groups(missing, self.capacity):
             self._enter(group)
             yield
 
@@ -347,7 +343,7 @@ class StreamedMap(OccupancyMap):
 
     def _settle(self) -> RegionStore:
         """The store, as the whole map."""
-        self._write_back(self._cached()[0])
+        self._write_back(self._cached().keys)
         self.store.changed = NO_KEYS
         return self.store
 

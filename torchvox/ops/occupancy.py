@@ -112,10 +112,10 @@ def occupancy_layout(
     covariance, and "intensity", and with both "passes", rays that its surface stopped or not.
     A layer that is off has 0 rows. sample_rows: regions that may have samples.
     """
-    known = ("logodds", *LAYERS, *SAMPLE_LAYERS)
-    if not set(layers) <= set(known) or "logodds" not in layers:
+    names = ("logodds", *LAYERS, *SAMPLE_LAYERS)
+    if not set(layers) <= set(names) or "logodds" not in layers:
         raise ValueError(
-            f"occupancy_layout: layers must be 'logodds' and maybe {', '.join(known[1:])}, "
+            f"occupancy_layout: layers must be 'logodds' and maybe {', '.join(names[1:])}, "
             f"got {list(layers)}"
         )
     for layer, needs in (

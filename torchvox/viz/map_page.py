@@ -37,10 +37,10 @@ def map_page(
     path: [S, 3] float64, places of the sensor in the map's frame, in turn.
     Raises TorchvoxError without a voxel.
     """
-    found = len(indices)
-    if found == 0:
+    total = len(indices)
+    if total == 0:
         raise TorchvoxError(f"there is no {kind} voxel to show")
-    stride = -(-found // MAX_VOXELS)
+    stride = -(-total // MAX_VOXELS)
     places = indices[::stride].astype(np.int64)
     units = np.rint(logodds[::stride] * 1024).astype("<i2")
     first, last = places.min(axis=0), places.max(axis=0)
@@ -49,7 +49,7 @@ def map_page(
     center = np.array(origin) + (first + middle) * voxel_size
     track = np.zeros((0, 3)) if path is None else path - center
     heights = np.percentile(places[:, 2], (1, 99))
-    words = f"{found:,} {kind} voxels of {voxel_size:g} m"
+    words = f"{total:,} {kind} voxels of {voxel_size:g} m"
     if stride > 1:
         words += f", of which the page has one in {stride}: {len(places):,}"
     facts = {
