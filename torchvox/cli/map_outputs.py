@@ -42,7 +42,7 @@ class MapOutputs:
 
     def write(
         self,
-        made: OccupancyMap,
+        map_: OccupancyMap,
         title: str,
         select: Select,
         height: Height,
@@ -52,31 +52,31 @@ class MapOutputs:
         for target in self.targets:
             suffix = target.suffix.lower()
             if suffix in MAP_SUFFIXES:
-                made.save(target)
+                map_.save(target)
             elif suffix == ".png":
-                self._draw(made, target, height)
+                self._draw(map_, target, height)
             elif suffix in VOXEL_SUFFIXES:
-                made.save_voxels(target, _voxels(made, select, height))
+                map_.save_voxels(target, _voxels(map_, select, height))
             elif suffix == ".html":
-                indices, logodds = _indices(_voxels(made, select, height))
-                page = map_page(indices, logodds, *made.grid, title, kind=select, path=path)
+                indices, logodds = _indices(_voxels(map_, select, height))
+                page = map_page(indices, logodds, *map_.grid, title, kind=select, path=path)
                 write_whole(target, lambda buffer: buffer.write(page))  # noqa: B023, at once
 
-    def _draw(self, made: OccupancyMap, target: Path, height: Height) -> None:
-        indices, logodds = _indices(_voxels(made, "observed", height))
-        image = plan_image(indices, logodds.astype(np.float64) >= made.threshold)
+    def _draw(self, map_: OccupancyMap, target: Path, height: Height) -> None:
+        indices, logodds = _indices(_voxels(map_, "observed", height))
+        image = plan_image(indices, logodds.astype(np.float64) >= map_.threshold)
         write_gray_png(target, image.pixels)
         if self.yaml is not None:
-            x, y = (made.origin[i] + int(image.low[i]) * made.voxel_size for i in range(2))
-            write_ros_yaml(self.yaml, target.name, made.voxel_size, (round(x, 9), round(y, 9)))
+            x, y = (map_.origin[i] + int(image.low[i]) * map_.voxel_size for i in range(2))
+            write_ros_yaml(self.yaml, target.name, map_.voxel_size, (round(x, 9), round(y, 9)))
 
 
-def _voxels(made: OccupancyMap, select: Select, height: Height) -> MapVoxels:
+def _voxels(map_: OccupancyMap, select: Select, height: Height) -> MapVoxels:
     """Voxels of a map whose centers are in [Z0, Z1)."""
-    voxels = made.extract(select)
+    voxels = map_.extract(select)
     if height is None:
         return voxels
-    z = (voxels.indices[:, 1] + 0.5) * made.voxel_size + made.origin[2]
+    z = (voxels.indices[:, 1] + 0.5) * map_.voxel_size + map_.origin[2]
     inside = (z >= height[0]) & (z < height[1])
     return MapVoxels._make([*[column[inside] for column in voxels[:-1]], voxels.count])
 

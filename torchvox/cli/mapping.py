@@ -209,14 +209,14 @@ def _ray_lines(tally: Tally, spent: float, rate: float, cuts: bool) -> list[tupl
     ]
 
 
-def _map_lines(made: OccupancyMap) -> list[tuple[str, str]]:
-    observed, occupied = (int(made.extract(kind, 0).count) for kind in ("observed", "occupied"))
-    voxels = f"{observed:,} voxels of {made.voxel_size:g} m observed, {occupied:,} occupied"
-    memory, regions, room = made.memory(), int(made.status[1]), f"{made.capacity:,} regions"
-    if made.store is not None:  # which is the whole map, since extract read it
+def _map_lines(result: OccupancyMap) -> list[tuple[str, str]]:
+    observed, occupied = (int(result.extract(kind, 0).count) for kind in ("observed", "occupied"))
+    voxels = f"{observed:,} voxels of {result.voxel_size:g} m observed, {occupied:,} occupied"
+    memory, regions, room = result.memory(), result.status[1], f"{result.capacity:,} regions"
+    if result.store is not None:  # which is the whole map, since extract read it
         stored = memory.pop("store") / 2**20
-        regions, room = len(made.store.keys), f"{room} of {stored:,.1f} MiB in host memory"
+        regions, room = len(result.store.keys), f"{room} of {stored:,.1f} MiB in host memory"
     return [
-        ("map", f"{regions:,} regions, {voxels}"),
+        ("map", f"{int(regions):,} regions, {voxels}"),
         ("memory", f"{sum(memory.values()) / 2**20:,.1f} MiB, room for {room}"),
     ]

@@ -138,7 +138,7 @@ def read_graph(path: str | Path) -> list[GraphScan]:
             take("<u4")  # its number
         edges = int(take("<u4")[0])
         if len(data) - at != edges * EDGE_BYTES:
-            raise ValueError(f"{len(data) - at} bytes behind its scans are not {edges} edges")
+            raise ValueError(f"{len(data) - at} bytes after its scans are not {edges} edges")
         return scans
 
 
