@@ -338,6 +338,6 @@ def test_many_calls_keep_memory_flat():
         made.decay(1.0, half_life=0.2, forget=0.9)
         if i >= 20:
             store_ = made.store
-            sizes.append((store_.nbytes - store_.keys.nbytes * 4, len(store_.regions.blocks)))
-    assert max(sizes)[1] == 1 and max(sizes)[0] - min(sizes)[0] < 2**16
+            sizes.append((store_.nbytes - store_.keys.nbytes * 4, store_.regions.count))
+    assert max(sizes)[1] == store.ROWS and max(sizes)[0] - min(sizes)[0] < 2**16
     assert len(made.store.changed) <= 2 * made.capacity

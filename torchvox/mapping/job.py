@@ -139,8 +139,12 @@ class MapJob:
     def add(self, i: int) -> None:
         """Adds file i to the map. Raises TorchvoxError if it cannot be added."""
         path = self.files[i]
+        if self.kind == "maps" and self.map is None:
+            self.map = OccupancyMap.load(path, **self._arguments)
+            return
+        assert self.map is not None
         if self.kind == "maps":
-            self._merge(path)
+            self.map.merge(OccupancyMap.load(path, device="cpu"))
             return
         batches: Iterator[Batch]
         if self.kind == "graphs":
@@ -150,7 +154,7 @@ class MapJob:
         else:  # a scan is a batch, whatever its size: its misses count before its hits
             batches = iter([Batch(self.read(path).coordinates(), self._poses[i])])
         for batch in batches:
-            self._integrate(batch)
+            self._integrate(self.map, batch)
 
     def _read_poses(self) -> None:
         """Poses of scans, or a trajectory."""
@@ -185,24 +189,13 @@ class MapJob:
             raise WrongUseError(words) from error
         return empty
 
-    def _merge(self, path: Path) -> None:
-        if self.map is None:
-            self.map = OccupancyMap.load(path, **self._arguments)
-            return
-        other = OccupancyMap.load(path, device="cpu")
-        if self.map.layers != other.layers:
-            layers = " and ".join(other.layers), " and ".join(self.map.layers)
-            raise WrongUseError(f"{path}: its layers are {layers[0]}, not {layers[1]}")
-        self.map.merge(other)
-
-    def _integrate(self, batch: Batch) -> None:
-        assert self.map is not None
-        tally, device = self.tally, self.map.status.device
+    def _integrate(self, into: OccupancyMap, batch: Batch) -> None:
+        tally, device = self.tally, into.status.device
         points = torch.from_numpy(np.ascontiguousarray(batch.points)).to(device)
         start = time.perf_counter()
         name, place = ("pose", batch.pose) if batch.origins is None else ("origins", batch.origins)
         where = {name: torch.from_numpy(place).to(device)}
-        counts = self.map.integrate(points, **where, **self.options.rays)
+        counts = into.integrate(points, **where, **self.options.rays)
         tally.totals += counts[0].cpu().numpy()
         tally.seconds += time.perf_counter() - start
         tally.batches += 1

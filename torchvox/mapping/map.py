@@ -294,8 +294,9 @@ class OccupancyMap(MapState):
 
     def merge(self, other: OccupancyMap) -> Tensor:
         """Adds what a map of the same grid and layers knows; counts of `occupancy_insert_`."""
-        rule = f"OccupancyMap: merge takes maps of one grid, {self.grid}"
-        expect(self.grid == other.grid, rule, other.grid)
+        rule = "OccupancyMap: merge takes maps of one grid and the same layers"
+        expect(self.grid == other.grid, f"{rule}, {self.grid}", other.grid)
+        expect(self.layers == other.layers, f"{rule}, {self.layers}", other.layers)
         counts = self.insert(MapRegions(*[t.to(self.home) for t in other.read()]))
         self.clock.clamp_(min=other.clock.to(self.clock.device))
         return counts

@@ -11,14 +11,8 @@ from torch import Tensor, nn
 
 from torchvox._bytes import number_of_bytes
 from torchvox._errors import expect
-from torchvox.mapping.counts import (
-    REFUSED_BEFORE,
-    TOO_MANY_REGIONS,
-    TOO_MANY_SAMPLE_ROWS,
-    TOO_MANY_TOUCHED,
-    EditCounts,
-    IntegrateCounts,
-)
+from torchvox.mapping import counts
+from torchvox.mapping.counts import EditCounts, IntegrateCounts
 from torchvox.mapping.regions import INDEX_LAYERS, SAMPLE_LAYERS, MapRegions
 from torchvox.mapping.sensor import NdtModel
 from torchvox.ops import occupancy as ops
@@ -100,17 +94,17 @@ class MapState(nn.Module):
             self._own(state)
         self.status[3:4] = 0
 
-    def _fits(self, kind: type[IntegrateCounts] | type[EditCounts], counts: Tensor) -> bool:
+    def _fits(self, kind: type[IntegrateCounts] | type[EditCounts], result: Tensor) -> bool:
         """Whether a call that writes all or nothing has done its work. If it has not, there is now
         more room for the next one, or an error says how much it needs."""
         if self.on_overflow == "ignore":
             return True
         if self._is_traced():
             raise RuntimeError(NO_GROWTH)
-        row = kind._make(counts[0, : len(kind._fields)].tolist())
+        row = kind._make(result[0, : len(kind._fields)].tolist())
         if row.overflow == 0:
             return True
-        if row.overflow & REFUSED_BEFORE:
+        if row.overflow & counts.REFUSED_BEFORE:
             raise RuntimeError("OccupancyMap: an earlier call did not fit: call grow first")
         self.status[3:4] = 0
         touched = row.regions_touched if isinstance(row, IntegrateCounts) else 0
@@ -118,16 +112,16 @@ class MapState(nn.Module):
         samples = row.sample_rows_new + int(self.status[2])
         if self.on_overflow == "raise":
             what, room = f"{regions} regions", f"capacity={self.capacity}"
-            if row.overflow & TOO_MANY_SAMPLE_ROWS:
+            if row.overflow & counts.TOO_MANY_SAMPLE_ROWS:
                 what, room = f"{samples} rows of samples", f"sample_rows={self.sample_rows}"
             if self.max_touched >= 0:
                 room += f" and max_touched={self.max_touched}"
             raise RuntimeError(f"OccupancyMap: a call needs at least {what}, got {room}")
-        if row.overflow & TOO_MANY_TOUCHED:
+        if row.overflow & counts.TOO_MANY_TOUCHED:
             self.max_touched = max(2 * self.max_touched, touched)
-        if row.overflow & TOO_MANY_REGIONS:
+        if row.overflow & counts.TOO_MANY_REGIONS:
             self.grow(max(regions, self.capacity * 3 // 2, 64))
-        if row.overflow & TOO_MANY_SAMPLE_ROWS:
+        if row.overflow & counts.TOO_MANY_SAMPLE_ROWS:
             self.grow(0, max(samples, self.sample_rows * 3 // 2))
         return False
 

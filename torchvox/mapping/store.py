@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,31 +18,34 @@ from torchvox.mapping.contents import MapContents, read_map, write_map
 from torchvox.mapping.regions import INDEX_LAYERS, SAMPLE_LAYERS, MapRegions
 from torchvox.ops.occupancy import StateTensor, occupancy_layout
 
-ROWS = 4096  # of a block of host memory, and of one transfer
+ROWS = 4096  # by which host memory grows, and of one transfer
 PART = ~sum(15 << (21 * axis) for axis in range(3))  # the bits of a key that a file's regions share
 NO_KEYS = np.zeros(0, np.int64)
 OWN_LAYERS = ("logodds", "hit_miss", "touch", "traversal")  # with a row for each region
 
 
 class Rows:
-    """Rows of tensors in host memory, in blocks that stay where they are. layout: tensors of
-    `occupancy_layout` that have such rows."""
+    """Rows of tensors in host memory. layout: tensors of `occupancy_layout` that have such rows."""
 
     def __init__(self, layout: Sequence[StateTensor] = ()) -> None:
         self.layout = layout
-        self.free = NO_KEYS  # rows
-        self.blocks: list[list[np.ndarray]] = []  # ROWS rows of each tensor
+        self.free, self.count = NO_KEYS, 0
+        self.layers = [tensor.numpy().copy() for tensor in self._empty(0)]
 
     @property
     def nbytes(self) -> int:
-        return self.free.nbytes + sum(layer.nbytes for block in self.blocks for layer in block)
+        return self.free.nbytes + sum(layer.nbytes for layer in self.layers)
 
     def take(self, count: int) -> np.ndarray:
         """Rows that were free until now."""
-        while len(self.free) < count:
-            start = len(self.blocks) * ROWS
-            self.blocks.append([tensor.numpy() for tensor in self._empty(ROWS, pinned=False)])
-            self.free = np.concatenate([self.free, np.arange(start, start + ROWS)])
+        if (missing := count - len(self.free)) > 0:
+            start, self.count = self.count, self.count + -(-missing // ROWS) * ROWS
+            self.free = np.concatenate([self.free, np.arange(start, self.count)])
+            for i, t in enumerate(self.layout):
+                if self.layers[i].base is not None:  # in a copy by pickle
+                    self.layers[i] = self.layers[i].copy()
+                if t.shape[0]:  # large arrays stay where they are: realloc moves pages, not bytes
+                    self.layers[i].resize((self.count, *t.shape[1:]), refcheck=False)
         rows, self.free = self.free[:count], self.free[count:]
         return rows
 
@@ -50,34 +53,22 @@ class Rows:
         self.free = np.concatenate([self.free, rows])
 
     def write(self, rows: np.ndarray, tensors: Sequence[np.ndarray]) -> None:
-        for block, there, mine in self._blocks(rows):
-            for tensor, layer in zip(tensors, block, strict=True):
-                if len(layer) > 0:
-                    layer[there] = tensor[mine]
+        for layer, tensor in zip(self.layers, tensors, strict=True):
+            if len(layer) > 0:
+                layer[rows] = tensor
 
     def read(self, rows: np.ndarray, pinned: bool) -> list[Tensor]:
         tensors = self._empty(len(rows), pinned)
-        for block, there, mine in self._blocks(rows):
-            for tensor, layer in zip(tensors, block, strict=True):
-                if len(layer) > 0:
-                    tensor.numpy()[mine] = layer[there]
+        for layer, tensor in zip(self.layers, tensors, strict=True):
+            if len(layer) > 0:
+                np.take(layer, rows, axis=0, out=tensor.numpy())
         return tensors
 
-    def _empty(self, rows: int, pinned: bool) -> list[Tensor]:
+    def _empty(self, rows: int, pinned: bool = False) -> list[Tensor]:
         """Tensors of so many rows, or of none where a layer is off."""
         shapes = [(rows if t.shape[0] else 0, *t.shape[1:]) for t in self.layout]
         pairs = zip(shapes, self.layout, strict=True)
         return [torch.empty(shape, dtype=t.dtype, pin_memory=pinned) for shape, t in pairs]
-
-    def _blocks(
-        self, rows: np.ndarray
-    ) -> Iterator[tuple[list[np.ndarray], np.ndarray, np.ndarray]]:
-        """The tensors of each block that has some of the rows, their rows there, and which they
-        are."""
-        number = rows // ROWS
-        for block in np.unique(number):
-            mine = np.flatnonzero(number == block)
-            yield self.blocks[block], rows[mine] % ROWS, mine
 
 
 class Index(NamedTuple):

@@ -266,7 +266,7 @@ class StreamedMap(OccupancyMap):
 
     # ---- the cache ------------------------------------------------------------------------------
 
-    def _fits(self, kind: type[IntegrateCounts] | type[EditCounts], counts: Tensor) -> bool:
+    def _fits(self, kind: type[IntegrateCounts] | type[EditCounts], result: Tensor) -> bool:
         """The cache has room for each call."""
         return True
 
