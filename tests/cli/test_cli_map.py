@@ -146,10 +146,7 @@ def test_kitti_poses_take_an_extrinsic_and_a_frame(torchvox_cli, drive, tmp_path
         (("map", "scans", *XYZ, "--trajectory", "poses.txt"), ("TUM",)),
         (("map", "scans", "a.graph", *XYZ, "--poses", "poses.txt"), ("all maps", "all scans")),
         (("map", "a.graph", "--poses", "poses.txt"), ("--poses", "graphs")),
-        (
-            ("map", "m.bt", "--voxel-size", "0.1", "--min-range", "1"),
-            ("--voxel-size, --min-range",),
-        ),
+        (("map", "m.bt", "--voxel", "0.1", "--min-range", "1"), ("--voxel-size, --min-range",)),
     ],
 )
 def test_wrong_use_is_refused_before_the_first_scan(
@@ -372,10 +369,9 @@ def test_a_page_lies_beside_the_map(torchvox_cli, drive, tmp_path):
     assert free.code == 0 and "free voxels of 0.2 m" in (tmp_path / "b.html").read_text()
 
 
-@pytest.mark.parametrize(
-    "output", ["out/a.npz", "out/a.png", "out/a.html", "out/a.ot", "out/a.ply"]
-)
-def test_a_disk_that_fills_leaves_nothing(torchvox_cli, drive, tmp_path, output):
+@pytest.mark.parametrize("suffix", ["npz", "png", "html", "ot", "ply"])
+def test_a_disk_that_fills_leaves_nothing(torchvox_cli, drive, tmp_path, suffix):
+    output = f"out/a.{suffix}"
     with disk_of(100):
         result = torchvox_cli(*POSED, "-o", output)
     result.assert_one_sentence(1, f"torchvox: {output}: ")

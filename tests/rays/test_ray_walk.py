@@ -35,32 +35,34 @@ def check(name, device, points, origins, *arguments, **options):
     return [t.cpu() for t in found]
 
 
-def one_ray(device, start, end, size=1.0, **options):
-    """The voxels (x, y, z) of a ray, in order."""
-    points = torch.tensor([end], dtype=torch.float64)
-    origins = torch.tensor([start], dtype=torch.float64)
-    found = check("ray_voxels", device, points, origins, size, ORIGIN, 100, **options)
-    return [tuple(row[:0:-1]) for row in found[0][: int(found[4][0, 0])].tolist()]
+RISING = [(0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1)]
+FALLING = [(0, 0, 0), (0, 0, -1), (0, -1, -1), (-1, -1, -1)]
 
 
-def test_walks_drawn_by_hand(device):
-    assert one_ray(device, (0.5, 0.5, 0.5), (2.5, 1.25, 0.5)) == [
-        (0, 0, 0), (1, 0, 0), (1, 1, 0), (2, 1, 0),
-    ]  # fmt: skip
-    assert one_ray(device, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)) == [(0, 0, 0)]
-    # A ray that starts on a face and descends leaves at once; one that ends on a face stays above.
-    assert one_ray(device, (1.0, 0.5, 0.5), (0.5, 0.5, 0.5)) == [(1, 0, 0), (0, 0, 0)]
-    assert one_ray(device, (1.5, 0.5, 0.5), (1.0, 0.5, 0.5)) == [(1, 0, 0)]
-    assert one_ray(device, (0.5, 0.5, 0.5), (1.0, 0.5, 0.5)) == [(0, 0, 0), (1, 0, 0)]
-    assert one_ray(device, (-0.0, 0.0, 0.0), (0.0, -0.0, 0.0)) == [(0, 0, 0)]
-
-
-def test_of_equal_crossings_the_higher_axis_goes_first(device):
-    ascending = [(0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1)]
-    assert one_ray(device, (0.5, 0.5, 0.5), (1.5, 1.5, 1.5)) == ascending
-    assert one_ray(device, (0.5, 0.5, 0.5), (1.5, 1.5, 1.5), reverse=True) == ascending[::-1]
-    descending = [(0, 0, 0), (0, 0, -1), (0, -1, -1), (-1, -1, -1)]
-    assert one_ray(device, (0.5, 0.5, 0.5), (-0.5, -0.5, -0.5)) == descending
+@pytest.mark.parametrize(
+    ("start", "end", "options", "voxels"),
+    [
+        ((0.5, 0.5, 0.5), (2.5, 1.25, 0.5), {}, [(0, 0, 0), (1, 0, 0), (1, 1, 0), (2, 1, 0)]),
+        ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5), {}, [(0, 0, 0)]),
+        # A ray that starts on a face and descends leaves at once; one that ends on a face stays
+        # above it.
+        ((1.0, 0.5, 0.5), (0.5, 0.5, 0.5), {}, [(1, 0, 0), (0, 0, 0)]),
+        ((1.5, 0.5, 0.5), (1.0, 0.5, 0.5), {}, [(1, 0, 0)]),
+        ((0.5, 0.5, 0.5), (1.0, 0.5, 0.5), {}, [(0, 0, 0), (1, 0, 0)]),
+        ((-0.0, 0.0, 0.0), (0.0, -0.0, 0.0), {}, [(0, 0, 0)]),
+        # Of equal crossings that of the higher axis comes first.
+        ((0.5, 0.5, 0.5), (1.5, 1.5, 1.5), {}, RISING),
+        ((0.5, 0.5, 0.5), (1.5, 1.5, 1.5), {"reverse": True}, RISING[::-1]),
+        ((0.5, 0.5, 0.5), (-0.5, -0.5, -0.5), {}, FALLING),
+        # Long rays are cut or dropped.
+        ((0.5, 0.5, 0.5), (8.5, 0.5, 0.5), {"max_range": 2.2}, [(0, 0, 0), (1, 0, 0), (2, 0, 0)]),
+        ((0.5, 0.5, 0.5), (8.5, 0.5, 0.5), {"max_range": 2.2, "long_rays": "drop"}, []),
+    ],
+)
+def test_walks_drawn_by_hand(start, end, options, voxels, device):
+    ends, starts = (torch.tensor([place], dtype=torch.float64) for place in (end, start))
+    walk = check("ray_voxels", device, ends, starts, 1.0, ORIGIN, 100, **options)
+    assert [tuple(row[:0:-1]) for row in walk[0][: int(walk[4][0, 0])].tolist()] == voxels
 
 
 @settings(deadline=None, max_examples=60)
@@ -144,13 +146,6 @@ def test_what_is_left_out_is_counted_by_its_reason(device):
     options["num_valid"] -= 1  # the last one becomes padding
     found = check("ray_voxels", device, points, origins, 1.0, ORIGIN, 10, **options)
     assert found[4].tolist()[0][1:5] == [0, 2, 4, 3]
-
-
-def test_long_rays_are_cut_or_dropped(device):
-    ends, start = torch.tensor([[8.5, 0.5, 0.5]]), (0.5, 0.5, 0.5)
-    cut = one_ray(device, start, ends[0].tolist(), max_range=2.2)
-    assert cut == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
-    assert one_ray(device, start, ends[0].tolist(), max_range=2.2, long_rays="drop") == []
 
 
 @pytest.mark.parametrize(("most", "kept"), [(0, 0), (3, 0), (4, 4), (13, 13), (14, 13), (20, 13)])
