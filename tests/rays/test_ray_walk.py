@@ -10,6 +10,7 @@ from helpers import assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import torchvox
 import torchvox.reference as reference
 
 INF, NAN = math.inf, math.nan
@@ -157,3 +158,11 @@ def test_regions_beyond_what_the_search_tells_apart(most, kept, device):
         found = check("ray_regions", device, ends, starts, 1.0, ORIGIN, most)
         total = 13 if most >= 4 else {0: 2, 3: 7}[most]
         assert found[1][0, :2].tolist() == [kept, total]
+
+
+def test_points_under_poses_are_those_of_a_matrix_product():
+    g = torch.Generator().manual_seed(3)
+    points = torch.randn(500, 3, generator=g) * 1e3
+    poses = torch.randn(1, 3, 4, generator=g, dtype=torch.float64)
+    expected = points.double() @ poses[0, :, :3].T + poses[0, :, 3]
+    assert torch.allclose(torchvox.transform_points(points, poses), expected)

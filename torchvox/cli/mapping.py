@@ -30,13 +30,18 @@ from torchvox.mapping.job import MapJob, MapOptions, Tally, kind_of
 
 FILE = {"metavar": "FILE"}
 SHOWN: dict[str, dict[str, Any]] = {  # how --help shows some fields of MapOptions
-    **{"poses": FILE, "extrinsic": FILE, "trajectory": FILE},
-    **{"max_gap": {"min": 0}, "batch_seconds": {"min": 1e-6}},
-    **{"voxel_size": {"show_default": "0.1"}, "preset": {"show_default": "ohm"}},
+    "poses": FILE,
+    "extrinsic": FILE,
+    "trajectory": FILE,
+    "max_gap": {"min": 0},
+    "batch_seconds": {"min": 1e-6},
+    "voxel_size": {"show_default": "0.1"},
     "origin": {"metavar": "X,Y,Z", "show_default": "0,0,0"},
     "point_cloud_range": {"metavar": "X0,Y0,Z0,X1,Y1,Z1"},
+    "preset": {"show_default": "ohm"},
     "layers": {"show_default": "logodds"},
-    **{"capacity": {"metavar": "REGIONS | BYTES"}, "memory": {"metavar": "BYTES"}},
+    "capacity": {"metavar": "REGIONS | BYTES"},
+    "memory": {"metavar": "BYTES"},
 }
 POSED = ("poses", "trajectory", "extrinsic", "relative", "layout", "batch_seconds")
 MODEL = ("voxel_size", "origin", "point_cloud_range", "min_range", "max_range", "preset", "layers",
@@ -58,7 +63,7 @@ def names_of(field: str) -> list[str]:
 
 
 def takes_map_options(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with an option for each field of the MapOptions that are its first parameter."""
+    """The command with one option for each field of MapOptions, its first parameter."""
     texts: dict[str, Callable[[str], tuple]] = {
         "origin": lambda text: numbers(text, "--origin", 3),
         "point_cloud_range": lambda text: shared.box(text, "--range"),
@@ -69,8 +74,8 @@ def takes_map_options(command: Callable[..., None]) -> Callable[..., None]:
         kind, words = get_args(hints[field.name])
         kind = str | None if field.name in texts else kind
         option = Option(*names_of(field.name), help=words, **SHOWN.get(field.name, {}))
-        kinds = {"default": field.default, "annotation": Annotated[kind, option]}
-        fields.append(inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, **kinds))
+        typed = {"default": field.default, "annotation": Annotated[kind, option]}
+        fields.append(inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, **typed))
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
     @functools.wraps(command)

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -33,7 +34,7 @@ OUTSIDE = "outside of the trajectory"
 @dataclass(frozen=True)
 class MapOptions:
     """How files become a map: arguments of `OccupancyMap`, `integrate`, `read_poses`, `Trajectory`
-    and `open_points`, None for their defaults. Each says what it is; the command line shows it."""
+    and `open_points`, None for their defaults. The text of each field is the help of its option."""
 
     poses: Annotated[Path | None, "Poses, one per scan: KITTI, TUM or .npy."] = None
     extrinsic: Annotated[
@@ -116,7 +117,7 @@ class MapJob:
     """Files that become one map, each by a call of `add`.
 
     kind: "maps", "graphs" or "scans". map: so far; None before the first map is read. tally: of
-    rays. read: opens a file of points.
+    rays. read: opens a file of points; by default `open_points` with the layout of the options.
     Raises WrongUseError for options that are wrong for every file.
     """
 
@@ -125,9 +126,10 @@ class MapJob:
         files: list[Path],
         options: MapOptions,
         device: torch.device,
-        read: Callable[[Path], PointReader] = open_points,
+        read: Callable[[Path], PointReader] | None = None,
     ) -> None:
-        self.files, self.options, self.read = files, options, read
+        self.files, self.options = files, options
+        self.read = read or partial(open_points, layout=options.layout)
         self.kind, self.tally = kind_of(files), Tally()
         self.map: OccupancyMap | None = None
         self._arguments = {"threshold": options.threshold, "device": device, **options.room}
