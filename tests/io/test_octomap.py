@@ -225,7 +225,7 @@ GOOD = node_of({(1,) * 16: 5, (1,) * 15 + (7,): -5})
 @pytest.mark.parametrize(
     ("suffix", "written", "words"),
     [
-        (".bt", {"node": 7}, "a node without children does not tell"),
+        (".bt", {"node": 7}, "a node without children does not say"),
         (".bt", {"node": node_of({(1,) * 17: 5})}, "more than 16 levels"),
         (".ot", {"node": node_of({(1,) * 17: 5})}, "more than 16 levels"),
         (".ot", {"node": node_of({(i,) * 20: 5 for i in range(8)})}, "more than 16 levels"),
@@ -234,7 +234,7 @@ GOOD = node_of({(1,) * 16: 5, (1,) * 15 + (7,): -5})
         (".bt", {"body": packed(GOOD[1], True)}, "it has 17 nodes, its header promises 18"),
         (".ot", {"body": packed(GOOD, False) + b"\0"}, "18 nodes do not fit the 91 bytes"),
         (".ot", {"body": packed(7, False) * 18}, "its 18 nodes are not one tree"),
-        (".ot", {"node": math.nan}, "log-odds that are no number"),
+        (".ot", {"node": math.nan}, "log-odds that are not finite"),
         (".bt", {"node": None, "body": b"\0\0"}, "no nodes, but 2 bytes after"),
         (".ot", {"res": "0"}, "voxel_size must be above 0"),
         (".ot", {"res": "wide"}, "could not convert string to float"),

@@ -80,18 +80,16 @@ def test_a_room_is_occupied_at_its_walls_free_inside_and_unknown_outside(device)
 @pytest.mark.parametrize("end", [(1.5, 40.0, 5.0), (30.0, 30.0, 30.0), None])
 def test_regions_are_those_of_the_reference_however_they_fill_their_box(end, device):
     """In a long box, in one that they hardly fill, and behind an origin that is left alone."""
-    random_, options = torch.Generator().manual_seed(5), {}
+    random_, flags = torch.Generator().manual_seed(5), None
+    points = torch.tensor([[7.1, 0.1, 0.1], [-7.1, 0.1, 0.1]]).repeat(40, 1)
     if end is None:
-        points, options = (
-            torch.tensor([[7.1, 0.1, 0.1], [-7.1, 0.1, 0.1]]).repeat(40, 1),
-            {"flags": ["exclude_origin"]},
-        )
+        flags = ["exclude_origin"]
     else:
         points = torch.tensor(end) * (0.5 + torch.rand(200, 1, generator=random_) / 2)
         points += 0.3 * torch.randn(200, 3, generator=random_)
-    state, counts = mapped(points, 300, device=device, **options)
+    state, counts = mapped(points, 300, device=device, flags=flags)
     expected = torchvox.occupancy_state(300)
-    reference.occupancy_integrate_(expected, points, CENTER, SIZE, ORIGIN, SENSOR, **options)
+    reference.occupancy_integrate_(expected, points, CENTER, SIZE, ORIGIN, SENSOR, flags=flags)
     assert counts[11] == 0 and counts[8] > (1 if end is None else 20)
     assert_same_bits([t.cpu() for t in state], expected)
 

@@ -189,7 +189,7 @@ def _array(
 
 
 def _numbers(values: object, count: int) -> bool:
-    """Whether this is a list of so many finite numbers."""
+    """Whether this is a list of `count` finite numbers."""
     if not isinstance(values, list) or len(values) != count:
         return False
     return all(type(v) in (int, float) and math.isfinite(v) for v in values)

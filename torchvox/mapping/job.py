@@ -246,8 +246,8 @@ def _moving_batches(
 
 
 def _timed(reader: PointReader, seconds: float | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Points [n, 3] and times [n] of each batch: a chunk of the file, or the points of so many
-    seconds, counted from 0, wherever in the file they are."""
+    """Points [n, 3] and times [n] of each batch: a chunk of the file, or the points of each
+    interval of seconds, counted from 0, wherever in the file they are."""
     tables = reader.chunks(columns=("gps_time",))
     chunks = ((t.world(), t.values("gps_time").astype(np.float64)) for t in tables)
     if seconds is None:

@@ -79,7 +79,7 @@ class MapState(nn.Module):
 
     @torch.inference_mode(False)
     def grow(self, capacity: int, sample_rows: int = 0) -> None:
-        """Room for at least so many regions, and regions with samples; calls work again after one
+        """Room for that many regions and rows of samples at least; calls work again after one
         that did not fit. The buffers are new ones: CUDA graphs and exported programs keep the
         old."""
         if self._is_traced():

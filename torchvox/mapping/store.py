@@ -65,7 +65,7 @@ class Rows:
         return tensors
 
     def _empty(self, rows: int, pinned: bool = False) -> list[Tensor]:
-        """Tensors of so many rows, or of none where a layer is off."""
+        """Tensors with a number of rows, 0 for layers that are off."""
         shapes = [(rows if t.shape[0] else 0, *t.shape[1:]) for t in self.layout]
         pairs = zip(shapes, self.layout, strict=True)
         return [torch.empty(shape, dtype=t.dtype, pin_memory=pinned) for shape, t in pairs]

@@ -357,7 +357,7 @@ def groups(keys: np.ndarray, size: int) -> list[np.ndarray]:
 
 
 def _filled(values: Values, more: Values) -> Values:
-    """Values where they are known, of the cache as it was or as it is."""
+    """Values of the cache as it is where it has them, elsewhere as it was."""
     pairs = zip(values, more, strict=True)
     return Values(*[torch.where(more.label >= 0, new, old) for old, new in pairs])
 

@@ -30,7 +30,7 @@ def map_page(
     kind: str = "occupied",
     path: np.ndarray | None = None,
 ) -> bytes:
-    """The page, in UTF-8. Above a million voxels it has every k-th and says so.
+    """The page, in UTF-8. Above a million voxels it shows every k-th one and says so.
 
     indices: [n, 3] int, x, y, z of voxels. logodds: [n] float32, whole units of 1/1024.
     voxel_size, origin: of the map, in meters. caption: text above. kind: what the voxels are.
