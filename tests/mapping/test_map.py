@@ -197,6 +197,7 @@ def test_presets_are_the_sensors_of_the_programs():
         (lambda m: m.evict(box=(0, 0, 1, 1)), r"box must be x0, y0, .* got \(0, 0, 1, 1\)"),
         (lambda m: m.evict(mask=CENTER[0] > 0), r"mask must be \[2000\], got .*3"),
         (lambda m: m.merge(OccupancyMap(0.1)), "merge takes maps of one grid"),
+        (lambda m: m.merge(OccupancyMap(0.2, layers=COUNTED)), "and the same layers, .* got"),
         (lambda m: m.load_state_dict(OccupancyMap(0.1).state_dict()), "must have the grid"),
     ],
 )  # fmt: skip

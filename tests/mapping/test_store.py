@@ -12,7 +12,7 @@ from helpers import assert_same_bits
 from maps import NDT, file_of, sphere
 
 from torchvox._errors import CloudFileError, WrongUseError
-from torchvox.mapping import MapRegions, OccupancyMap, RegionStore, store, streamed
+from torchvox.mapping import MapRegions, OccupancyMap, RegionStore, StreamedMap, store, streamed
 
 COUNTED = ("logodds", "hit_miss", "traversal")
 SAMPLED = ("logodds", "sample_mean", "sample_cov", "intensity", "passes")
@@ -298,6 +298,7 @@ def test_copies_are_maps_of_their_own_in_memory(tmp_path):
     made = stored(50, tmp_path)
     made.integrate(*rays(0))
     other = copy.deepcopy(made)
+    assert type(made) is type(other) is StreamedMap
     other.integrate(*rays(1))
     other.flush()
     assert not list(tmp_path.iterdir()) and not other.equal(made)
@@ -310,6 +311,7 @@ def test_copies_are_maps_of_their_own_in_memory(tmp_path):
         (lambda m: stored(0), "a store takes a capacity above 0"),
         (lambda m: stored(9, on_overflow="raise"), "neither on_overflow nor max_touched"),
         (lambda m: OccupancyMap(store=m.store), "a store must have no other map"),
+        (lambda m: type("Mine", (OccupancyMap,), {})(store=RegionStore()), "one of StreamedMap"),
         (lambda m: m.decay(1.0, 1.0, mask=m.region_key > 0), "masks are not supported"),
         (lambda m: m.evict(mask=m.region_key > 0), "masks are not supported"),
         (lambda m: m.read(m.region_key > 0), "masks are not supported"),
