@@ -25,6 +25,7 @@ from torchvox.cli.options import numbers
 from torchvox.cli.work import attempt_each, choose_device, console, milliseconds, note, spans
 from torchvox.io import find_clouds
 from torchvox.mapping import OccupancyMap
+from torchvox.mapping.counts import STATUS
 from torchvox.mapping.files import MAP_SUFFIXES
 from torchvox.mapping.job import MapJob, MapOptions, Tally, kind_of
 
@@ -217,11 +218,12 @@ def _ray_lines(tally: Tally, spent: float, rate: float, cuts: bool) -> list[tupl
 def _map_lines(result: OccupancyMap) -> list[tuple[str, str]]:
     observed, occupied = (int(result.extract(kind, 0).count) for kind in ("observed", "occupied"))
     voxels = f"{observed:,} voxels of {result.voxel_size:g} m observed, {occupied:,} occupied"
-    memory, regions, room = result.memory(), result.status[1], f"{result.capacity:,} regions"
+    regions, room = int(result.status[STATUS.slots_in_use]), f"{result.capacity:,} regions"
+    memory = result.memory()
     if result.store is not None:  # which is the whole map, since extract read it
         stored = memory.pop("store") / 2**20
         regions, room = len(result.store.keys), f"{room} of {stored:,.1f} MiB in host memory"
     return [
-        ("map", f"{int(regions):,} regions, {voxels}"),
+        ("map", f"{regions:,} regions, {voxels}"),
         ("memory", f"{sum(memory.values()) / 2**20:,.1f} MiB, room for {room}"),
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of the columns of counts that the ops of a map return."""
+"""Names of what tensors of a map count: its status, and the columns that its ops return."""
 
 from __future__ import annotations
 
@@ -40,5 +40,16 @@ class EditCounts(NamedTuple):
     sample_rows_in_use: int
 
 
+class Status(NamedTuple):
+    """Words of the status of a state, as StateStatus of state.h."""
+
+    layout: int
+    slots_in_use: int
+    sample_rows_in_use: int
+    refused: int
+    highest_clamp: int
+
+
 INTEGRATE = IntegrateCounts._make(range(len(IntegrateCounts._fields)))  # which column is which
 EDIT = EditCounts._make(range(len(EditCounts._fields)))
+STATUS = Status._make(range(len(Status._fields)))

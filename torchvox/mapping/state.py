@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchvox._bytes import number_of_bytes
 from torchvox._errors import expect
 from torchvox.mapping import counts
-from torchvox.mapping.counts import EditCounts, IntegrateCounts
+from torchvox.mapping.counts import STATUS, EditCounts, IntegrateCounts
 from torchvox.mapping.regions import INDEX_LAYERS, SAMPLE_LAYERS, MapRegions
 from torchvox.mapping.sensor import NdtModel
 from torchvox.ops import occupancy as ops
@@ -52,7 +52,8 @@ class MapState(nn.Module):
                 capacity = max(most - sample_rows * samples, 0) // region
         rows = int(capacity) // share if sample_rows is None else sample_rows
         self._own(self._empty(int(capacity), max(rows, 1), device))
-        self.register_buffer("clock", self.status[2:3].int(), persistent=False)
+        clock = torch.zeros(1, dtype=torch.int32, device=self.status.device)
+        self.register_buffer("clock", clock, persistent=False)
 
     @property
     def state(self) -> list[Tensor]:
@@ -92,7 +93,7 @@ class MapState(nn.Module):
                 larger[: len(tensor)].copy_(tensor)
             ops.occupancy_remove_(state, state[1] < -1)  # none; it builds the table
             self._own(state)
-        self.status[3:4] = 0
+        self.status[STATUS.refused] = 0
 
     def _fits(self, kind: type[IntegrateCounts] | type[EditCounts], result: Tensor) -> bool:
         """Whether a call that writes all or nothing has done its work. If it has not, there is now
@@ -106,10 +107,10 @@ class MapState(nn.Module):
             return True
         if row.overflow & counts.REFUSED_BEFORE:
             raise RuntimeError("OccupancyMap: an earlier call did not fit: call grow first")
-        self.status[3:4] = 0
+        self.status[STATUS.refused] = 0
         touched = row.regions_touched if isinstance(row, IntegrateCounts) else 0
         regions = max(row.regions_in_use + row.regions_new, touched)
-        samples = row.sample_rows_new + int(self.status[2])
+        samples = row.sample_rows_new + int(self.status[STATUS.sample_rows_in_use])
         if self.on_overflow == "raise":
             what, room = f"{regions} regions", f"capacity={self.capacity}"
             if row.overflow & counts.TOO_MANY_SAMPLE_ROWS:
