@@ -127,8 +127,8 @@ def write_h5(path, **options):
 
 
 def write_map(path):
-    from torchvox.io.maps import MapContents
-    from torchvox.io.maps import write_map as write
+    from torchvox.mapping.contents import MapContents
+    from torchvox.mapping.contents import write_map as write
 
     logodds = np.arange(1536, dtype=np.int16).reshape(3, 512) % 99
     layers = {"logodds": logodds, "hit_miss": np.ones((3, 512, 2), np.int32)}
@@ -143,8 +143,8 @@ def write_map(path):
 
 def write_tree(path):
     """A pruned cube of 64 voxels and single ones, as OctoMap's tree."""
-    from torchvox.io.maps import MapContents
-    from torchvox.io.octomap import write_octomap
+    from torchvox.mapping.contents import MapContents
+    from torchvox.mapping.octomap import write_octomap
 
     logodds = np.full((1, 512), -32768, np.int16)
     logodds.reshape(8, 8, 8)[:4, :4, :4] = 70

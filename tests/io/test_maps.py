@@ -11,7 +11,7 @@ import pytest
 
 from torchvox._errors import CloudFileError
 from torchvox.io import MapContents, read_map, write_map, write_npz
-from torchvox.io.maps import FACTS
+from torchvox.mapping.contents import FACTS
 
 
 @pytest.fixture
@@ -62,19 +62,19 @@ def test_what_is_written_does_not_depend_on_the_order_of_layers_or_the_sign_of_z
         ({"logodds": None}, "layers must be among"),
         ({"color": np.zeros(3)}, "a map has no array color"),
         ({"about": None}, "no item named 'about.npy'"),
-        ({"about": b"[1]"}, r"about must tell voxel_size, .* got \[1\]"),
+        ({"about": b"[1]"}, r"about must have voxel_size, .* got \[1\]"),
         ({"about": b'{"version": 2, "more": 1}'}, "its version must be 1, got 2"),
-        ({"about": b'{"version": 1, "more": 1}'}, "about must tell .* got {'version': 1, 'more'"),
+        ({"about": b'{"version": 1, "more": 1}'}, "about must have .* got {'version': 1, 'more'"),
         ({"about": b"{"}, "Expecting property name"),
         ({"version": 2}, "its version must be 1, got 2"),
         ({"voxel_size": 0}, "voxel_size must be above 0, got 0"),
         ({"voxel_size": "0.1"}, "voxel_size must be above 0, got '0.1'"),
         ({"origin": [0, 0, float("nan")]}, "origin must be three numbers"),
-        ({"origin": 3}, "origin must be three numbers and epoch one, got 3, 0"),
+        ({"origin": 3}, "origin must be three numbers and epoch one, got .3, 0"),
         ({"epoch": None}, "origin must be three numbers and epoch one"),
         ({"sensor": [0.7, 0.4, 0.1, 1.0]}, "sensor must be four probabilities"),
-        ({"rule": "any"}, "rule must be one of .* got 'any'"),
-        ({"preset": 3}, "preset a name, got 'every_ray', 3"),
+        ({"rule": "any"}, "rule must be one of .* got .'any'"),
+        ({"preset": 3}, "preset a name, got .'every_ray', 3"),
         ({"sample_row": np.array([1, -1, 0], np.int32)}, "sample_row must number the regions"),
         ({"sample_row": np.array([0, -1, -1], np.int32)}, "sample_row must number the regions"),
         ({"sample_row": np.array([0, -2, 1], np.int32)}, "sample_row must number the regions"),

@@ -225,7 +225,7 @@ GOOD = node_of({(1,) * 16: 5, (1,) * 15 + (7,): -5})
 @pytest.mark.parametrize(
     ("suffix", "written", "words"),
     [
-        (".bt", {"node": 7}, "a node without children does not tell"),
+        (".bt", {"node": 7}, "a node without children does not say"),
         (".bt", {"node": node_of({(1,) * 17: 5})}, "more than 16 levels"),
         (".ot", {"node": node_of({(1,) * 17: 5})}, "more than 16 levels"),
         (".ot", {"node": node_of({(i,) * 20: 5 for i in range(8)})}, "more than 16 levels"),
@@ -234,8 +234,8 @@ GOOD = node_of({(1,) * 16: 5, (1,) * 15 + (7,): -5})
         (".bt", {"body": packed(GOOD[1], True)}, "it has 17 nodes, its header promises 18"),
         (".ot", {"body": packed(GOOD, False) + b"\0"}, "18 nodes do not fit the 91 bytes"),
         (".ot", {"body": packed(7, False) * 18}, "its 18 nodes are not one tree"),
-        (".ot", {"node": math.nan}, "log-odds that are no number"),
-        (".bt", {"node": None, "body": b"\0\0"}, "no nodes, but 2 bytes behind"),
+        (".ot", {"node": math.nan}, "log-odds that are not finite"),
+        (".bt", {"node": None, "body": b"\0\0"}, "no nodes, but 2 bytes after"),
         (".ot", {"res": "0"}, "voxel_size must be above 0"),
         (".ot", {"res": "wide"}, "could not convert string to float"),
         (".ot", {"name": "OcTreeStamped"}, "id must be one of .* got 'OcTreeStamped'"),
@@ -269,7 +269,7 @@ def test_a_graph_has_points_in_the_frames_of_its_poses(tmp_path):
     quarter = [[0, -1, 0, 1], [1, 0, 0, 2], [0, 0, 1, 3]]  # about z, and away
     assert np.allclose(one.pose, quarter, atol=1e-15) and np.array_equal(one.pose, none.pose)
     path.write_bytes(path.read_bytes() + b"\0")
-    with pytest.raises(CloudFileError, match="81 bytes behind its scans are not 1 edges"):
+    with pytest.raises(CloudFileError, match="81 bytes after its scans are not 1 edges"):
         read_graph(path)
 
 

@@ -1,58 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Maps saved and loaded: one file for equal maps, trees, points."""
 
-import functools
-
 import numpy as np
 import pytest
 import torch
+from maps import CENTER, COUNTED, MEANS, file_of, mapped, sphere
 
 from torchvox._errors import CloudFileError, WrongUseError
-from torchvox.io import MapContents, open_points, read_map
-from torchvox.mapping import PRESETS, NdtModel, OccupancyMap
-
-ORIGIN = torch.zeros(1, 3)
-MEANS = ("logodds", "sample_mean")
-
-
-def sphere(seed=0):
-    away = torch.randn(400, 3, generator=torch.Generator().manual_seed(seed))
-    return away / away.norm(dim=1, keepdim=True) * 2
-
-
-def mapped(seeds=(0, 1), **options):
-    made = OccupancyMap(0.2, **{"layers": ("logodds", "hit_miss"), **options})
-    for seed in seeds:
-        made.integrate(sphere(seed).to(made.status.device), ORIGIN.to(made.status.device) + 0.1)
-    return made
+from torchvox.io import open_points
+from torchvox.mapping import PRESETS, MapContents, NdtModel, OccupancyMap, read_map
 
 
 @pytest.mark.parametrize("ndt", [False, NdtModel(samples=1)])
 def test_equal_maps_of_every_history_give_one_file(ndt, tmp_path, device):
-    build = functools.partial(mapped, ndt=ndt)
-    grown = build(capacity=0, device=device)
-    ignored = build(capacity=900, on_overflow="ignore", preset=PRESETS["ohm"], threshold=0.7,
-                     sample_rows=900)  # fmt: skip
-    idle = build((0,), origin=(-0.0, 0, 0))
-    idle.integrate(sphere()[:0], ORIGIN)  # a call that changes the number of the next
-    idle.integrate(sphere(1), ORIGIN + 0.1)
-    moved = build((0,))
-    gone = moved.evict(box=(0, 0, 0, 2, 2, 2))
-    moved.insert(gone)
-    moved.integrate(sphere(1), ORIGIN + 0.1)
-    for i, made in enumerate((build(), grown, ignored, idle, moved)):
-        made.save(tmp_path / f"{i}.npz")
-        OccupancyMap.load(tmp_path / f"{i}.npz").save(tmp_path / f"{i}_again.npz")
-    files = {path.read_bytes() for path in tmp_path.iterdir()}
-    assert len(files) == 1 and int(gone.count) > 0
-    build((1, 0)).save(tmp_path / "other.npz")
-    assert (tmp_path / "other.npz").read_bytes() not in files
+    options = {"layers": COUNTED, "ndt": ndt}
+    grown = mapped(0, 1, capacity=0, device=device, **options)
+    ignored = mapped(0, 1, capacity=1900, on_overflow="ignore", preset=PRESETS["ohm"],
+                     threshold=0.7, sample_rows=1900, **options)  # fmt: skip
+    idle = mapped(0, origin=(-0.0, 0, 0), **options)
+    idle.integrate(sphere()[:0], CENTER)  # a call that changes the number of the next
+    moved = mapped(0, **options)
+    moved.insert(moved.evict(box=(0, 0, 0, 2, 2, 2)))
+    for made in (idle, moved):
+        made.integrate(sphere(seed=1), CENTER + 0.1)
+    files = {file_of(made, tmp_path) for made in (mapped(0, 1, **options), grown, ignored, idle)}
+    files |= {file_of(moved, tmp_path)}
+    assert files == {file_of(OccupancyMap.load(tmp_path / "saved.npz"), tmp_path)}
+    assert file_of(mapped(1, 0, **options), tmp_path) not in files
 
 
 @pytest.mark.parametrize("preset", ["ohm", "octomap", PRESETS["ohm"]._replace(hit=0.8)])
 @pytest.mark.parametrize("layers", [("logodds",), ("logodds", "hit_miss"), MEANS])
 def test_a_loaded_map_goes_on_like_the_saved_one(layers, preset, tmp_path, device):
-    made = mapped(preset=preset, layers=layers, origin=(0.05, 0.0, -3.0), device=device)
+    made = mapped(0, 1, preset=preset, layers=layers, origin=(0.05, 0.0, -3.0), device=device)
     made.save(tmp_path / "a.npz")
     contents = read_map(tmp_path / "a.npz")
     assert contents.preset == (preset if isinstance(preset, str) else None)
@@ -60,10 +40,9 @@ def test_a_loaded_map_goes_on_like_the_saved_one(layers, preset, tmp_path, devic
         found = OccupancyMap.load(source, capacity=capacity, threshold=0.6, device=device)
         assert found.equal(made) and found.layers == layers and found.model == made.model
         assert found.threshold > 0.4 and int(found.clock) == 0 and int(found.status[3]) == 0
-    again = [
-        one for one in (found, made) if one.integrate(sphere(5).to(device), ORIGIN.to(device))[0, 0]
-    ]
-    assert found.equal(made) and len(again) == 2
+    for one in (found, made):
+        assert one.integrate(sphere(seed=5).to(device), CENTER.to(device))[0, 0] == 800
+    assert found.equal(made)
 
 
 def test_large_contents_are_loaded_as_they_are():
@@ -77,7 +56,7 @@ def test_an_empty_map_and_one_without_room(tmp_path):
     path = tmp_path / "deep" / "a.npz"
     OccupancyMap(0.3).save(path)
     assert OccupancyMap.load(path).equal(OccupancyMap(0.3))
-    mapped().save(path)
+    mapped(0).save(path)
     for on_overflow in ("raise", "ignore"):
         with pytest.raises(ValueError, match=r"capacity must be at least \d\d, sample_rows 0, got"):
             OccupancyMap.load(path, capacity=20, on_overflow=on_overflow)
@@ -96,7 +75,7 @@ def test_a_map_most_of_whose_regions_have_samples_is_loaded_whole(tmp_path, devi
     points = (torch.rand(6000, 3, generator=torch.Generator().manual_seed(0)).double() - 0.5) * 60
     hits = torch.full((6000,), 4, dtype=torch.uint8)  # and no misses
     made = OccupancyMap(0.1, ndt=True, device=device)
-    made.integrate(points.to(device), ORIGIN.to(device), ray_flags=hits.to(device))
+    made.integrate(points.to(device), CENTER.to(device), ray_flags=hits.to(device))
     made.save(tmp_path / "a.npz")
     assert len(made.read().sample_count) > 0.9 * int(made.status[1]) > 5000
     for options in ({}, {"on_overflow": "ignore"}, {"on_overflow": "raise"}, {"capacity": 0}):
@@ -111,7 +90,7 @@ def test_a_map_most_of_whose_regions_have_samples_is_loaded_whole(tmp_path, devi
 
 @pytest.mark.parametrize("suffix", [".ot", ".bt"])
 def test_octomap_trees_keep_log_odds_or_labels(suffix, tmp_path, device):
-    made = mapped(layers=("logodds",), preset="octomap", threshold=0.6, device=device)
+    made = mapped(0, 1, preset="octomap", threshold=0.6, device=device)
     made.save(tmp_path / f"a{suffix}")
     found = OccupancyMap.load(tmp_path / f"a{suffix}", threshold=0.6, device=device)
     assert found.model == PRESETS["octomap"]
@@ -127,8 +106,7 @@ def test_octomap_trees_keep_log_odds_or_labels(suffix, tmp_path, device):
 def test_voxels_are_points_at_their_centers_or_means(means, suffix, select, tmp_path):
     if suffix == ".las":
         pytest.importorskip("laspy")
-    layers = MEANS if means else MEANS[:1]
-    made = mapped((0,), origin=(0.05, 0, -7), layers=layers)
+    made = mapped(0, origin=(0.05, 0, -7), layers=MEANS if means else MEANS[:1])
     expected = made.extract(select)
     made.save(tmp_path / f"a{suffix}", select)
     reader = open_points(tmp_path / f"a{suffix}")

@@ -9,29 +9,14 @@ import pickle
 import pytest
 import torch
 from helpers import assert_same_bits
+from maps import CENTER, COUNTED, NDT, mapped, sphere
 from torch import nn
 
 import torchvox
-from torchvox.mapping import PRESETS, NdtModel, OccupancyMap
-from torchvox.mapping import map as mapping
+from torchvox.mapping import PRESETS, OccupancyMap, state
 from torchvox.mapping.regions import outside
 
-CENTER = torch.zeros(1, 3)
 BOX = (-0.9, -0.9, -9.0, 0.9, 0.9, 9.0)
-COUNTED = ("logodds", "hit_miss")
-
-
-def sphere(n: int = 800, seed: int = 0, radius: float = 3.0) -> torch.Tensor:
-    away = torch.randn(n, 3, generator=torch.Generator().manual_seed(seed))
-    return away / away.norm(dim=1, keepdim=True) * radius
-
-
-def mapped(*seeds: int, **options) -> OccupancyMap:
-    made = OccupancyMap(0.2, **{"capacity": 2000, **options})
-    for seed in seeds:
-        origin = (CENTER + 0.1 * seed).to(made.status.device)
-        made.integrate(sphere(seed=seed).to(origin), origin)
-    return made
 
 
 @pytest.mark.parametrize("layers", [("logodds",), COUNTED])
@@ -77,7 +62,7 @@ def test_a_growth_that_fails_changes_nothing(monkeypatch):
         raise MemoryError
 
     with monkeypatch.context() as patched, pytest.raises(MemoryError):
-        patched.setattr(mapping.ops, "occupancy_remove_", full)
+        patched.setattr(state.ops, "occupancy_remove_", full)
         made.integrate(sphere(radius=9.0), CENTER)
     assert_same_bits((*made.state, made.clock), before)
     for grown in (made, whole := mapped(0)):
@@ -101,26 +86,14 @@ def test_what_does_not_fit_raises_or_is_refused_until_there_is_room():
     assert ignored.equal(mapped(0))
 
 
-def test_a_capacity_in_bytes_counts_samples():
-    for room, most in (("1MiB", 2**20), ("16MiB", 2**24)):
-        for rows in (None, 20):
-            made = OccupancyMap(capacity=room, ndt=True, sample_rows=rows)
-            assert 0.9 * most < sum(made.memory().values()) <= most
-            assert made.sample_rows == (made.capacity // 4 if rows is None else 20)
-
-
-@pytest.mark.parametrize("model", [{"noise": 0.0}, {"adaptation": 1.5}, {"samples": 0},
-                                   {"reset": 0.0}, {"reset_samples": float("nan")}])  # fmt: skip
-def test_a_model_of_distributions_that_cannot_be_is_refused(model):
-    with pytest.raises(ValueError, match="ndt must be noise > 0"):
-        OccupancyMap(ndt=NdtModel(**model))
-    with pytest.raises(ValueError, match="with the rule every_ray"):
-        OccupancyMap(ndt=True, preset="octomap")
-
-
-def test_a_capacity_in_bytes_is_a_limit_of_memory():
-    made = OccupancyMap(capacity="3MiB", layers=COUNTED)
-    assert 0.95 * 3 * 2**20 < sum(made.memory().values()) <= 3 * 2**20
+@pytest.mark.parametrize("options", [{"ndt": True}, {"ndt": True, "sample_rows": 20},
+                                     {"layers": COUNTED}])  # fmt: skip
+@pytest.mark.parametrize(("room", "most"), [("1MiB", 2**20), ("16MiB", 2**24)])
+def test_a_capacity_in_bytes_is_a_limit_of_memory(room, most, options):
+    made = OccupancyMap(capacity=room, **options)
+    assert 0.9 * most < sum(made.memory().values()) <= most
+    if "ndt" in options:
+        assert made.sample_rows == options.get("sample_rows", made.capacity // 4)
 
 
 @pytest.mark.parametrize("on_overflow", ["grow", "ignore"])
@@ -162,21 +135,27 @@ def test_merging_adds_and_takes_maps_of_one_grid():
     assert OccupancyMap(0.2).allocate(keys[keys >= 0])[0, 3] == (keys >= 0).sum()
 
 
-@pytest.mark.parametrize("how", ["deepcopy", "pickle", "state_dict"])
-def test_copies_go_on_alike(how):
-    made = mapped(0, layers=COUNTED)
-    if how == "state_dict":
-        file = io.BytesIO()
-        torch.save(made.state_dict(), file)
-        file.seek(0)
-        other = OccupancyMap(0.2, 5)
-        other.load_state_dict(torch.load(file, weights_only=True))
-    else:
-        other = copy.deepcopy(made) if how == "deepcopy" else pickle.loads(pickle.dumps(made))
+def through_a_state_dict(made):
+    file, other = io.BytesIO(), OccupancyMap(0.2, 5)
+    torch.save(made.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    return other
+
+
+def pickled(made):
+    return pickle.loads(pickle.dumps(made))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled, through_a_state_dict])
+@pytest.mark.parametrize("options", [{"layers": COUNTED}, {"ndt": True}])
+def test_copies_go_on_alike(copied, options):
+    made = mapped(0, **options)
+    other = copied(made)
     for one in (made, other):
         one.integrate(sphere(seed=1), CENTER)
     assert_same_bits(other.state, made.state)
-    assert other.layers == made.layers and int(other.clock) == 2
+    assert (other.layers, other.ndt) == (made.layers, made.ndt) and int(other.clock) == 2
     assert other.logodds.data_ptr() != made.logodds.data_ptr()
 
 
@@ -206,6 +185,11 @@ def test_presets_are_the_sensors_of_the_programs():
         (lambda m: OccupancyMap(on_overflow="burst"), "on_overflow must be .* got 'burst'"),
         (lambda m: OccupancyMap(float("nan")), "voxel_size must be above 0.* got .nan"),
         (lambda m: OccupancyMap(capacity="much"), "takes bytes, as 512MiB or 2GB, got 'much'"),
+        *((lambda m, bad=bad: OccupancyMap(ndt=NDT._replace(**bad)), "ndt must be noise > 0")
+          for bad in ({"noise": 0.0}, {"adaptation": 1.5}, {"samples": 0}, {"reset": 0.0},
+                      {"reset_samples": math.nan})),
+        (lambda m: OccupancyMap(ndt=True, preset="octomap"), "with the rule every_ray"),
+        (lambda m: OccupancyMap(layers=("logodds", "passes")), "with passes must have sample_cov"),
         (lambda m: m.integrate(CENTER), "integrate takes either origins or a pose"),
         (lambda m: m.decay(1.0, 0.0), "half_life > 0, got .1.0, 0.0."),
         (lambda m: m.decay(1.0, 1.0, forget=0.4), "forget must be from 0.5 to 1, got 0.4"),
@@ -213,9 +197,10 @@ def test_presets_are_the_sensors_of_the_programs():
         (lambda m: m.evict(box=(0, 0, 1, 1)), r"box must be x0, y0, .* got \(0, 0, 1, 1\)"),
         (lambda m: m.evict(mask=CENTER[0] > 0), r"mask must be \[2000\], got .*3"),
         (lambda m: m.merge(OccupancyMap(0.1)), "merge takes maps of one grid"),
+        (lambda m: m.merge(OccupancyMap(0.2, layers=COUNTED)), "and the same layers, .* got"),
         (lambda m: m.load_state_dict(OccupancyMap(0.1).state_dict()), "must have the grid"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_named(call, words):
     with pytest.raises(ValueError, match=words):
         call(mapped())
@@ -343,18 +328,3 @@ def test_a_captured_rolling_window_goes_on_like_an_eager_one_and_neither_waits()
         torch.cuda.graph(torch.cuda.CUDAGraph()),
     ):
         captured.integrate(points, origin)
-
-
-@pytest.mark.gpu
-def test_the_gpu_has_the_state_of_the_cpu():
-    def drive(device: str) -> list[torch.Tensor]:
-        made = mapped(0, 1, capacity=40, layers=COUNTED, device=device)
-        made.decay(1.0, half_life=3.0)
-        gone = made.evict(box=BOX)
-        made.integrate(sphere(seed=3).to(device), CENTER.to(device), max_range=2.5)
-        made.insert(gone)
-        made.clear_along(sphere(seed=4).to(device) * 2, CENTER.to(device))
-        read = [*made.state, made.clock, *gone, *made.extract("observed"), *made.read()]
-        return [tensor.cpu() for tensor in read]
-
-    assert_same_bits(drive("cuda"), drive("cpu"))

@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from maps import file_of
 
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox.mapping import NdtModel, OccupancyMap, RegionStore
@@ -48,12 +49,6 @@ def whole(paths, poses, options, rays):
     return made
 
 
-def same_file(made, other, tmp_path):
-    for name, one in (("one", made), ("two", other)):
-        one.save(tmp_path / f"{name}.npz")
-    return (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
-
-
 @pytest.mark.parametrize("case", CASES, ids=["ohm", "octomap", "far", "layers", "ndt"])
 def test_parts_merge_to_the_map_of_the_whole(drive, case, tmp_path, device):
     paths, poses = drive
@@ -65,9 +60,9 @@ def test_parts_merge_to_the_map_of_the_whole(drive, case, tmp_path, device):
     rows = [stage(row) for row in part_rows(box, parts, size, origin)]
     assert len(rows) == np.prod(parts)
     made = whole(paths, poses, options, rays)
-    assert same_file(merge_parts(rows), made, tmp_path)
+    assert file_of(merge_parts(rows), tmp_path) == file_of(made, tmp_path)
     store = {"store": RegionStore(), "capacity": 20}
-    assert same_file(merge_parts(reversed(rows), **store), made, tmp_path)
+    assert file_of(merge_parts(reversed(rows), **store), tmp_path) == file_of(made, tmp_path)
     kept = [OccupancyMap.load(row["output"]).read().keys for row in rows]
     assert sum(map(len, kept)) == len(made.read().keys) and sum(len(k) > 1 for k in kept) > 1
 
@@ -126,4 +121,5 @@ def test_ray_gives_the_map_of_the_whole(drive, tmp_path):
         rows = ray.data.from_items(part_rows(BOX, (2, 1, 1), 0.1)).map(stage).take_all()
     finally:
         ray.shutdown()
-    assert same_file(merge_parts(rows), whole(paths, poses, {"voxel_size": 0.1}, {}), tmp_path)
+    expected = whole(paths, poses, {"voxel_size": 0.1}, {})
+    assert file_of(merge_parts(rows), tmp_path) == file_of(expected, tmp_path)

@@ -14,43 +14,36 @@ SKIP, NO_HIT, HIT_ONLY, SECONDARY = 1, 2, 4, 8
 ROW = [0.0, 0.0, 0.0, 8.0, 1.0, 1.0]  # eight cells along x
 
 
-def along_x(device, end, flags=0, blockers=None, start=0.5):
-    """The row of cells that one ray sees, and how it ended."""
-    options = {"ray_flags": torch.tensor([flags], dtype=torch.uint8)}
-    if blockers is not None:
-        options["blockers"] = torch.zeros(1, 1, 1, 8, dtype=torch.bool)
-        options["blockers"][..., blockers] = True
-    ends = torch.tensor([[end, 0.5, 0.5]])
-    volume, reached, counts = check(
-        "ray_visibility", device, ends, torch.tensor([[start, 0.5, 0.5]]), [1.0] * 3, ROW, **options
-    )
-    assert counts[0].tolist() == counts[1].tolist()
-    return volume.flatten().tolist(), int(reached)
-
-
-def test_one_ray_by_hand(device):
-    assert along_x(device, 3.5) == ([1, 1, 1, 2, 0, 0, 0, 0], 0)
-    assert along_x(device, 9.5) == ([1] * 8, 2)
-    assert along_x(device, 3.5, start=-2.5) == ([1, 1, 1, 2, 0, 0, 0, 0], 0)
-    assert along_x(device, -1.5, start=9.5) == ([1] * 8, 2)
-    assert along_x(device, 0.6) == ([2, 0, 0, 0, 0, 0, 0, 0], 0)
-    assert along_x(device, -3.5, start=-0.5) == ([0] * 8, 2)
-
-
-def test_flags_by_hand(device):
-    assert along_x(device, 3.5, SKIP) == ([0] * 8, -1)
-    assert along_x(device, 3.5, NO_HIT) == ([1, 1, 1, 0, 0, 0, 0, 0], 0)
-    assert along_x(device, 3.5, HIT_ONLY) == ([0, 0, 0, 2, 0, 0, 0, 0], 0)
-    assert along_x(device, 3.5, SECONDARY) == ([0, 1, 1, 2, 0, 0, 0, 0], 0)
-    assert along_x(device, 0.6, SECONDARY) == ([2, 0, 0, 0, 0, 0, 0, 0], 0)
-
-
-def test_blockers_stop_a_ray_between_its_first_and_last_voxel(device):
-    assert along_x(device, 5.5, blockers=[2, 3]) == ([1, 1, 2, 0, 0, 0, 0, 0], 1)
-    assert along_x(device, 9.5, blockers=[2]) == ([1, 1, 2, 0, 0, 0, 0, 0], 1)
-    assert along_x(device, 5.5, blockers=[0, 5]) == ([1, 1, 1, 1, 1, 2, 0, 0], 0)
-    assert along_x(device, 5.5, NO_HIT, blockers=[2]) == ([1, 1, 0, 0, 0, 0, 0, 0], 1)
-    assert along_x(device, 5.5, HIT_ONLY, blockers=[2]) == ([0, 0, 0, 0, 0, 2, 0, 0], 0)
+@pytest.mark.parametrize(
+    ("end", "how", "row", "reached"),
+    [
+        (3.5, {}, [1, 1, 1, 2, 0, 0, 0, 0], 0),
+        (9.5, {}, [1] * 8, 2),
+        (3.5, {"start": -2.5}, [1, 1, 1, 2, 0, 0, 0, 0], 0),
+        (-1.5, {"start": 9.5}, [1] * 8, 2),
+        (0.6, {}, [2, 0, 0, 0, 0, 0, 0, 0], 0),
+        (-3.5, {"start": -0.5}, [0] * 8, 2),
+        (3.5, {"flags": SKIP}, [0] * 8, -1),
+        (3.5, {"flags": NO_HIT}, [1, 1, 1, 0, 0, 0, 0, 0], 0),
+        (3.5, {"flags": HIT_ONLY}, [0, 0, 0, 2, 0, 0, 0, 0], 0),
+        (3.5, {"flags": SECONDARY}, [0, 1, 1, 2, 0, 0, 0, 0], 0),
+        (0.6, {"flags": SECONDARY}, [2, 0, 0, 0, 0, 0, 0, 0], 0),
+        # Blockers stop a ray between its first and its last voxel.
+        (5.5, {"blockers": [2, 3]}, [1, 1, 2, 0, 0, 0, 0, 0], 1),
+        (9.5, {"blockers": [2]}, [1, 1, 2, 0, 0, 0, 0, 0], 1),
+        (5.5, {"blockers": [0, 5]}, [1, 1, 1, 1, 1, 2, 0, 0], 0),
+        (5.5, {"flags": NO_HIT, "blockers": [2]}, [1, 1, 0, 0, 0, 0, 0, 0], 1),
+        (5.5, {"flags": HIT_ONLY, "blockers": [2]}, [0, 0, 0, 0, 0, 2, 0, 0], 0),
+    ],
+)
+def test_one_ray_along_x_by_hand(end, how, row, reached, device):
+    options = {"ray_flags": torch.tensor([how.get("flags", 0)], dtype=torch.uint8)}
+    options["blockers"] = torch.zeros(1, 1, 1, 8, dtype=torch.bool)
+    options["blockers"][..., how.get("blockers", [])] = True
+    ends, starts = (torch.tensor([[x, 0.5, 0.5]]) for x in (end, how.get("start", 0.5)))
+    seen = check("ray_visibility", device, ends, starts, [1.0] * 3, ROW, **options)
+    assert seen[0].flatten().tolist() == row and int(seen[1]) == reached
+    assert seen[2][0].tolist() == seen[2][1].tolist()
 
 
 def test_an_end_wins_over_rays_that_pass_it(device):
@@ -78,17 +71,15 @@ def test_a_closed_room_is_free_inside_and_unknown_outside(device):
     assert (seen == OCCUPIED).any()
 
 
-def test_permuted_rays_and_threads_give_the_same_bits():
+def test_the_order_of_rays_changes_no_bit(device):
     g = torch.Generator().manual_seed(0)
     ends = torch.randn(3000, 3, generator=g) * 3
-    arguments = (torch.zeros(1, 3), [0.3] * 3, [-4.0, -4.0, -2.0, 4.0, 4.0, 2.0])
-    first = torch.ops.torchvox.ray_visibility(ends, *arguments)[0]
-    before = torch.get_num_threads()
-    for threads in (1, 2, 8):
-        torch.set_num_threads(threads)
-        order = torch.randperm(3000, generator=g)
-        assert torch.equal(torch.ops.torchvox.ray_visibility(ends[order], *arguments)[0], first)
-    torch.set_num_threads(before)
+    grid = torch.zeros(1, 3, device=device), [0.3] * 3, [-4.0, -4.0, -2.0, 4.0, 4.0, 2.0]
+    first, *others = (
+        torchvox.ray_visibility(ends[order].to(device), *grid).visibility
+        for order in (torch.arange(3000), *(torch.randperm(3000, generator=g) for _ in range(3)))
+    )
+    assert all(torch.equal(other, first) for other in others)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

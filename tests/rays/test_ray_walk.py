@@ -36,32 +36,34 @@ def check(name, device, points, origins, *arguments, **options):
     return [t.cpu() for t in found]
 
 
-def one_ray(device, start, end, size=1.0, **options):
-    """The voxels (x, y, z) of a ray, in order."""
-    points = torch.tensor([end], dtype=torch.float64)
-    origins = torch.tensor([start], dtype=torch.float64)
-    found = check("ray_voxels", device, points, origins, size, ORIGIN, 100, **options)
-    return [tuple(row[:0:-1]) for row in found[0][: int(found[4][0, 0])].tolist()]
+RISING = [(0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1)]
+FALLING = [(0, 0, 0), (0, 0, -1), (0, -1, -1), (-1, -1, -1)]
 
 
-def test_walks_drawn_by_hand(device):
-    assert one_ray(device, (0.5, 0.5, 0.5), (2.5, 1.25, 0.5)) == [
-        (0, 0, 0), (1, 0, 0), (1, 1, 0), (2, 1, 0),
-    ]  # fmt: skip
-    assert one_ray(device, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)) == [(0, 0, 0)]
-    # A ray that starts on a face and descends leaves at once; one that ends on a face stays above.
-    assert one_ray(device, (1.0, 0.5, 0.5), (0.5, 0.5, 0.5)) == [(1, 0, 0), (0, 0, 0)]
-    assert one_ray(device, (1.5, 0.5, 0.5), (1.0, 0.5, 0.5)) == [(1, 0, 0)]
-    assert one_ray(device, (0.5, 0.5, 0.5), (1.0, 0.5, 0.5)) == [(0, 0, 0), (1, 0, 0)]
-    assert one_ray(device, (-0.0, 0.0, 0.0), (0.0, -0.0, 0.0)) == [(0, 0, 0)]
-
-
-def test_of_equal_crossings_the_higher_axis_goes_first(device):
-    ascending = [(0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1)]
-    assert one_ray(device, (0.5, 0.5, 0.5), (1.5, 1.5, 1.5)) == ascending
-    assert one_ray(device, (0.5, 0.5, 0.5), (1.5, 1.5, 1.5), reverse=True) == ascending[::-1]
-    descending = [(0, 0, 0), (0, 0, -1), (0, -1, -1), (-1, -1, -1)]
-    assert one_ray(device, (0.5, 0.5, 0.5), (-0.5, -0.5, -0.5)) == descending
+@pytest.mark.parametrize(
+    ("start", "end", "options", "voxels"),
+    [
+        ((0.5, 0.5, 0.5), (2.5, 1.25, 0.5), {}, [(0, 0, 0), (1, 0, 0), (1, 1, 0), (2, 1, 0)]),
+        ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5), {}, [(0, 0, 0)]),
+        # A ray that starts on a face and descends leaves at once; one that ends on a face stays
+        # above it.
+        ((1.0, 0.5, 0.5), (0.5, 0.5, 0.5), {}, [(1, 0, 0), (0, 0, 0)]),
+        ((1.5, 0.5, 0.5), (1.0, 0.5, 0.5), {}, [(1, 0, 0)]),
+        ((0.5, 0.5, 0.5), (1.0, 0.5, 0.5), {}, [(0, 0, 0), (1, 0, 0)]),
+        ((-0.0, 0.0, 0.0), (0.0, -0.0, 0.0), {}, [(0, 0, 0)]),
+        # Of equal crossings that of the higher axis comes first.
+        ((0.5, 0.5, 0.5), (1.5, 1.5, 1.5), {}, RISING),
+        ((0.5, 0.5, 0.5), (1.5, 1.5, 1.5), {"reverse": True}, RISING[::-1]),
+        ((0.5, 0.5, 0.5), (-0.5, -0.5, -0.5), {}, FALLING),
+        # Long rays are cut or dropped.
+        ((0.5, 0.5, 0.5), (8.5, 0.5, 0.5), {"max_range": 2.2}, [(0, 0, 0), (1, 0, 0), (2, 0, 0)]),
+        ((0.5, 0.5, 0.5), (8.5, 0.5, 0.5), {"max_range": 2.2, "long_rays": "drop"}, []),
+    ],
+)
+def test_walks_drawn_by_hand(start, end, options, voxels, device):
+    ends, starts = (torch.tensor([place], dtype=torch.float64) for place in (end, start))
+    walk = check("ray_voxels", device, ends, starts, 1.0, ORIGIN, 100, **options)
+    assert [tuple(row[:0:-1]) for row in walk[0][: int(walk[4][0, 0])].tolist()] == voxels
 
 
 @settings(deadline=None, max_examples=60)
@@ -147,13 +149,6 @@ def test_what_is_left_out_is_counted_by_its_reason(device):
     assert found[4].tolist()[0][1:5] == [0, 2, 4, 3]
 
 
-def test_long_rays_are_cut_or_dropped(device):
-    ends, start = torch.tensor([[8.5, 0.5, 0.5]]), (0.5, 0.5, 0.5)
-    cut = one_ray(device, start, ends[0].tolist(), max_range=2.2)
-    assert cut == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
-    assert one_ray(device, start, ends[0].tolist(), max_range=2.2, long_rays="drop") == []
-
-
 @pytest.mark.parametrize(("most", "kept"), [(0, 0), (3, 0), (4, 4), (13, 13), (14, 13), (20, 13)])
 def test_regions_beyond_what_the_search_tells_apart(most, kept, device):
     """13 regions; a search for 3 has 8 places and tells 7 apart, one for 4 has 16. Keys come in
@@ -165,17 +160,9 @@ def test_regions_beyond_what_the_search_tells_apart(most, kept, device):
         assert found[1][0, :2].tolist() == [kept, total]
 
 
-def test_poses_round_as_written(device):
+def test_points_under_poses_are_those_of_a_matrix_product():
     g = torch.Generator().manual_seed(3)
     points = torch.randn(500, 3, generator=g) * 1e3
     poses = torch.randn(1, 3, 4, generator=g, dtype=torch.float64)
-    found = torch.ops.torchvox.transform_points(points.to(device), poses.to(device)).cpu()
-    assert_same_bits(found, reference.transform_points(points, poses))
-    assert torch.allclose(found, points.double() @ poses[0, :, :3].T + poses[0, :, 3])
-
-
-def test_the_functions_return_named_tuples():
-    points, origins = torch.rand(5, 3), torch.zeros(1, 3)
-    found = torchvox.ray_voxels(points, origins, 0.1, ORIGIN, 200)
-    assert found.offsets[-1] == found.counts[0, 1] and found.ray.max() == 4
-    assert torchvox.ray_regions(points, origins, 0.1, ORIGIN, 50).keys[0] >= 0
+    expected = points.double() @ poses[0, :, :3].T + poses[0, :, 3]
+    assert torch.allclose(torchvox.transform_points(points, poses), expected)

@@ -53,19 +53,16 @@ def test_a_script_and_a_compiled_program_give_the_same_bits(volume):
 @pytest.mark.parametrize(
     ("channels", "words"),
     [
-        (["height"], "free, occupied, unknown, .* K from 1 to 7, got height"),
-        (["slices:8"], "got slices:8"),
-        (["slices:0"], "got slices:0"),
-        (["slices:"], "got slices:"),
-        (["free_top"], "free_top needs voxel_size and point_cloud_range"),
+        ("height", "free, occupied, unknown, .* K from 1 to 7, got height"),
+        ("slices:8", "got slices:8"),
+        ("slices:0", "got slices:0"),
+        ("slices:", "got slices:"),
+        ("free_top", "free_top needs voxel_size and point_cloud_range"),
     ],
 )
-def test_channels_that_are_none_are_named(volume, channels, words):
+def test_wrong_channels_and_volumes_are_named(volume, channels, words):
     with pytest.raises(ValueError, match=words):
-        torchvox.visibility_channels(volume, channels)
-
-
-def test_the_volume_must_have_four_dimensions(volume):
+        torchvox.visibility_channels(volume, [channels])
     with pytest.raises(ValueError, match=r"volume must be \[B, nz, ny, nx\], got \[7, 3, 4\]"):
         torchvox.visibility_channels(volume[0], ["free"])
 

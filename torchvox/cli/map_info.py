@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `torchvox info` tells about maps and scan graphs."""
+"""What `torchvox info` shows of maps and scan graphs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from torchvox.io import MapContents, read_graph
-from torchvox.io.maps import UNOBSERVED
-from torchvox.mapping import files
-
-SAMPLED = ("sample_row", "sample_count")  # of layers, where samples are kept
-
-
-def is_graph(path: Path) -> bool:
-    return path.suffix.lower() == ".graph"
+from torchvox.mapping import MapContents, files, read_graph
+from torchvox.mapping.contents import UNOBSERVED
+from torchvox.mapping.job import is_graph
+from torchvox.mapping.regions import INDEX_LAYERS
 
 
 def is_known(path: Path) -> bool:
@@ -24,43 +19,37 @@ def is_known(path: Path) -> bool:
 
 
 def described(path: Path, short: bool) -> str:
-    """A line for each fact, or one for all. Raises CloudFileError for a damaged file."""
+    """One line per fact, or one for all. Raises CloudFileError for a damaged file."""
     facts = _graph_facts(path) if is_graph(path) else _map_facts(path, files.read(path))
     if short:
         return f"{path.name}  " + "  ".join(f"{name} {text}" for name, text in facts[1:])
     return "\n".join(f"{name:<12}{text}" for name, text in facts)
 
 
-def _map_facts(path: Path, held: MapContents) -> list[tuple[str, str]]:
-    logodds = held.layers["logodds"]
+def _map_facts(path: Path, contents: MapContents) -> list[tuple[str, str]]:
+    logodds = contents.layers["logodds"]
     regions, cells = np.nonzero(logodds != UNOBSERVED)
     occupied = int((logodds >= 0).sum())
+    extent = "nothing observed"
+    if len(cells):
+        voxels = contents.voxels(regions, cells)
+        corners = np.array([voxels.min(axis=0), voxels.max(axis=0) + 1]) * contents.voxel_size
+        extent = _extent(*(np.array(contents.origin) + corners))
     facts = [
         ("format", f"occupancy map, {path.suffix[1:].upper()}, {path.stat().st_size:,} bytes"),
-        ("voxel size", f"{held.voxel_size:g} m"),
-        ("origin", " ".join(f"{v:.12g}" for v in held.origin)),
-        ("extent", _extent(*_box(held, regions, cells)) if len(cells) else "nothing observed"),
-        ("regions", f"{len(held.keys):,} of 8 x 8 x 8 voxels"),
+        ("voxel size", f"{contents.voxel_size:g} m"),
+        ("origin", " ".join(f"{v:.12g}" for v in contents.origin)),
+        ("extent", extent),
+        ("regions", f"{len(contents.keys):,} of 8 x 8 x 8 voxels"),
         ("voxels", f"{occupied:,} occupied, {len(cells) - occupied:,} free"),
-        ("layers", ", ".join(name for name in held.layers if name not in SAMPLED)),
+        ("layers", ", ".join(name for name in contents.layers if name not in INDEX_LAYERS)),
     ]
-    if "sample_count" in held.layers:
-        counts = held.layers["sample_count"]
+    if "sample_count" in contents.layers:
+        counts = contents.layers["sample_count"]
         facts.append(("samples", f"{counts.sum():,} in {(counts > 0).sum():,} voxels"))
-    hit, miss, lowest, highest = (f"{share:.3g}" for share in held.sensor)
-    model = f"hit {hit}, miss {miss}, from {lowest} to {highest}, {held.rule}"
-    return [*facts, ("preset", f"{held.preset or 'of its own'}: {model}")]
-
-
-def _box(held: MapContents, regions: np.ndarray, cells: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Lowest and highest corner [3] of voxels, in meters."""
-    low, high = np.empty(3), np.empty(3)
-    for axis in range(3):
-        region = (held.keys >> 21 * axis & (1 << 21) - 1) - (1 << 20)
-        voxels = region[regions] * 8 + (cells >> 3 * axis & 7)
-        low[axis], high[axis] = voxels.min(), voxels.max() + 1
-    origin = np.array(held.origin)
-    return origin + low * held.voxel_size, origin + high * held.voxel_size
+    hit, miss, lowest, highest = (f"{share:.3g}" for share in contents.sensor)
+    model = f"hit {hit}, miss {miss}, from {lowest} to {highest}, {contents.rule}"
+    return [*facts, ("preset", f"{contents.preset or 'custom'}: {model}")]
 
 
 def _graph_facts(path: Path) -> list[tuple[str, str]]:

@@ -1,16 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Occupancy maps as modules."""
+"""Occupancy maps as modules, and their files."""
 
-from torchvox.mapping.map import PRESETS, MapVoxels, NdtModel, OccupancyMap, SensorModel
+from torchvox.mapping.contents import MapContents, read_map, write_map
+from torchvox.mapping.map import MapVoxels, OccupancyMap
+from torchvox.mapping.octomap import read_graph, read_octomap, write_octomap
 from torchvox.mapping.regions import MapRegions
+from torchvox.mapping.sensor import PRESETS, NdtModel, SensorModel
 from torchvox.mapping.store import RegionStore
+from torchvox.mapping.streamed import StreamedMap
 
 __all__ = [
     "PRESETS",
+    "MapContents",
     "MapRegions",
     "MapVoxels",
     "NdtModel",
     "OccupancyMap",
     "RegionStore",
     "SensorModel",
+    "StreamedMap",
+    "read_graph",
+    "read_map",
+    "read_octomap",
+    "write_map",
+    "write_octomap",
 ]

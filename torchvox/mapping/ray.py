@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Maps in parts, as stages of Ray Data or of a plain `map`: every worker reads all scans and maps
-the visits in its own part of space. The parts merge to the map of the whole, bit for bit.
+its own part of space. The merged parts equal the map of the whole, bit for bit.
 
     rows = part_rows((-400, -400, -20, 400, 400, 60), (8, 8, 1), voxel_size=0.1)
     stage = MapPart("parts", paths, poses, {"voxel_size": 0.1}, {"max_range": 80.0}, "kitti")
@@ -39,12 +39,12 @@ def part_rows(
     voxel_size: float,
     origin: Sequence[float] = (0.0, 0.0, 0.0),
 ) -> list[Row]:
-    """A row a part: its number, the number of parts, and the point_cloud_range for
+    """One row per part: its number, the number of parts, and the point_cloud_range for
     `OccupancyMap.integrate`.
 
-    box: x0, y0, z0, x1, y1, z1 in meters, where most of the map lies: it is cut into parts, x, y, z
-        along its axes, on faces of regions. The outer ones reach to the end of the map, so that
-        nothing lies outside of all. voxel_size, origin: of the map.
+    box: x0, y0, z0, x1, y1, z1 in meters, where most of the map lies. It is cut on faces of regions
+        into as many parts on each axis as parts says; the outer ones reach to the end of the map,
+        so that nothing lies outside of all. voxel_size, origin: of the map.
     Raises WrongUseError for more parts on an axis than there are regions.
     """
     good = len(box) == 6 and len(parts) == len(origin) == 3 and voxel_size > 0
@@ -61,12 +61,12 @@ def part_rows(
             )
         cuts = [first + length * i // count for i in range(1, count)]
         faces = EDGE * np.array([-REACH, *cuts, REACH])
-        # Half a voxel inside of the faces, no rounding takes the voxel beside them.
+        # Half a voxel inside the faces: no rounding adds the voxel beside them.
         ends = np.stack([faces[:-1] + 0.5, faces[1:] - 0.5], axis=1)
         cells.append(origin[axis] + voxel_size * ends)
     boxes = [np.transpose(cell).ravel().tolist() for cell in product(*cells)]
-    number = {"parts": len(boxes)}
-    return [{"part": i, **number, "point_cloud_range": box} for i, box in enumerate(boxes)]
+    count = len(boxes)
+    return [{"part": i, "parts": count, "point_cloud_range": b} for i, b in enumerate(boxes)]
 
 
 class MapPart:
@@ -76,9 +76,9 @@ class MapPart:
     as of `read_poses`. options: of `OccupancyMap`. rays: options of its `integrate`. layout:
     columns of files that do not name them.
 
-    The row gets `output`, or `error`: a sentence. The file is named by the part, the files of the
-    scans and all options; one that is there is not made again.
-    Raises WrongUseError for what needs the whole map.
+    The row gets `output`, or `error`: a sentence. The name of the file depends on the part, the
+    files of the scans and all options; a file that exists is not written again.
+    Raises WrongUseError for options that need the whole map.
     """
 
     def __init__(
@@ -105,24 +105,25 @@ class MapPart:
             box = [float(bound) for bound in row["point_cloud_range"]]
             target = Path(self.folder) / f"{row['part']}.{self._digest(box)}.npz"
             if not target.exists():
-                self._made(box).save(target)
+                self._map(box).save(target)
             return {**row, "output": str(target), "error": ""}
         except (TorchvoxError, OSError) as error:
             return {**row, "output": "", "error": str(error)}
 
-    def _made(self, box: list[float]) -> OccupancyMap:
-        made = OccupancyMap(**self.options)
+    def _map(self, box: list[float]) -> OccupancyMap:
+        part, rays = OccupancyMap(**self.options), {**self.rays, "point_cloud_range": box}
         for path, pose in zip(self.scans, self.poses, strict=True):
             points = torch.from_numpy(open_points(path, self.layout).coordinates())
-            where, given = made.status.device, {**self.rays, "point_cloud_range": box}
-            made.integrate(points.to(where), pose=torch.from_numpy(pose), **given)
-        return made
+            part.integrate(points.to(part.status.device), pose=torch.from_numpy(pose), **rays)
+        return part
 
     def _digest(self, box: list[float]) -> str:
-        about = [(path, Path(path).stat()) for path in self.scans]
-        files = [(path, found.st_size, found.st_mtime_ns) for path, found in about]
-        given = files, self.poses.tolist(), self.options, self.rays, self.layout, box
-        text = json.dumps(given, sort_keys=True, default=str)
+        stats = [Path(path).stat() for path in self.scans]
+        files = [
+            (path, s.st_size, s.st_mtime_ns) for path, s in zip(self.scans, stats, strict=True)
+        ]
+        facts = files, self.poses.tolist(), self.options, self.rays, self.layout, box
+        text = json.dumps(facts, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -139,12 +140,9 @@ def merge_parts(rows: Iterable[Row], **options: Any) -> OccupancyMap:
     count = int(rows[0].get("parts", len(rows))) if rows else 0
     if parts != list(range(count)):
         raise TorchvoxError(f"each of {count} parts must have one row, got those of {short(parts)}")
-    made: OccupancyMap | None = None
-    for row in rows:
-        if made is None:
-            made = OccupancyMap.load(row["output"], **options)
-        else:
-            made.merge(OccupancyMap.load(row["output"], device="cpu"))
-    if made is None:
+    if not rows:
         raise WrongUseError("there is no part to merge")
-    return made
+    whole = OccupancyMap.load(rows[0]["output"], **options)
+    for row in rows[1:]:
+        whole.merge(OccupancyMap.load(row["output"], device="cpu"))
+    return whole

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,15 +12,15 @@ from torch import Tensor
 from torchvox._errors import expect
 from torchvox.ops.occupancy import occupancy_layout
 
-KEY, LAYERS = 1, (2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)  # of a state: what regions are made of
-SAMPLE_ROW, SAMPLES = 5, 6  # of the layers: which row of those from SAMPLES on is a region's
-NO_KEY = 2**63 - 1  # behind every key that there is
+NO_KEY = 2**63 - 1  # larger than every key
+SAMPLE_LAYERS = ("sample_count", "sample_mean", "sample_cov", "intensity", "passes")
+INDEX_LAYERS = ("sample_row", "sample_count")  # that come with sample_mean
 
 
 class MapRegions(NamedTuple):
-    """Regions by ascending keys [n], a row of each layer up to sample_row, which names rows of the
-    layers of samples behind it, or -1. count: [1] int64, rows that are regions; the others' keys
-    are -1."""
+    """Regions by ascending keys [n], one row per region in each layer up to sample_row, which names
+    the row of a region in the layers of samples after it, or is -1. count: [1] int64, rows that are
+    regions; the keys of the others are -1."""
 
     keys: Tensor
     region_stamp: Tensor
@@ -36,47 +36,56 @@ class MapRegions(NamedTuple):
     passes: Tensor
     count: Tensor
 
+    @property
+    def layers(self) -> list[Tensor]:
+        """The argument layers of `occupancy_insert_`."""
+        return list(self[1:-1])
 
-def read_regions(state: list[Tensor], mask: Tensor | None, exact: bool) -> MapRegions:
-    """Copies of the regions of a mask [C] bool, or of all: as many rows as there are, with a host
-    synchronization, or unless exact C rows."""
-    keys = state[KEY]
-    taken = keys >= 0
-    if mask is not None:
-        expect(mask.shape == keys.shape, f"OccupancyMap: mask must be [{len(keys)}]", mask.shape)
-        taken = taken & mask
-    count = taken.sum().view(1)
-    rows = int(count) if exact else keys.size(0)
-    keys, slots = (t[:rows] for t in torch.where(taken, keys, NO_KEY).sort(stable=True))
-    layers = picked([state[i] for i in LAYERS], slots, exact, keys != NO_KEY)
-    return MapRegions._make([keys.masked_fill_(keys == NO_KEY, -1), *layers, count])
+    def take(self, rows: Tensor, exact: bool = True, valid: Tensor | None = None) -> MapRegions:
+        """Copies of rows, and of those samples of theirs that are not empty, in the same order: as
+        many as there are, or unless exact as many as there may be. valid: rows [n] bool that have
+        samples. count stays."""
+        own = {
+            name: tensor[rows] if len(tensor) > 0 else tensor
+            for name, tensor in self._asdict().items()
+            if name not in (*SAMPLE_LAYERS, "count")
+        }
+        if len(self.sample_count) == 0:
+            return self._replace(**own)
+        row = own["sample_row"]
+        used = (row >= 0) & (self.sample_count > 0).any(1)[row.clamp(min=0).long()]
+        used = used if valid is None else used & valid
+        count = int(used.sum()) if exact else min(len(row), len(self.sample_count))
+        sampled = row[used.logical_not().sort(stable=True).indices[:count]].clamp(min=0).long()
+        own["sample_row"] = (used.cumsum(0) - 1).int().masked_fill(~used, -1)
+        for name in SAMPLE_LAYERS:
+            layer = getattr(self, name)
+            own[name] = layer[sampled] if len(layer) > 0 else layer
+        return self._replace(**own)
 
-
-def picked(
-    layers: Sequence[Tensor], rows: Tensor, exact: bool = True, valid: Tensor | None = None
-) -> list[Tensor]:
-    """Rows of layers of regions, with those of the samples that they have, if they hold any, in
-    the same order: as many as there are, or unless exact as many as there may be. valid: rows
-    [n] bool that have samples."""
-    own = [layer[rows] if len(layer) > 0 else layer for layer in layers[:SAMPLES]]
-    samples, of = layers[SAMPLES:], own[SAMPLE_ROW]
-    if len(samples[0]) == 0:
-        return [*own, *samples]
-    used = (of >= 0) & (samples[0] > 0).any(1)[of.clamp(min=0).long()]
-    used = used if valid is None else used & valid
-    count = int(used.sum()) if exact else min(len(of), len(samples[0]))
-    taken = of[used.logical_not().sort(stable=True).indices[:count]].clamp(min=0).long()
-    own[SAMPLE_ROW] = (used.cumsum(0) - 1).int().masked_fill(~used, -1)
-    return [*own, *[layer[taken] if len(layer) > 0 else layer for layer in samples]]
+    def select(self, mask: Tensor | None, exact: bool) -> MapRegions:
+        """Copies of the regions of a mask [C] bool, or of all, of the slots of a state: as many
+        rows as there are, with a host synchronization, or unless exact C rows."""
+        chosen = self.keys >= 0
+        if mask is not None:
+            rule = f"OccupancyMap: mask must be [{len(self.keys)}]"
+            expect(mask.shape == self.keys.shape, rule, mask.shape)
+            chosen = chosen & mask
+        count = chosen.sum().view(1)
+        rows = int(count) if exact else self.keys.size(0)
+        keys, slots = torch.where(chosen, self.keys, NO_KEY).sort(stable=True)
+        keys, slots = keys[:rows], slots[:rows]
+        regions = self.take(slots, exact, keys != NO_KEY)
+        return regions._replace(keys=keys.masked_fill_(keys == NO_KEY, -1), count=count)
 
 
 def tensors_of(layers: Sequence[str]) -> list[str]:
     """Names of the tensors that hold layers of a map, in the order of a state."""
-    whole = {"sample_row", "sample_count"} if "sample_mean" in layers else set()
-    return [tensor.name for tensor in occupancy_layout(0)[4:] if tensor.name in {*layers, *whole}]
+    names = {*layers, *(INDEX_LAYERS if "sample_mean" in layers else ())}
+    return [tensor.name for tensor in occupancy_layout(0) if tensor.name in names]
 
 
-def outside(keys: Tensor, grid: Any, box: Sequence[float] | Tensor) -> Tensor:
+def outside(keys: Tensor, grid: tuple[float, list[float]], box: Sequence[float] | Tensor) -> Tensor:
     """Which regions of a grid (voxel_size, origin) do not reach into a box (x0, y0, z0, x1, y1, z1)
     in meters: [n] bool."""
     expect(len(box) == 6, "OccupancyMap: box must be x0, y0, z0, x1, y1, z1", box)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Occupancy maps on tensors that the caller owns: rays update them, points and rays ask them.
+"""Occupancy maps on tensors that the caller owns: rays update them, points and rays query them.
 
 A map is a list of tensors, `state`, that `occupancy_state` makes. Ops with a trailing underscore
 write it; CPU and CUDA give the same bits, in every run and for every order of the rays of a call.
@@ -31,8 +31,13 @@ __all__ = [
 ]
 
 
-LAYERS = ("hit_miss", "touch", "traversal")  # with a row for each region
-SAMPLE_LAYERS = ("sample_mean", "sample_cov", "intensity", "passes")  # with one where samples are
+LAYERS = ("hit_miss", "touch", "traversal")  # with one row per region
+SAMPLE_LAYERS = (
+    "sample_mean",
+    "sample_cov",
+    "intensity",
+    "passes",
+)  # with one per region that has samples
 
 
 class StateTensor(NamedTuple):
@@ -45,7 +50,7 @@ class StateTensor(NamedTuple):
 
 
 class DecayedRegions(NamedTuple):
-    """Of `occupancy_decay_`, for C slots.
+    """Result of `occupancy_decay_`, for C slots.
 
     empty: [C] bool, regions in use in which no voxel is observed.
     counts: [1, 8] int64: regions changed, in use and of the mask; 4 regions in use; the rest 0.
@@ -56,7 +61,7 @@ class DecayedRegions(NamedTuple):
 
 
 class OccupancyValues(NamedTuple):
-    """Of `occupancy_query` [N] and `occupancy_crop` [B, nz, ny, nx].
+    """Result of `occupancy_query` [N] and `occupancy_crop` [B, nz, ny, nx].
 
     logodds: float32.
     label: int8: -1 not observed, 0 free, 1 occupied.
@@ -67,11 +72,11 @@ class OccupancyValues(NamedTuple):
 
 
 class OccupancyRays(NamedTuple):
-    """Of `occupancy_raycast`.
+    """Result of `occupancy_raycast`.
 
-    distance: [N] float32, meters to the voxel that stops the ray, else its length; NaN without
-        a ray.
-    unseen: [N] float32, cubic meters of the unobserved part of the cone of the ray.
+    distance: [N] float32, meters to where the ray enters the voxel that stops it, its length if
+        none does, NaN without a ray.
+    unseen: [N] float32, volume of the unobserved part of the cone of the ray, in cubic meters.
     status: [N] int8: 0 the end is in sight, 1 occupied, 2 not observed, 3 no ray.
     indices: [N, 4] int32, (0, z, y, x) of the voxel that stops the ray, or of its end.
     unknown: [N] int32, voxels passed that were not observed.
@@ -85,7 +90,7 @@ class OccupancyRays(NamedTuple):
 
 
 class OccupancyRows(NamedTuple):
-    """Of `occupancy_extract`.
+    """Result of `occupancy_extract`.
 
     logodds: [max_out] float32; 0 in unused rows.
     mean: [max_out, 3] float32, of the samples, in voxels from the center; 0 without.
@@ -112,10 +117,10 @@ def occupancy_layout(
     covariance, and "intensity", and with both "passes", rays that its surface stopped or not.
     A layer that is off has 0 rows. sample_rows: regions that may have samples.
     """
-    known = ("logodds", *LAYERS, *SAMPLE_LAYERS)
-    if not set(layers) <= set(known) or "logodds" not in layers:
+    names = ("logodds", *LAYERS, *SAMPLE_LAYERS)
+    if not set(layers) <= set(names) or "logodds" not in layers:
         raise ValueError(
-            f"occupancy_layout: layers must be 'logodds' and maybe {', '.join(known[1:])}, "
+            f"occupancy_layout: layers must be 'logodds' and maybe {', '.join(names[1:])}, "
             f"got {list(layers)}"
         )
     for layer, needs in (
@@ -278,9 +283,9 @@ def occupancy_query(
     threshold: float = 0.0,
     fill: Optional[float] = None,
 ) -> OccupancyValues:
-    """What a map holds at points.
+    """Log-odds and labels of a map at points.
 
-    points: [N, C] float, C >= 3, in meters. num_valid: one count; rows past it are unknown.
+    points: [N, C] float, C >= 3, in meters. num_valid: one count; rows past it are not observed.
     threshold: log-odds from which a voxel is occupied. fill: log-odds of what was not observed,
         None for NaN.
 
@@ -345,17 +350,13 @@ def occupancy_raycast(
     stop_unknown: bool = False,
     solid_angle: float = 1.0,
 ) -> OccupancyRays:
-    """How far rays from origins to points see in a map; the first and the last voxel count too.
+    """How far rays from origins to points see in a map, their first and last voxels included.
 
     points, origins, origin_index, num_valid: as in `ray_voxels`. threshold: log-odds from which a
     voxel is occupied. stop_unknown: voxels that were not observed stop a ray as well.
     solid_angle: of each ray, in steradians.
 
-    Returns distance [N] float32 in meters, to where the ray enters the voxel that stops it, its
-    length if none does, NaN without a ray; unseen [N] float32, the volume in cubic meters of the
-    unobserved part of the ray's cone; status [N] int8: 0 the end is in sight, 1 occupied, 2 not
-    observed, 3 no ray; indices [N, 4] int32 (0, z, y, x) of the voxel that stops the ray, or of its
-    end; unknown [N] int32, voxels passed that were not observed.
+    Returns `OccupancyRays`.
     CPU and CUDA give the same bits; no host synchronization; not differentiable.
     """
     distance, unseen, status, indices, unknown = torch.ops.torchvox.occupancy_raycast(
@@ -380,9 +381,7 @@ def occupancy_extract(
 
     select: "occupied", "free" or "observed". max_out: rows of the outputs; the first ones are kept.
 
-    Returns logodds [max_out] float32, unused rows 0; mean [max_out, 3] float32, of the samples, in
-    voxels from the center (x, y, z), 0 without; indices [max_out, 4] int32 (0, z, y, x), -1;
-    num_samples [max_out] int32; counts [1, 8] int64: rows kept, found.
+    Returns `OccupancyRows`.
     CPU and CUDA give the same bits; no host synchronization; not differentiable.
     """
     logodds, mean, indices, num_samples, counts = torch.ops.torchvox.occupancy_extract(
@@ -394,16 +393,14 @@ def occupancy_extract(
 def occupancy_decay_(
     state: List[Tensor], factor: int, step: int, forget: int, *, mask: Optional[Tensor] = None
 ) -> DecayedRegions:
-    """Log-odds shrink toward 0; what gets small is forgotten. Writes `state`.
+    """Shrinks log-odds toward 0 and forgets small ones. Writes `state`.
 
     Log-odds are in units of 1/1024: L becomes sign(L) * max((|L| * factor >> 16) - step, 0), and a
     voxel with |L| <= forget then becomes unobserved, in every layer.
     factor: 0 to 65536; round(65536 * 2^(-time / half_life)). step: 0 or more.
     mask: [C] bool, regions that decay; None: all.
 
-    Returns empty [C] bool, the regions in use in which no voxel is observed, for
-    `occupancy_remove_`; counts [1, 8] int64: regions changed, regions in use and of the mask, 4
-    regions in use, the rest 0.
+    Returns `DecayedRegions`; its mask empty is one for `occupancy_remove_`.
     Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
     Raises ValueError (shapes, strides, numbers) and TypeError (dtypes).
     """
@@ -413,10 +410,10 @@ def occupancy_decay_(
 
 
 def occupancy_remove_(state: List[Tensor], mask: Tensor) -> Tensor:
-    """Regions leave the map. Writes `state`.
+    """Removes regions from the map. Writes `state`.
 
-    mask: [C] bool, by slot; slots not in use are passed over. With n slots left, the regions in
-    slots n and up that stay move in order into the holes below; the slots behind get the fill.
+    mask: [C] bool, by slot; slots not in use are ignored. With n slots left, the regions that stay
+    in slots n and up move in order into the free slots below n; the slots from n on get the fill.
 
     Returns counts [1, 8] int64: regions removed, the same, 4 regions in use, 7 rows of samples in
     use, the rest 0.
@@ -435,7 +432,7 @@ def occupancy_insert_(
     merge: Merge = "add",
     num_valid: Optional[Tensor] = None,
 ) -> Tensor:
-    """Regions enter the map, all of them or none. Writes `state`.
+    """Inserts regions into the map, all of them or none. Writes `state`.
 
     keys: [K] int64, ascending; a row whose key is below 0, or not above all keys before it, is
         refused and counted.

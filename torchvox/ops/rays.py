@@ -20,12 +20,13 @@ __all__ = [
 
 
 class Visibility(NamedTuple):
-    """Of `ray_visibility`.
+    """Result of `ray_visibility`.
 
-    visibility: [B, nz, ny, nx] uint8: 0 unknown, 1 free, 2 occupied.
+    visibility: [B, nz, ny, nx] uint8: 2 occupied, where a ray with a hit ends or is stopped; else
+        1 free, where one passes; else 0 unknown.
     reached: [N] int8: 0 end in the grid, 1 stopped, 2 end outside, -1 no ray.
     counts: [B + 1, 8] int32, of the call and of each sample: rays walked, given, with their end
-        in the grid, with it outside, stopped, skipped, too long, not finite.
+        in the grid, with it outside, stopped, skipped (by flag or index), too long, not finite.
     """
 
     visibility: Tensor
@@ -34,14 +35,15 @@ class Visibility(NamedTuple):
 
 
 class RayVoxels(NamedTuple):
-    """Of `ray_voxels`.
+    """Result of `ray_voxels`.
 
     indices: [max_out, 4] int32, (0, z, y, x); -1 in unused rows.
     ray: [max_out] int32, the ray of each row; -1 in unused rows.
     span: [max_out, 2] float64, where in the ray its way through the voxel begins and ends, 0 to
         1.
     offsets: [N + 1] int64; ray i has the rows offsets[i] to offsets[i + 1], kept or not.
-    counts: [1, 8] int64: rows kept, rows found, rays not finite, left out, outside, 0, 0, 0.
+    counts: [1, 8] int64: rows kept, rows in all, rays that are not finite, rays left out (by flag,
+        index or range), rays outside, 0, 0, 0.
     """
 
     indices: Tensor
@@ -52,7 +54,7 @@ class RayVoxels(NamedTuple):
 
 
 class RayRegions(NamedTuple):
-    """Of `ray_regions`.
+    """Result of `ray_regions`.
 
     keys: [max_out] int64, ascending; -1 in unused rows.
     counts: [1, 8] int64, as in `RayVoxels`.
@@ -66,7 +68,7 @@ def transform_points(
     points: Tensor, poses: Tensor, *, pose_index: Optional[Tensor] = None
 ) -> Tensor:
     """Points under poses in float64, ((r0 x + r1 y) + r2 z) + t for each row of a pose: the same
-    bits everywhere, which a matrix product does not give.
+    bits everywhere, unlike a matrix product.
 
     points: [N, C] float, C >= 3; columns 0-2 are x, y, z in meters. poses: [O, 3, 4] float.
     pose_index: [N] int32 or int64, the pose of each point; None where O is 1. A point whose index
@@ -90,7 +92,7 @@ def ray_visibility(
     ray_flags: Optional[Tensor] = None,
     blockers: Optional[Tensor] = None,
 ) -> Visibility:
-    """What rays from sensors to points see of a grid: free, occupied, unknown.
+    """Which cells of a grid are free, occupied or unknown to rays from sensors to points.
 
     points: [N, C] float, C >= 3; columns 0-2 are x, y, z in meters, where rays end.
     origins: [O, 3] float, where they begin; row b for the points of sample b.
@@ -103,11 +105,8 @@ def ray_visibility(
     blockers: [B, nz, ny, nx] uint8 or bool; a ray ends at the first set voxel between its first and
         its last one.
 
-    Returns visibility [B, nz, ny, nx] uint8: 2 where a ray with a hit ends or is stopped, else 1
-    where one passes, else 0; reached [N] int8: 0 end in the grid, 1 stopped, 2 end outside, -1 no
-    ray; counts [B + 1, 8] int32: rays walked, given, with their end in the grid, with it outside,
-    stopped, skipped (flag or index), too long (2^22 cells from the range's corner, or 2^15 on an
-    axis) and not finite; row 0 the whole call, row 1 + b sample b.
+    Returns `Visibility`. A ray is too long from 2^22 cells away from the corner of the range on, or
+    if it has 2^15 cells or more on an axis.
     Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
     Raises ValueError (shapes, sizes) and TypeError (dtypes).
     Source: Hu et al., What You See is What You Get, CVPR 2020; the walk is Amanatides and Woo's in
@@ -156,11 +155,8 @@ def ray_voxels(
         long_rays="drop"; below 0: no limit.
     reverse: the rows of each ray from its end to its beginning.
 
-    Returns indices [max_out, 4] int32 (0, z, y, x), unused rows -1; ray [max_out] int32, -1; span
-    [max_out, 2] float64, where in the ray its way through the voxel begins and ends, 0 to 1;
-    offsets [N + 1] int64, ray i has rows offsets[i] to offsets[i + 1], kept or not; counts [1, 8]
-    int64: rows kept, found, then rays not finite, left out (flag, index, range), and outside (2^23
-    voxels from the origin, or 2^15 long on an axis).
+    Returns `RayVoxels`. Rays are outside from 2^23 voxels away from the origin on, or if they have
+    2^15 voxels or more on an axis.
     Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
     Raises ValueError (shapes, sizes, options) and TypeError (dtypes).
     """
@@ -197,12 +193,12 @@ def ray_regions(
     max_range: float = -1.0,
     long_rays: LongRays = "truncate",
 ) -> RayRegions:
-    """The regions of 8 x 8 x 8 voxels that hold a visit of `ray_voxels`, whose arguments it takes.
+    """Keys of the regions of 8 x 8 x 8 voxels that rays visit; arguments as in `ray_voxels`.
 
     Returns keys [max_out] int64, ascending, unused rows -1; counts [1, 8] as `ray_voxels`. A key is
     z, y, x of a region, 21 bits each with a bias of 2^20. The search is exact up to 7/8,
     rounded up, of the smallest power of two of at least 2 * max_out + 2 regions; with more, no row
-    is kept and that limit is the count found.
+    is kept and the count is that limit.
     """
     keys, counts = torch.ops.torchvox.ray_regions(
         points,

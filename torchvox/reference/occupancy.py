@@ -8,20 +8,31 @@ import torch
 from torch import Tensor
 
 from torchvox.reference import ndt as normal
-from torchvox.reference.rays import (
-    HIT_ONLY,
-    NO_HIT,
-    SECONDARY,
-    UNIT,
-    left_out,
-    map_rays,
-    map_units,
-    region_key,
-    regions_limit,
-    rows_of,
-    table_size,
-    walk,
+from torchvox.reference.occupancy_steps import (
+    HIGHEST,
+    IN_USE,
+    NO_SLOT,
+    REFUSED,
+    SAMPLE_ROWS,
+    UNOBSERVED,
+    Model,
+    Votes,
+    distribution,
+    enter_regions,
+    enter_slots,
+    excluded,
+    in_region,
+    is_occupied,
+    label_of,
+    level_of,
+    ray_units,
+    slots_of,
+    units_of,
+    until_stop,
+    votes,
+    write_distribution,
 )
+from torchvox.reference.rays import UNIT, left_out, map_rays, map_units, region_key, rows_of, walk
 
 __all__ = [
     "occupancy_crop",
@@ -34,136 +45,6 @@ __all__ = [
     "occupancy_remove_",
 ]
 
-UNOBSERVED, NO_SLOT = -32768, 2**31 - 1
-LAYOUT, IN_USE, SAMPLE_ROWS, REFUSED, HIGHEST = range(5)  # of status
-
-
-def mix(key: int) -> int:
-    """The finalizer of MurmurHash3."""
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        key = (key ^ key >> 33) * factor % 2**64
-    return key ^ key >> 33
-
-
-def place_keys(keys: set[int], size: int) -> list[int]:
-    """Keys in the order of a table with linear probing in which the lower of two keys stays."""
-    table = [-1] * size
-    for key in keys:
-        at = mix(key) % size
-        while table[at] >= 0:
-            if key < table[at]:
-                table[at], key = key, table[at]
-            at = (at + 1) % size
-        table[at] = key
-    return [key for key in table if key >= 0]
-
-
-def enter_slots(state: list[Tensor], first: int, end: int) -> None:
-    """Enters slots into the map's table, in order."""
-    table, keys = state[0], state[1]
-    for slot in range(first, end):
-        at = mix(int(keys[slot])) % len(table)
-        while table[at] != NO_SLOT:
-            at = (at + 1) % len(table)
-        table[at] = slot
-
-
-def slots_of(state: list[Tensor]) -> dict[int, int]:
-    in_use = int(state[3][IN_USE])
-    return {int(key): slot for slot, key in enumerate(state[1][:in_use])}
-
-
-def units_of(logodds: float) -> int:
-    """In 1/1024, half away from zero."""
-    return int(math.copysign(math.floor(abs(logodds) * 1024 + 0.5), logodds))
-
-
-def in_region(voxel: tuple[int, ...]) -> int:
-    x, y, z = (v % 8 for v in voxel)
-    return z * 64 + y * 8 + x
-
-
-def is_occupied(logodds: int, threshold: float) -> bool:
-    return logodds != UNOBSERVED and logodds / 1024 >= threshold
-
-
-def label_of(logodds: int, threshold: float) -> int:
-    return -1 if logodds == UNOBSERVED else int(is_occupied(logodds, threshold))
-
-
-def updated(before: int, hits: int, misses: int, sensor: list[int], rule: str) -> int:
-    hit, miss, clamp_min, clamp_max = sensor
-    logodds = 0 if before == UNOBSERVED else before
-    if rule == "scan":
-        hits, misses = min(hits, 1), int(hits == 0)
-    for _ in range(misses):
-        logodds = max(logodds + miss, clamp_min)
-    for _ in range(hits):
-        logodds = min(logodds + hit, clamp_max)
-    return logodds
-
-
-def excluded(before: int, flags: list[str], threshold: float, sensor: list[int]) -> bool:
-    label = label_of(before, threshold)
-    return (
-        ("exclude_unobserved" in flags and label == -1)
-        or ("exclude_free" in flags and label == 0)
-        or ("exclude_occupied" in flags and label == 1)
-        or ("lock_min" in flags and label >= 0 and before <= sensor[2])
-        or ("lock_max" in flags and before >= sensor[3])
-    )
-
-
-def until_stop(ray, flags: list[str], before, threshold: float) -> list:
-    """The visits that count; before(voxel): log-odds before the call."""
-    for i, visit in enumerate(ray.visits):
-        stops = "stop_at_occupied" in flags and not visit.last
-        if stops and is_occupied(before(visit.voxel), threshold):
-            return list(ray.visits[: i + 1])
-    return list(ray.visits)
-
-
-def votes(ray, flags: list[str]):
-    """(visit, 1 for a hit or 0 for a miss) of a ray."""
-    cut = ray.truncated or bool(ray.flags & NO_HIT)
-    hit_only = bool(ray.flags & HIT_ONLY)
-    for visit in ray.visits:
-        if visit.last:
-            free = "end_as_free" in flags
-            counts = free or not cut
-            if counts and "exclude_sample" not in flags and not (hit_only and cut):
-                yield visit, int(not free)
-            return
-        spared = "exclude_ray" in flags
-        if visit.first:
-            spared = "exclude_origin" in flags or bool(ray.flags & SECONDARY)
-        if not spared:
-            yield visit, 0
-
-
-def distribution(samples, at) -> normal.Distribution:
-    """samples: the tensors of the state from sample_count on."""
-    count, mean, cov, intensity, _ = samples
-    some = [layer[at].tolist() if len(layer) else None for layer in (cov, intensity)]
-    return normal.Distribution(int(count[at]), mean[at].tolist(), *some)
-
-
-def write_distribution(samples, at, voxel: normal.Distribution) -> None:
-    for layer, value in zip(samples, voxel, strict=False):
-        if len(layer):
-            layer[at] = torch.tensor(value)
-
-
-def level_of(intensity: float, bounds: list[float]) -> int:
-    part = (intensity - bounds[0]) / (bounds[1] - bounds[0]) * 65535
-    return math.floor(min(max(part, 0.0), 65535.0) + 0.5) if part > 0 else 0
-
-
-def ray_units(ray) -> float:
-    """The length of the walked ray in units."""
-    x, y, z = (np.float64(abs(b - a)) for a, b in zip(ray.start, ray.end, strict=True))
-    return float(np.sqrt(x * x + y * y + z * z))
-
 
 def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor, max_touched=-1, *,
                          origin_index=None, num_valid=None, ray_flags=None, point_cloud_range=None,
@@ -171,143 +52,59 @@ def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor,
                          flags=None, threshold=0.0, missing="allocate", stamp=None,
                          timestamps=None, time_base=0.0, ndt=None, intensity=None,
                          intensity_range=None) -> Tensor:  # fmt: skip
-    flags = flags or []
-    _, keys, stamps, status, logodds, hit_miss, touch, traversal, sample_row, *samples = state
-    passes = samples[4]
+    _, _, stamps, status, logodds, _, touch, traversal, sample_row, *samples = state
+    flags, units, bounds = flags or [], [units_of(x) for x in sensor], intensity_range or [0.0, 1.0]
+    ndt = normal.Ndt(*ndt) if ndt else None
+    model = Model(units, rule, ndt, ndt.noise / voxel_size if ndt else 0.0, bounds)
     rays = map_rays(points, origins, voxel_size, map_origin, origin_index, num_valid, ray_flags,
                     point_cloud_range, min_range, max_range, long_rays)  # fmt: skip
-    given = [i for i, ray in enumerate(rays) if ray.status == 0]
-    walked = [rays[i] for i in given]
     counts = left_out(rays, 16)
-    row = counts[0]
-    row[1] = sum(ray.status >= 0 for ray in rays)
-    in_use, capacity = int(status[IN_USE]), len(keys)
-    row[10] = in_use
+    row, old, slots = counts[0], logodds.clone(), slots_of(state)
+    row[1], row[10] = sum(ray.status >= 0 for ray in rays), status[IN_USE]
     if status[REFUSED]:
         row[11] = 8
         return counts
-    slots, old = slots_of(state), logodds.clone()
 
     def before(voxel) -> int:
-        slot = resident.get(region_key(voxel))
+        slot = slots.get(region_key(voxel))
         return UNOBSERVED if slot is None else int(old[slot, in_region(voxel)])
 
-    resident = dict(slots)
-    row[5] = sum(ray.truncated for ray in walked)
-    row[6] = sum(len(ray.visits) for ray in walked)
-    ends = {region_key(visit.voxel) for ray in walked for visit, hit in votes(ray, flags) if hit}
-    walked = [ray._replace(visits=until_stop(ray, flags, before, threshold)) for ray in walked]
-    touched = {region_key(v.voxel) for ray in walked for v in ray.visits}
-    room = capacity if max_touched < 0 else max_touched
-    limit = regions_limit(room)
-    new: list[int] = []
-    sampled: list[int] = []  # regions that get a row of samples
-    if len(touched) > limit:
-        row[8] = limit
-        row[11] = 2 if max_touched < 0 and missing == "allocate" else 1
-    else:
-        order = place_keys(touched, table_size(room))
-        new = [key for key in order if key not in slots]
-        skips = missing == "skip"
-        for key in order if len(samples[0]) else []:
-            has = key in slots and sample_row[slots[key]] >= 0
-            if key in ends and not has and not (skips and key in new):
-                sampled.append(key)
-        row[13] = len(sampled)
-        row[8] = len(touched) - len(new) if skips else len(touched)
-        row[12 if skips else 9] = len(new)
-        row[11] = int(max_touched >= 0 and row[8] > room)
-        if not skips and in_use + len(new) > capacity:
-            row[11] += 2
-        if int(status[SAMPLE_ROWS]) + len(sampled) > len(samples[0]):
-            row[11] += 4
-    if row[11]:
+    whole = {i: ray for i, ray in enumerate(rays) if ray.status == 0}
+    walked = {i: ray._replace(visits=until_stop(ray, flags, before, threshold))
+              for i, ray in whole.items()}  # fmt: skip
+    row[5] = sum(ray.truncated for ray in whole.values())
+    row[6] = sum(len(ray.visits) for ray in whole.values())
+    ends = {region_key(v.voxel) for ray in whole.values() for v, hit in votes(ray, flags) if hit}
+    touched = {region_key(visit.voxel) for ray in walked.values() for visit in ray.visits}
+    if not enter_regions(state, row, touched, ends, max_touched, missing == "skip"):
         status[REFUSED] = 1
         return counts
-    row[0] = len(walked)
-    if missing == "allocate":
-        for key in new:
-            slots[key] = len(slots)
-            keys[slots[key]] = key
-        enter_slots(state, in_use, len(slots))
-        status[IN_USE] = row[10] = len(slots)
-    for key in sampled:
-        sample_row[slots[key]] = status[SAMPLE_ROWS]
-        status[SAMPLE_ROWS] += 1
-    for key in touched & slots.keys():
-        if stamp is not None:
-            stamps[slots[key]] = max(int(stamps[slots[key]]), int(stamp))
-    units = [units_of(x) for x in sensor]
-    model = normal.Ndt(*ndt) if ndt else None
-    lowest, bounds = (units[2] - units[3]) / 1024, intensity_range or [0.0, 1.0]
-    tally: dict[tuple[int, int], list[int]] = {}
-    known: dict[tuple[int, int], normal.Distribution] = {}  # voxels, as they were
-    ended: dict[tuple[int, int], list[tuple[tuple[int, ...], int]]] = {}
-    missed: dict[tuple[int, int], int] = {}
-    passed: dict[tuple[int, int], list[int]] = {}
-    for i, ray in zip(given, walked, strict=True):
+    row[0], slots = len(walked), slots_of(state)
+    for slot in (slots[key] for key in touched & slots.keys() if stamp is not None):
+        stamps[slot] = max(int(stamps[slot]), int(stamp))
+    voxels: dict[tuple[int, int], Votes] = {}
+    for i, ray in walked.items():
+        end = any(hit for _, hit in votes(whole[i], flags))
+        level = 0 if intensity is None else level_of(float(intensity[i]), bounds)
         for visit, hit in votes(ray, flags):
-            key = region_key(visit.voxel)
-            if key not in slots:
+            place = slots.get(region_key(visit.voxel), -1), in_region(visit.voxel)
+            if place[0] < 0 or excluded(int(old[place]), flags, threshold, units):
                 continue
-            place = (slots[key], in_region(visit.voxel))
-            tally.setdefault(place, [0, 0])[1 - hit] += 1
-            if excluded(int(old[place]), flags, threshold, units):
-                continue
+            vote = voxels.setdefault(place, Votes())
+            vote.hits, vote.misses = vote.hits + hit, vote.misses + 1 - hit
             if len(traversal):
                 traversal[place] += int((visit.leave - visit.enter) * ray_units(ray))
             if hit and len(touch) and timestamps is not None:
                 ms = min(max((float(timestamps[i]) - time_base) * 1000, 0), 2**31 - 1)
                 touch[place] = max(int(touch[place]), int(ms))
-            if not len(sample_row) or sample_row[slots[key]] < 0:
-                continue
-            at = int(sample_row[slots[key]]), place[1]
-            voxel = known.setdefault(place, distribution(samples, at))
-            p_v = p_s = 1.0
-            here = model if model and voxel.n >= model.samples else None
-            if here:
-                end = any(h for _, h in votes(rays[i], flags))
-                way = voxel, ray.start, ray.end, visit.voxel, end, here.noise / voxel_size
-                p_v, p_s = normal.likelihoods(*way)
-            eta = model.adaptation / 2 if model else 0.0
-            if hit:
-                offset = tuple(e % UNIT - UNIT // 2 for e in ray.end)
-                level = 0 if intensity is None else level_of(float(intensity[i]), bounds)
-                ended.setdefault(place, []).append((offset, level))
-                goes = 0 if p_v * p_s >= eta else 1 if p_v >= eta else None
-            elif here:
-                value = normal.miss(p_v, p_s, here.adaptation, lowest)
-                missed[place] = missed.get(place, 0) + value
-                goes = 1 if p_v * (1 - p_s) >= eta else None
-            else:
-                goes = 1 if voxel.n > 0 else None
-            if goes is not None:
-                passed.setdefault(place, [0, 0])[goes] += 1
-    for place, (hits, misses) in tally.items():
-        if excluded(int(old[place]), flags, threshold, units):
-            continue
-        model_units, each = units, misses
-        if model and place in known and known[place].n >= model.samples and misses:
-            down = max(-math.floor(-missed[place] / 64 + 0.5), -(2**16))
-            model_units, each = [units[0], down, *units[2:]], 1
-        logodds[place] = updated(int(old[place]), hits, each, model_units, rule)
-        if place in ended:
-            offsets, levels = map(list, zip(*ended[place], strict=True))
-            voxel, was = known[place], int(old[place])
-            if model and voxel.n >= model.reset_samples and was != UNOBSERVED:
-                voxel = voxel._replace(n=0 if was / 1024 < model.reset else voxel.n)
-            voxel = normal.added(voxel, normal.summed(offsets, levels, bounds))
-            write_distribution(samples, (int(sample_row[place[0]]), place[1]), voxel)
-        if place in passed and len(passes):
-            at = int(sample_row[place[0]]), place[1]
-            both = passes[at].long() + torch.tensor(passed[place])
-            passes[at] = both.clamp(max=2**31 - 1).int()
+            if len(sample_row) and sample_row[place[0]] >= 0:
+                at = int(sample_row[place[0]]), place[1]
+                vote.before = vote.before or distribution(samples, at)
+                model.weigh(vote, ray, visit, hit, end, level)
+    for place, vote in voxels.items():
+        model.change(state, place, vote)
         row[7] += int(logodds[place] != old[place])
-        if len(hit_miss):
-            both = hit_miss[place].long() + torch.tensor([hits, misses])
-            hit_miss[place] = both.clamp(max=2**31 - 1).int()
-    if walked:
-        status[HIGHEST] = max(int(status[HIGHEST]), units[3])
+    status[HIGHEST] = max(int(status[HIGHEST]), units[3]) if walked else status[HIGHEST]
     return counts
 
 
@@ -316,16 +113,16 @@ def lookup(state, places, shape, voxel_size, map_origin, threshold, fill) -> tup
     slots = slots_of(state)
     logodds, label = [], []
     for p in places:
-        known = p is not None and np.isfinite(p).all()
-        units = map_units(p, voxel_size, map_origin) if known else []
-        found = UNOBSERVED
+        finite = p is not None and np.isfinite(p).all()
+        units = map_units(p, voxel_size, map_origin) if finite else []
+        value = UNOBSERVED
         if units:
             voxel = tuple(u // UNIT for u in units)
             slot = slots.get(region_key(voxel))
-            found = UNOBSERVED if slot is None else int(state[4][slot, in_region(voxel)])
+            value = UNOBSERVED if slot is None else int(state[4][slot, in_region(voxel)])
         nothing = math.nan if fill is None else fill
-        logodds.append(nothing if found == UNOBSERVED else found / 1024)
-        label.append(label_of(found, threshold))
+        logodds.append(nothing if value == UNOBSERVED else value / 1024)
+        label.append(label_of(value, threshold))
     return (
         torch.tensor(logodds, dtype=torch.float32).reshape(shape),
         torch.tensor(label, dtype=torch.int8).reshape(shape),
@@ -376,17 +173,17 @@ def occupancy_raycast(state, points, origins, voxel_size, map_origin, *, origin_
         volume = np.float64(0)
         for visit in walk(ray.start, ray.end):
             slot = slots.get(region_key(visit.voxel))
-            found = UNOBSERVED if slot is None else int(state[4][slot, in_region(visit.voxel)])
+            value = UNOBSERVED if slot is None else int(state[4][slot, in_region(visit.voxel)])
             indices[i] = (0, *visit.voxel[::-1])
             near, far = np.float64(visit.enter) * length, np.float64(visit.leave) * length
             distance[i], status[i] = near, 0
-            if is_occupied(found, threshold):
+            if is_occupied(value, threshold):
                 status[i] = 1
-            elif stop_unknown and found == UNOBSERVED:
+            elif stop_unknown and value == UNOBSERVED:
                 status[i] = 2
             if status[i]:
                 break
-            if found == UNOBSERVED:
+            if value == UNOBSERVED:
                 volume = volume + (far * far * far - near * near * near)
                 unknown[i] += 1
         if status[i] == 0:
@@ -396,26 +193,26 @@ def occupancy_raycast(state, points, origins, voxel_size, map_origin, *, origin_
 
 
 def occupancy_extract(state, max_out, *, select="occupied", threshold=0.0):
-    wanted = {"occupied": (1,), "free": (0,), "observed": (0, 1)}[select]
+    labels = {"occupied": (1,), "free": (0,), "observed": (0, 1)}[select]
     logodds, mean = torch.zeros(max_out), torch.zeros(max_out, 3)
     num_samples = torch.zeros(max_out, dtype=torch.int32)
     indices = torch.full((max_out, 4), -1, dtype=torch.int32)
-    found = 0
+    count = 0
     for key, slot in sorted(slots_of(state).items()):
         corner = [(key >> 21 * axis) % 2**21 * 8 - 2**23 for axis in range(3)]
         for i, value in enumerate(state[4][slot].tolist()):
-            if label_of(value, threshold) not in wanted:
+            if label_of(value, threshold) not in labels:
                 continue
-            if found < max_out:
+            if count < max_out:
                 x, y, z = (corner[axis] + (i >> 3 * axis) % 8 for axis in range(3))
-                logodds[found] = value / 1024
-                indices[found] = torch.tensor([0, z, y, x])
+                logodds[count] = value / 1024
+                indices[count] = torch.tensor([0, z, y, x])
                 row = int(state[8][slot]) if len(state[8]) else -1
                 if row >= 0:
-                    num_samples[found], mean[found] = state[9][row, i], state[10][row, i]
-            found += 1
+                    num_samples[count], mean[count] = state[9][row, i], state[10][row, i]
+            count += 1
     counts = torch.zeros(1, 8, dtype=torch.int64)
-    counts[0, :2] = torch.tensor([min(found, max_out), found])
+    counts[0, :2] = torch.tensor([min(count, max_out), count])
     return logodds, mean, indices, num_samples, counts
 
 
@@ -474,19 +271,19 @@ def occupancy_remove_(state, mask) -> Tensor:
     return counts
 
 
-def insert_samples(samples, row: int, given, given_row: int, copies: bool) -> None:
-    """Adds a row of given samples to a row of the state's."""
+def insert_samples(samples, row: int, others, other_row: int, copies: bool) -> None:
+    """Adds a row of other samples to a row of those of the state."""
     for layer in samples if copies else []:
         if len(layer):
             layer[row] = 0
-    for i in range(512 if 0 <= given_row < len(given[0]) else 0):
-        old, more = distribution(samples, (row, i)), distribution(given, (given_row, i))
+    for i in range(512 if 0 <= other_row < len(others[0]) else 0):
+        old, more = distribution(samples, (row, i)), distribution(others, (other_row, i))
         if more.n <= 0:
             continue
         both = normal.added(old, normal.moments_of(more)) if old.n else more
         write_distribution(samples, (row, i), both)
         if len(samples[4]):
-            total = samples[4][row, i].long() + given[4][given_row, i]
+            total = samples[4][row, i].long() + others[4][other_row, i]
             samples[4][row, i] = total.clamp(-(2**31), 2**31 - 1).int()
 
 
@@ -521,15 +318,14 @@ def occupancy_insert_(state, keys, layers, *, sensor, merge="add", num_valid=Non
         slots[key], region_key[slot] = slot, key
     enter_slots(state, in_use, len(slots))
     status[IN_USE] = counts[0, 4] = len(slots)
-    merges = len(layers) > 0 and merge != "keep"
-    counts[0, 0] = len(rows) if merges else len(new)
+    counts[0, 0] = len(rows) if layers and merge != "keep" else len(new)
     bound = clamp_max if counts[0, 0] else 0
     for row, key in rows if layers else []:
         slot, copies = slots[key], key in new or merge == "replace"
         if not copies and merge == "keep":
             continue
-        given = layers[0][row]
-        stamps[slot] = given if copies else torch.maximum(stamps[slot], given)
+        stamp = layers[0][row]
+        stamps[slot] = stamp if copies else torch.maximum(stamps[slot], stamp)
         for i, value in enumerate(layers[1][row].tolist()):
             old = UNOBSERVED if copies else int(logodds[slot, i])
             if merge != "add":

@@ -196,13 +196,13 @@ def ray_regions(points: Tensor, origins: Tensor, voxel_size: float, map_origin: 
                 long_rays="truncate") -> tuple[Tensor, Tensor]:  # fmt: skip
     rays = map_rays(points, origins, voxel_size, map_origin, origin_index, num_valid, ray_flags,
                     point_cloud_range, min_range, max_range, long_rays)  # fmt: skip
-    found = sorted({region_key(v.voxel) for r in rays for v in r.visits})
+    regions = sorted({region_key(v.voxel) for r in rays for v in r.visits})
     limit = regions_limit(max_out)
-    kept = found[:max_out] if len(found) <= limit else []
+    kept = regions[:max_out] if len(regions) <= limit else []
     keys = torch.full((max_out,), -1, dtype=torch.int64)
     keys[: len(kept)] = torch.tensor(kept, dtype=torch.int64)
     counts = left_out(rays)
-    counts[0, :2] = torch.tensor([len(kept), min(len(found), limit)])
+    counts[0, :2] = torch.tensor([len(kept), min(len(regions), limit)])
     return keys, counts
 
 

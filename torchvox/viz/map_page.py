@@ -30,17 +30,17 @@ def map_page(
     kind: str = "occupied",
     path: np.ndarray | None = None,
 ) -> bytes:
-    """The page, in UTF-8. Above a million voxels it has every k-th and says so.
+    """The page, in UTF-8. Above a million voxels it shows every k-th one and says so.
 
     indices: [n, 3] int, x, y, z of voxels. logodds: [n] float32, whole units of 1/1024.
     voxel_size, origin: of the map, in meters. caption: text above. kind: what the voxels are.
     path: [S, 3] float64, places of the sensor in the map's frame, in turn.
     Raises TorchvoxError without a voxel.
     """
-    found = len(indices)
-    if found == 0:
+    total = len(indices)
+    if total == 0:
         raise TorchvoxError(f"there is no {kind} voxel to show")
-    stride = -(-found // MAX_VOXELS)
+    stride = -(-total // MAX_VOXELS)
     places = indices[::stride].astype(np.int64)
     units = np.rint(logodds[::stride] * 1024).astype("<i2")
     first, last = places.min(axis=0), places.max(axis=0)
@@ -49,7 +49,7 @@ def map_page(
     center = np.array(origin) + (first + middle) * voxel_size
     track = np.zeros((0, 3)) if path is None else path - center
     heights = np.percentile(places[:, 2], (1, 99))
-    words = f"{found:,} {kind} voxels of {voxel_size:g} m"
+    words = f"{total:,} {kind} voxels of {voxel_size:g} m"
     if stride > 1:
         words += f", of which the page has one in {stride}: {len(places):,}"
     facts = {

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """OctoMap's files: trees .bt (labels) and .ot (log-odds), read and written; scan graphs, read.
 
-A tree has 16 levels below its root. Its nodes lie in pre-order, children by x + 2 y + 4 z; so
-leaves go by their Morton code, 3 bits a level. A leaf above the last level is a pruned cube.
+A tree has 16 levels below its root. Its nodes are in pre-order, children by x + 2 y + 4 z; so
+leaves are in the order of their Morton codes, 3 bits per level. A leaf above the last level is a
+pruned cube.
 Source: Hornung et al., OctoMap, Autonomous Robots 2013.
 """
 
@@ -15,9 +16,10 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from torchvox._errors import WrongUseError, explained
-from torchvox.io.maps import UNOBSERVED, MapContents
 from torchvox.io.poses import rigid, rotations
 from torchvox.io.writers import write_whole
+from torchvox.mapping.contents import UNOBSERVED, MapContents
+from torchvox.mapping.sensor import PRESETS
 
 DEPTH = 16
 HALF = 1 << (DEPTH - 1)  # voxels from the origin to the end of a tree
@@ -28,12 +30,9 @@ NODES = {  # of .ot files, by id; "1" is an old name
     "OcTree": np.dtype([("value", "<f4"), ("children", "u1")]),
     "ColorOcTree": np.dtype([("value", "<f4"), ("color", "u1", 3), ("children", "u1")]),
 }
-MODEL: dict[str, Any] = {
-    "sensor": [0.7, 0.4, 0.1192029, 0.971],
-    "rule": "scan",
-    "preset": "octomap",
-}
-FREE, OCCUPIED = -2048, 3595  # units of what .bt files know: the clamps of this model
+SENSOR = PRESETS["octomap"]
+MODEL: dict[str, Any] = {"sensor": [*SENSOR[:4]], "rule": SENSOR.rule, "preset": "octomap"}
+FREE, OCCUPIED = -2048, 3595  # log-odds of the labels of .bt files: the clamps of this model
 LEAVES = 0x5555, 0xAAAA  # children that are all free leaves, all occupied leaves
 
 POINT = np.dtype([("values", "<i4"), ("xyz", "<f8", 3)])
@@ -57,10 +56,10 @@ class Leaves(NamedTuple):
 
 
 def read_octomap(path: str | Path, max_regions: int = MAX_REGIONS) -> MapContents:
-    """Read an OctoMap tree, .bt or .ot, of the type OcTree or ColorOcTree (whose colors are left).
+    """Read an OctoMap tree, .bt or .ot, of the type OcTree or ColorOcTree (without its colors).
 
-    The first line says the format. Log-odds are rounded to 1/1024; those of a .bt file, which knows
-    labels alone, are -2 and 3.51, OctoMap's clamps. The model is the preset "octomap".
+    The first line says the format. Log-odds are rounded to 1/1024; those of a .bt file, which has
+    only labels, are -2 and 3.51, OctoMap's clamps. The model is the preset "octomap".
     max_regions: of 8 x 8 x 8 voxels, to which pruned cubes may expand; each takes 1 KB.
     Raises CloudFileError for a damaged file and for one that expands to more.
     """
@@ -69,12 +68,12 @@ def read_octomap(path: str | Path, max_regions: int = MAX_REGIONS) -> MapContent
         with path.open("rb") as file:
             is_binary, tree, size, resolution = _read_header(file)
             start = file.tell()
-        held = path.stat().st_size - start
+        body = path.stat().st_size - start
         type_ = np.dtype("<u2") if is_binary else NODES[tree]
-        if size and (held % type_.itemsize or (not is_binary and held != size * type_.itemsize)):
-            raise ValueError(f"its {size} nodes do not fit the {held} bytes behind its header")
-        if not size and held:
-            raise ValueError(f"it has no nodes, but {held} bytes behind its header")
+        if size and (body % type_.itemsize or (not is_binary and body != size * type_.itemsize)):
+            raise ValueError(f"its {size} nodes do not fit the {body} bytes after its header")
+        if not size and body:
+            raise ValueError(f"it has no nodes, but {body} bytes after its header")
         if size:
             nodes = np.fromfile(path, type_, offset=start)
             leaves = _labels(nodes, size) if is_binary else _values(nodes)
@@ -113,7 +112,7 @@ def write_octomap(path: str | Path, contents: MapContents, threshold: float = 0.
 
 
 def read_graph(path: str | Path) -> list[GraphScan]:
-    """Read the scans of an OctoMap graph file; its edges are left out. Raises CloudFileError."""
+    """Read the scans of an OctoMap graph file; its edges are ignored. Raises CloudFileError."""
     path = Path(path)
     with explained(path, "OctoMap graph"):
         data, at, scans = path.read_bytes(), 0, []
@@ -138,7 +137,7 @@ def read_graph(path: str | Path) -> list[GraphScan]:
             take("<u4")  # its number
         edges = int(take("<u4")[0])
         if len(data) - at != edges * EDGE_BYTES:
-            raise ValueError(f"{len(data) - at} bytes behind its scans are not {edges} edges")
+            raise ValueError(f"{len(data) - at} bytes after its scans are not {edges} edges")
         return scans
 
 
@@ -151,7 +150,7 @@ def _read_header(file: BinaryIO) -> tuple[bool, str, int, float]:
             raise ValueError("its header does not end with a line data")
         lines.append(raw.decode("utf-8", "replace").strip())
         if lines[0] not in KINDS:
-            raise ValueError(f"its first line is none of {list(KINDS)}")
+            raise ValueError(f"its first line must be one of {list(KINDS)}")
     words = {line.split()[0]: line.split()[1:] for line in lines[1:] if line and line[0] != "#"}
     tree, size, resolution = (" ".join(words.get(name, [])) for name in ("id", "size", "res"))
     tree = "OcTree" if tree == "1" else tree
@@ -169,7 +168,7 @@ def _values(nodes: np.ndarray) -> Leaves:
     with np.errstate(invalid="ignore"):  # a signaling NaN
         logodds = nodes["value"][is_leaf].astype(np.float64)
     if not np.isfinite(logodds).all():
-        raise ValueError("a leaf has log-odds that are no number")
+        raise ValueError("a leaf has log-odds that are not finite")
     units = np.copysign(np.floor(np.abs(logodds) * 1024 + 0.5), logodds)
     return Leaves(depths[is_leaf], codes[is_leaf], np.clip(units, -32767, 32767))
 
@@ -177,7 +176,7 @@ def _values(nodes: np.ndarray) -> Leaves:
 def _labels(nodes: np.ndarray, size: int) -> Leaves:
     """Leaves of a .bt file, whose inner nodes these are."""
     if (nodes == 0).any():  # a root too
-        raise ValueError("a node without children does not tell whether it is free or occupied")
+        raise ValueError("a node without children does not say whether it is free or occupied")
     kinds = nodes[:, None] >> 2 * np.arange(8, dtype=np.uint16) & 3
     inner = np.packbits(kinds == 3, axis=1, bitorder="little")[:, 0]
     depths, codes = _placed(inner, DEPTH - 1)
@@ -252,14 +251,13 @@ def _voxels(contents: MapContents, path: Path) -> tuple[np.ndarray, np.ndarray]:
         )
     row, cell = (contents.layers["logodds"] != UNOBSERVED).nonzero()
     code = np.zeros(len(row), np.int64)
-    for axis in range(3):
-        region = (contents.keys >> 21 * axis & (1 << 21) - 1) - (1 << 20)
-        voxel = region[row] * 8 + (cell >> 3 * axis & 7) + int(np.rint(steps[axis]))
+    voxels = contents.voxels(row, cell) + np.rint(steps).astype(np.int64)
+    for axis, voxel in enumerate(voxels.T):
         if (np.abs(voxel + 0.5) > HALF).any():
             got = f"{voxel.min()} to {voxel.max()}"
             raise WrongUseError(f"{path}: OctoMap's voxels are within +-{HALF}, got {got}")
-        voxel += HALF
-        code |= (SPREAD[voxel >> 8] << 24 | SPREAD[voxel & 255]) << axis
+        shifted = voxel + HALF
+        code |= (SPREAD[shifted >> 8] << 24 | SPREAD[shifted & 255]) << axis
     return code, contents.layers["logodds"][row, cell]
 
 
@@ -292,7 +290,7 @@ def _tree(
 
 
 def _axes(codes: np.ndarray, bits: int) -> list[np.ndarray]:
-    """x, y and z of Morton codes with so many bits an axis."""
+    """x, y and z of Morton codes with `bits` bits per axis."""
     axes = [np.zeros_like(codes) for _ in range(3)]
     for i in range(3 * bits):
         axes[i % 3] |= (codes >> i & 1) << i // 3

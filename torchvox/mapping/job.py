@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that become one map: scans with poses, points along a trajectory, OctoMap graphs, or maps.
+
+Scans and graphs are read as batches of rays, which the map integrates one after another; maps are
+merged into the first one.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from torchvox._errors import WrongUseError
+from torchvox.io import PointReader, Trajectory, open_points, read_extrinsic, read_poses
+from torchvox.mapping.counts import IntegrateCounts
+from torchvox.mapping.files import is_map
+from torchvox.mapping.map import OccupancyMap
+from torchvox.mapping.octomap import read_graph
+from torchvox.mapping.sensor import PRESETS
+from torchvox.mapping.store import RegionStore
+
+OUTSIDE = "outside of the trajectory"
+
+
+@dataclass(frozen=True)
+class MapOptions:
+    """How files become a map: arguments of `OccupancyMap`, `integrate`, `read_poses`, `Trajectory`
+    and `open_points`, None for their defaults. The text of each field is the help of its option."""
+
+    poses: Annotated[Path | None, "Poses, one per scan: KITTI, TUM or .npy."] = None
+    extrinsic: Annotated[
+        Path | None, "KITTI calib.txt (its Tr is needed: KITTI poses are camera poses)."
+    ] = None
+    relative: Annotated[bool, "Use the frame of the first scan as that of the map."] = False
+    trajectory: Annotated[Path | None, "TUM poses, for points that have gps_time."] = None
+    max_gap: Annotated[float, "Most seconds between poses of --trajectory."] = 0.5
+    batch_seconds: Annotated[
+        float | None, "Integrate points in batches of this many seconds of gps_time."
+    ] = None
+    layout: Annotated[
+        str | None,
+        "Columns of .bin files: kitti, nuscenes, xyz, xyzrgb, or a list such as x,y,z,_,ring.",
+    ] = None
+    voxel_size: Annotated[float | None, "In meters."] = None
+    origin: Annotated[tuple[float, ...] | None, "A corner of a voxel."] = None
+    point_cloud_range: Annotated[tuple[float, ...] | None, "Map only this box."] = None
+    min_range: Annotated[float | None, "Ignore shorter rays."] = None
+    max_range: Annotated[float | None, "Cut longer rays."] = None
+    preset: Annotated[str | None, f"Sensor model: {', '.join(PRESETS)}."] = None
+    layers: Annotated[tuple[str, ...] | None, "logodds, or logodds,hit_miss."] = None
+    ndt: Annotated[bool, "Keep a normal distribution of the points in each voxel."] = False
+    capacity: Annotated[str | None, "Limit, e.g. 2GiB; without it the map grows."] = None
+    memory: Annotated[
+        str | None, "Device cache, e.g. 4GiB; the map itself stays in host memory."
+    ] = None
+    threshold: Annotated[float, "Probability from which a voxel is occupied."] = 0.5
+
+    def chosen(self, *names: str) -> dict[str, Any]:
+        """Options that are neither None nor False."""
+        values = {name: getattr(self, name) for name in names}
+        return {k: value for k, value in values.items() if not (value is None or value is False)}
+
+    @property
+    def rays(self) -> dict[str, Any]:
+        return self.chosen("point_cloud_range", "min_range", "max_range")
+
+    @property
+    def room(self) -> dict[str, Any]:
+        if self.memory is not None:
+            return {"capacity": self.memory, "store": RegionStore()}
+        if self.capacity is None:
+            return {}
+        number = re.fullmatch(r"\d+", self.capacity)
+        capacity = int(self.capacity) if number else self.capacity
+        return {"capacity": capacity, "on_overflow": "raise"}
+
+
+class Batch(NamedTuple):
+    """Rays of one call. points: [N, 3] float32 or float64, in the frame of the sensor with the pose
+    [3, 4] float64; or with origins [N, 3] float64 instead. seconds: what it took to measure them, 0
+    for a turn of the sensor. dropped: reasons -> points that have no ray."""
+
+    points: np.ndarray
+    pose: np.ndarray = np.eye(3, 4)
+    origins: np.ndarray | None = None
+    seconds: float = 0.0
+    dropped: dict[str, int] = {}  # noqa: RUF012, never written
+
+
+@dataclass
+class Tally:
+    """What became of the rays. path: places of the sensor, [n, 3] each. measured: seconds of the
+    points, seconds: of integrate."""
+
+    batches: int = 0
+    totals: np.ndarray = field(default_factory=lambda: np.zeros(16, np.int64))
+    dropped: Counter = field(default_factory=Counter)
+    path: list[np.ndarray] = field(default_factory=list)
+    measured: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def counts(self) -> IntegrateCounts:
+        return IntegrateCounts._make(self.totals[: len(IntegrateCounts._fields)].tolist())
+
+
+class MapJob:
+    """Files that become one map, each by a call of `add`.
+
+    kind: "maps", "graphs" or "scans". map: so far; None before the first map is read. tally: of
+    rays. read: opens a file of points; by default `open_points` with the layout of the options.
+    Raises WrongUseError for options that are wrong for every file.
+    """
+
+    def __init__(
+        self,
+        files: list[Path],
+        options: MapOptions,
+        device: torch.device,
+        read: Callable[[Path], PointReader] | None = None,
+    ) -> None:
+        self.files, self.options = files, options
+        self.read = read or partial(open_points, layout=options.layout)
+        self.kind, self.tally = kind_of(files), Tally()
+        self.map: OccupancyMap | None = None
+        self._arguments = {"threshold": options.threshold, "device": device, **options.room}
+        if self.kind == "scans":
+            self._read_poses()
+        if self.kind != "maps":
+            self.map = self._empty_map()
+
+    def add(self, i: int) -> None:
+        """Adds file i to the map. Raises TorchvoxError if it cannot be added."""
+        path = self.files[i]
+        if self.kind == "maps" and self.map is None:
+            self.map = OccupancyMap.load(path, **self._arguments)
+            return
+        assert self.map is not None
+        if self.kind == "maps":
+            self.map.merge(OccupancyMap.load(path, device="cpu"))
+            return
+        batches: Iterator[Batch]
+        if self.kind == "graphs":
+            batches = (Batch(*scan) for scan in read_graph(path))
+        elif self._moving is not None:
+            batches = _moving_batches(self.read(path), self._moving, self.options.batch_seconds)
+        else:  # a scan is a batch, whatever its size: its misses count before its hits
+            batches = iter([Batch(self.read(path).coordinates(), self._poses[i])])
+        for batch in batches:
+            self._integrate(self.map, batch)
+
+    def _read_poses(self) -> None:
+        """Poses of scans, or a trajectory."""
+        options = self.options
+        extrinsic = None if options.extrinsic is None else read_extrinsic(options.extrinsic)
+        self._moving: Trajectory | None = None
+        if options.trajectory is None:
+            assert options.poses is not None
+            count = len(self.files)
+            poses = read_poses(options.poses, extrinsic, count=count, relative=options.relative)
+            self._poses = poses.matrices
+            return
+        poses = read_poses(options.trajectory)
+        if poses.times is None:
+            rule = "--trajectory needs times: lines of 8 numbers (TUM)"
+            raise WrongUseError(f"{options.trajectory}: {rule}")
+        self._moving = Trajectory(
+            poses.times, poses.matrices, extrinsic=extrinsic, max_gap=options.max_gap
+        )
+
+    def _empty_map(self) -> OccupancyMap:
+        """A map after a call without rays, which refuses what is wrong for every scan."""
+        options = self.options.chosen("voxel_size", "origin", "preset", "layers", "ndt")
+        try:
+            empty = OccupancyMap(**options, **self._arguments)
+            nothing = torch.zeros((0, 3), device=empty.status.device)
+            empty.integrate(nothing, nothing.new_zeros((1, 3)), **self.options.rays)
+        except ValueError as error:
+            words = str(error)
+            if self.options.memory is not None:  # which is the capacity of the cache
+                words = words.replace("OccupancyMap: capacity", "--memory")
+            raise WrongUseError(words) from error
+        return empty
+
+    def _integrate(self, into: OccupancyMap, batch: Batch) -> None:
+        tally, device = self.tally, into.status.device
+        points = torch.from_numpy(np.ascontiguousarray(batch.points)).to(device)
+        start = time.perf_counter()
+        name, place = ("pose", batch.pose) if batch.origins is None else ("origins", batch.origins)
+        where = {name: torch.from_numpy(place).to(device)}
+        counts = into.integrate(points, **where, **self.options.rays)
+        tally.totals += counts[0].cpu().numpy()
+        tally.seconds += time.perf_counter() - start
+        tally.batches += 1
+        tally.dropped.update(batch.dropped)
+        tally.measured += batch.seconds
+        path = place[None, :, 3] if name == "pose" else place
+        if len(points) > 0:
+            tally.path.append(path[:: 1 + len(path) // 1000])
+
+
+def is_graph(path: Path) -> bool:
+    return path.suffix.lower() == ".graph"
+
+
+def kind_of(files: list[Path]) -> str:
+    """What all files are: "maps", "graphs" or "scans". Raises WrongUseError for a mixture."""
+    kinds = {"graphs" if is_graph(path) else "maps" if is_map(path) else "scans" for path in files}
+    if len(kinds) != 1:
+        raise WrongUseError("inputs must be all maps, all .graph files, or all scans")
+    return kinds.pop()
+
+
+def _moving_batches(
+    reader: PointReader, moving: Trajectory, seconds: float | None
+) -> Iterator[Batch]:
+    """Raises WrongUseError if no time of any batch has a pose."""
+    lost: WrongUseError | None = None
+    matched = False
+    for points, times in _timed(reader, seconds):
+        try:
+            poses = moving.at(times)
+        except WrongUseError as error:
+            lost = lost or error
+            yield Batch(points[:0], dropped={OUTSIDE: len(times)})
+            continue
+        matched = True
+        points, times = points[poses.kept], times[poses.kept]
+        yield Batch(
+            points,
+            origins=poses.poses[poses.kept][:, :, 3],
+            seconds=seconds or float(np.ptp(times)),
+            dropped={OUTSIDE: poses.outside, "in its gaps": poses.in_gap},
+        )
+    if lost is not None and not matched:
+        raise lost
+
+
+def _timed(reader: PointReader, seconds: float | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Points [n, 3] and times [n] of each batch: a chunk of the file, or the points of each
+    interval of seconds, counted from 0, wherever in the file they are."""
+    tables = reader.chunks(columns=("gps_time",))
+    chunks = ((t.world(), t.values("gps_time").astype(np.float64)) for t in tables)
+    if seconds is None:
+        yield from chunks
+        return
+    none = np.zeros((0, 3)), np.zeros(0)
+    points, times = (np.concatenate(parts) for parts in zip(none, *chunks, strict=True))
+    _, turn = np.unique(np.floor(times / seconds), return_inverse=True)
+    order = np.argsort(turn, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(turn[order])) + 1):
+        yield points[rows], times[rows]
