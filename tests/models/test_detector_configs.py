@@ -7,7 +7,7 @@ import yaml
 from torchvox._errors import WrongUseError
 from torchvox.models import CenterPointPillarsConfig, PointPillars, PointPillarsConfig
 from torchvox.models.detection import detector
-from torchvox.models.detection.config import from_plain, plain
+from torchvox._values import from_plain, plain
 
 KITTI, CENTERS = "pointpillars_kitti", "centerpoint_pillars_nuscenes"
 MULTIHEAD = "pointpillars_nuscenes_multihead"

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configurations: bases, overrides, and errors that say what to write instead."""
 
+import dataclasses
 import pickle
 from pathlib import Path
 
 import pytest
 import yaml
-from pydantic import ValidationError
 from tiny import content
 
 from torchvox._errors import WrongUseError
@@ -73,12 +73,12 @@ def test_overrides_are_dotted_and_typed(tmp_path):
         ("model.kind=tiny:Large", r"model\.kind 'tiny:Large' cannot be loaded"),
         ("data.kind=cubes", r"data\.kind must be one of shapes, rooms, modelnet40, s3dis"),
         ("data.kind=rooms", r"task classify learns from shapes or modelnet40, not from rooms"),
-        ("train.epochs=many", r"train\.epochs: input should be a valid integer.* got 'many'"),
-        ("train.epochs=0", r"train\.epochs: input should be greater than 0, got 0"),
+        ("train.epochs=many", r"train\.epochs must be a whole number, got 'many'"),
+        ("train.epochs=0", r"train\.epochs must be above 0, got 0"),
         ("train.nudge={}", r"train\.nudge is for detectors, not for classify"),
         ("train.devices=3", r"batch_size 16 must be a multiple of train\.devices 3"),
-        ("train.warm_up=1", r"train\.warm_up: input should be less than 1, got 1"),
-        ("train.precision=fp8", r"train\.precision: .*'bf16-mixed'"),
+        ("train.warm_up=1", r"train\.warm_up must be at least 0 and below 1, got 1"),
+        ("train.precision=fp8", r"train\.precision must be one of 32-true, bf16-mixed, 16-mixed, got 'fp8'"),
         ("task", r"must be key=value"),
         ("task.a=1", r"task holds no keys"),
     ],
@@ -126,6 +126,6 @@ def test_missing_and_unknown_files_are_named(tmp_path):
 
 def test_a_configuration_is_frozen_and_pickles():
     config = make_config(content())
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(dataclasses.FrozenInstanceError):
         config.train.epochs = 3
     assert pickle.loads(pickle.dumps(config)) == config

@@ -130,12 +130,13 @@ class DetectionModule(BaseModule):
         """Collects the objects to paste: in every process those of all training scans."""
         if (how := self.config.train.paste) is None:
             return
-        run, limits = self.trainer.datamodule, how.model_dump(include={"min_points", "per_class"})
+        run, classes = self.trainer.datamodule, self.labels.classes
         scans = _batches(run.loaded.get("train", run.sets["train"]), 16, self.device)
-        database = collect_objects(scans, len(self.labels.classes), **limits)
-        counts = [how.counts.get(name, 0) for name in self.labels.classes]
+        limits = {"min_points": how.min_points, "per_class": how.per_class}
+        database = collect_objects(scans, len(classes), **limits)
+        options = {key: getattr(how, key) for key in ("fill", "mode", "points", "boxes")}
         try:
-            self.paste = Paste(database, counts, **how.model_dump(exclude={"counts", *limits}))
+            self.paste = Paste(database, [how.counts.get(c, 0) for c in classes], **options)
         except ValueError as error:
             raise WrongUseError(f"train.paste: {error}") from None
 

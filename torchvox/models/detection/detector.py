@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import torch
 from torch import Tensor, nn
 
+from torchvox._values import plain
 from torchvox.models.detection.anchor_head import (
     AnchorDecoder,
     AnchorHead,
@@ -24,7 +25,6 @@ from torchvox.models.detection.config import (
     MultiHeadConfig,
     PointPillarsConfig,
     VisibilityConfig,
-    plain,
 )
 from torchvox.models.detection.losses import AnchorLoss, CenterLoss
 from torchvox.models.detection.validation import map_size, stride_of, validated
