@@ -5,9 +5,9 @@ import pytest
 import yaml
 
 from torchvox._errors import WrongUseError
+from torchvox._values import from_plain, plain
 from torchvox.models import CenterPointPillarsConfig, PointPillars, PointPillarsConfig
 from torchvox.models.detection import detector
-from torchvox._values import from_plain, plain
 
 KITTI, CENTERS = "pointpillars_kitti", "centerpoint_pillars_nuscenes"
 MULTIHEAD = "pointpillars_nuscenes_multihead"

@@ -23,7 +23,7 @@ def test_weights_that_are_not_finite_are_trouble():
     assert "differ by nan" in trouble
 
 
-@pytest.mark.parametrize("name", ["mmdet3d centers", "zhulf0804"])
+@pytest.mark.parametrize("name", ["mmdet3d centers", "mmdet3d_0 anchors"])
 def test_the_report_tells_two_tensors_in_each_others_place(name):
     """Neighbors of equal shape in encoder, backbone, neck and head."""
     upstream = small(name)
@@ -46,7 +46,7 @@ def test_the_report_tells_two_tensors_in_each_others_place(name):
     assert detector_parity(found, points).trouble(TOLERANCE) is None
 
 
-@pytest.mark.parametrize("name", ["mmdet3d centers", "zhulf0804"])
+@pytest.mark.parametrize("name", ["mmdet3d centers", "mmdet3d_0 anchors"])
 def test_the_report_tells_the_eps_of_any_batch_norm(name):
     upstream = small(name)
     found, points = imported(upstream), small_points(upstream.columns)
@@ -60,7 +60,7 @@ def test_the_report_tells_the_eps_of_any_batch_norm(name):
 
 
 @pytest.mark.parametrize("column", [2, 3, 6])
-@pytest.mark.parametrize("name", ["mmdet3d anchors", "det3d"])
+@pytest.mark.parametrize("name", ["mmdet3d anchors", "mmdet3d_0 centers"])
 def test_the_report_tells_boxes_of_another_convention(name, column):
     """z of the lower side, width before length, a yaw that turns the other way."""
     upstream = small(name)

@@ -30,9 +30,9 @@ def test_axes_are_dropped_only_when_they_are_of_one_element(key):
     ("name", "sizes"),
     [
         *(("openpcdet anchors", sizes) for sizes in ((), (0,), (1, 1), (5, 1, 1, 0))),
-        ("zhulf0804", (3,)),
+        ("mmdet3d anchors", (3,)),
         pytest.param("openpcdet heads", (), marks=pytest.mark.slow),
-        pytest.param("det3d", (3,), marks=pytest.mark.slow),
+        pytest.param("mmdet3d centers", (3,), marks=pytest.mark.slow),
     ],
 )
 def test_a_tensor_of_other_axes_is_refused_in_a_sentence_wherever_it_is(name, sizes):
@@ -114,8 +114,8 @@ def test_a_setting_of_another_type_is_refused_in_a_sentence(name, value, upstrea
 
 
 def test_an_unknown_layout_is_refused_with_the_known_ones():
-    state = small("det3d", weights=False).network.state_dict()
+    state = small("mmdet3d centers", weights=False).network.state_dict()
     with pytest.raises(CheckpointError, match="no layout 'pcdet': there are yanx27, pn2"):
         convert(state, "pcdet")
-    with pytest.raises(CheckpointError, match="not named as in open-mmlab/OpenPCDet: reader"):
+    with pytest.raises(CheckpointError, match="not named as in open-mmlab/OpenPCDet: pts"):
         convert(state, "openpcdet")

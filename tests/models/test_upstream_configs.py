@@ -247,15 +247,6 @@ model = dict(pts_voxel_encoder=dict(point_cloud_range=[-51.2, -51.2, -5, 51.2, 5
     assert whole == {"encoder.pad_semantics": "reference", "encoder.legacy": True}
 
 
-def test_the_configuration_in_a_checkpoint_of_det3d_is_not_read_as_one_of_mmdetection3d():
-    """det3d writes its own text under the same key."""
-    text = "model = dict(reader=dict(num_filters=[16, 16]), neck=dict(type='RPN'), test_cfg=dict())"
-    upstream = small("det3d", weights=False)
-    content = {"meta": {"config": text}, "state_dict": upstream.network.state_dict()}
-    flags = {flag.name: flag.how for flag in convert(content, settings=upstream.settings).flags}
-    assert flags["encoder.legacy"] == "assumed" and flags["neck.stride_one"] == "assumed"
-
-
 def test_centers_of_mmdetection3d_are_declared():
     text = """
 model = dict(

@@ -13,7 +13,7 @@ from torchvox.models.importing.settings import Flag, shown
 from torchvox.models.importing.smoke import street
 
 from .pointnet2_parity import TOLERANCE
-from .reference_detectors import reference_detector, reference_maps
+from .reference_detectors import reference_detector
 
 ANCHOR_KINDS = ("cls", "box", "dir")
 CENTER_KINDS = ("hm", "reg", "z", "dim", "rot", "vel")
@@ -94,7 +94,7 @@ def detector_parity(imported: Imported, points: Optional[Tensor] = None) -> Dete
         words, points = street(config["columns"])
     count = torch.tensor([len(points)], dtype=torch.int32)
     mine = model.maps(points[None], count)
-    theirs = reference_maps(reference, points, imported.layout.name)
+    theirs = reference.maps(points)
     kinds = CENTER_KINDS if "conv_bias" in config["head"] else ANCHOR_KINDS
     differences: Dict[str, float] = {}
     for kind, ours, others in zip(kinds, mine, theirs, strict=True):
@@ -104,7 +104,7 @@ def detector_parity(imported: Imported, points: Optional[Tensor] = None) -> Dete
     boxes, scores, labels, used, _ = model(points[None], count)
     n = int(used[0])
     found = reference.detect(points)
-    there = boxes_from(_ordered(found.boxes, imported.layout.boxes), imported.layout.boxes)
+    there = boxes_from(found.boxes, imported.layout.boxes)
     return DetectorReport(
         layout=f"{imported.layout.name} ({imported.layout.source})",
         model=type(model).__name__,
@@ -120,13 +120,6 @@ def detector_parity(imported: Imported, points: Optional[Tensor] = None) -> Dete
             (there, found.scores, found.labels), (boxes[0, :n], scores[0, :n], labels[0, :n])
         ),
     )
-
-
-def _ordered(boxes: Tensor, convention: str) -> Tensor:
-    """The reference det3d net has the angle before the velocities, as all others have."""
-    if convention != "det3d":
-        return boxes
-    return torch.cat([boxes[:, :6], boxes[:, 7:], boxes[:, 6:7]], 1)
 
 
 def agreement(theirs: Tuple[Tensor, ...], ours: Tuple[Tensor, ...]) -> Agreement:

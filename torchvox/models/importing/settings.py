@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint does not say of its network, and who said it instead."""
+"""What a checkpoint does not say of its network, and where it comes from instead."""
 
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Tuple
@@ -22,7 +22,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Declared:
-    """settings: by dotted names. notes: what is to be known of networks trained with it."""
+    """settings: by dotted names. notes: warnings about networks trained with it."""
 
     settings: Dict[str, Any] = field(default_factory=dict)
     notes: Tuple[str, ...] = ()
@@ -97,13 +97,11 @@ def detections(settings: Settings, options: Options, **numbers: Any) -> Dict[str
 
 def flat(values: Mapping[str, Any], where: str = "") -> Dict[str, Any]:
     """Nested mappings by dotted names; lists are values."""
-    found: Dict[str, Any] = {}
+    names: Dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{where}{key}.")
-        else:
-            found[f"{where}{key}"] = value
-    return found
+        nested = isinstance(value, Mapping)
+        names |= flat(value, f"{where}{key}.") if nested else {f"{where}{key}": value}
+    return names
 
 
 def shown(flags: List[Flag]) -> List[Tuple[str, str]]:

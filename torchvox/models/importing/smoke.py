@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does an imported model run, with finite outputs on a generated scene? That the mapping of its
-layout is right is shown where the upstream networks are: `torchvox import --verify`."""
+"""Does an imported model run, with finite outputs on a generated scene? `torchvox import --verify`
+compares it with the upstream network."""
 
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
@@ -26,21 +26,20 @@ class SmokeReport:
     boxes: Optional[int]
 
     def trouble(self) -> Optional[str]:
-        """Why the model is of no use; None when it runs."""
+        """Why the model is unusable; None when it runs."""
         finite = self.output < float("inf")
         return None if finite else f"its greatest output on {self.scene} is {self.output}"
 
     def rows(self) -> List[Tuple[str, str]]:
         """What to print: names and values."""
-        found = self.imported
-        model, used = found.model, found.used
+        model, used, layout = self.imported.model, self.imported.used, self.imported.layout
         return [
-            ("layout", f"{found.layout.name} ({found.layout.source})"),
+            ("layout", f"{layout.name} ({layout.source})"),
             ("model", f"{type(model).__name__}: {_sizes(model.config())}"),
             ("tensors", f"{used} of {used} used, each once"),
             ("parameters", f"{sum(p.numel() for p in model.parameters()):,}"),
-            *shown(list(found.flags)),
-            *(("note", note) for note in found.notes),
+            *shown(list(self.imported.flags)),
+            *(("note", note) for note in self.imported.notes),
             ("scene", self.scene),
             ("greatest output", f"{self.output:.4g}"),
             *([] if self.boxes is None else [("boxes", str(self.boxes))]),

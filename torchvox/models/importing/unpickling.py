@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of training programs, which name classes of their own beside the tensors."""
+"""Checkpoints of training programs, which name their own classes beside the tensors."""
 
 import zipfile
 from pathlib import Path
@@ -14,17 +14,17 @@ class Opaque:
     """Stands for an object of a class that is not loaded: a logger, a history. What the file wants
     to give it is dropped."""
 
-    def __new__(cls, *args: Any) -> "Opaque":
+    def __new__(cls, *args: object) -> "Opaque":
         return super().__new__(cls)
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: object) -> None:
         pass
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         pass
 
 
-def _dict(*args: Any) -> Dict[Any, Any]:
+def _dict(*args: object) -> Dict[Any, Any]:
     """In place of collections.defaultdict, whatever it makes its values with."""
     return {}
 
@@ -42,9 +42,9 @@ def read_foreign(path: Union[str, Path]) -> Any:
         names = _unknown(path)
         if not names:
             raise
-    known = {"collections.defaultdict": _dict}
-    stands_in: List[Any] = [(known.get(name, Opaque), name) for name in names]
-    with torch.serialization.safe_globals(stands_in):
+    plain = {"collections.defaultdict": _dict}
+    stand_ins: List[Any] = [(plain.get(name, Opaque), name) for name in names]
+    with torch.serialization.safe_globals(stand_ins):
         return read(path)
 
 

@@ -3,8 +3,9 @@
 their configurations. Nothing of a configuration is run."""
 
 import ast
+from functools import partial
 from math import pi
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping
 
 from torch import nn
 
@@ -34,39 +35,25 @@ CENTERS = TaskNames(
     ("pts_bbox_head.shared_conv.conv", "pts_bbox_head.shared_conv.bn"),
     "pts_bbox_head.task_heads",
     {"reg": "reg", "z": "height", "dim": "dim", "rot": "rot", "vel": "vel", "hm": "heatmap"},
-    lambda k: (f"{k}.conv", f"{k}.bn"),
-    lambda n: f"{n}",
+    "{0}.conv",
+    "{0}.bn",
+    "{0}",
 )
 
 
-def described(
-    names: PillarNames, head: str, convention: str, dir_offset: float, box_format: str
-) -> Callable[[State, Settings], Found]:
-    def describe(state: State, settings: Settings) -> Found:
-        if CENTER.linear.format(0) + ".weight" in state:
-            return _centers(state, settings, convention, box_format)
-        return _anchors(state, settings, names, head, convention, dir_offset, box_format)
-
-    return describe
-
-
-def _anchors(
-    state: State,
-    settings: Settings,
-    names: PillarNames,
-    at: str,
-    convention: str,
-    dir_offset: float,
-    box_format: str,
+def _describe(
+    state: State, settings: Settings, convention: str, dir_offset: float, box_format: str
 ) -> Found:
-    per_cell = per_cell_of(state, f"{at}.conv_reg.weight")
-    count, unknown = shape(state, f"{at}.conv_cls.weight")[0] // per_cell, ""
+    if CENTER.linear.format(0) + ".weight" in state:
+        return _describe_centers(state, settings, convention, box_format)
+    per_cell, unknown = per_cell_of(state, "bbox_head.conv_reg.weight"), ""
+    count = shape(state, "bbox_head.conv_cls.weight")[0] // per_cell
     if (per_cell, count) != (6, 3):
         unknown = f"{per_cell} anchors a cell and {count} classes are not those of a published net"
     wide = box_format != "lwh"
     classes, boxes = classes_and_anchors(settings, unknown, MMDET3D_KITTI, KITTI_ANCHORS, wide)
-    config = names.described(state, settings, KITTI, unknown, "transposed", columns=4, legacy=True)
-    bins = shape(state, f"{at}.conv_dir_cls.weight")[0] // per_cell
+    config = MMDET3D.describe(state, settings, KITTI, unknown, "transposed", columns=4, legacy=True)
+    bins = shape(state, "bbox_head.conv_dir_cls.weight")[0] // per_cell
     options = ANCHOR_DECODE_NMS_CONVENTIONS[convention]
     turn = {"offset": dir_offset, "limit": options["dir_limit"], "flip": options["dir_flip"]}
     direction = settings.choices("head.direction", turn)
@@ -78,43 +65,36 @@ def _anchors(
     return Found("PointPillars", {"classes": classes, **config})
 
 
-def _centers(state: State, settings: Settings, convention: str, box_format: str) -> Found:
+def _describe_centers(state: State, settings: Settings, convention: str, box_format: str) -> Found:
     if "pts_bbox_head.conv_cls.weight" in state:
         raise CheckpointError("pts_bbox_head.conv_cls: anchors that all classes share are unknown")
     grid = {**NUSCENES, "max_pillars": [30_000, 40_000]}
     classes, head, unknown = center_head(state, settings, CENTERS, convention)
-    config = CENTER.described(state, settings, grid, unknown, "conv", columns=5)
-    chosen = center_detections(settings, convention, box_format=box_format)
-    config |= {"head": head, "detections": chosen}
+    config = CENTER.describe(state, settings, grid, unknown, "conv", columns=5)
+    rules = center_detections(settings, convention, box_format=box_format)
+    config |= {"head": head, "detections": rules}
     return Found("CenterPointPillars", {"classes": classes, **config})
 
 
-def named(names: PillarNames, head: str) -> Callable[[nn.Module, State], List[Pair]]:
-    def pairs(model: nn.Module, state: State) -> List[Pair]:
-        config = model.config()["config"]
-        if "conv_bias" in config["head"]:
-            return CENTER.pairs(config) + task_pairs(config, CENTERS)
-        found = names.pairs(config)
-        for theirs, ours in (("cls", "cls"), ("reg", "box"), ("dir_cls", "dir")):
-            found += conv(f"{head}.conv_{theirs}", f"head.{ours}", bias=True)
-        return found
-
+def _pairs(model: nn.Module, state: State) -> List[Pair]:
+    config = model.config()["config"]
+    if "conv_bias" in config["head"]:
+        return CENTER.pairs(config) + task_pairs(config, CENTERS)
+    pairs = MMDET3D.pairs(config)
+    for theirs, ours in (("cls", "cls"), ("reg", "box"), ("dir_cls", "dir")):
+        pairs += conv(f"bbox_head.conv_{theirs}", f"head.{ours}", bias=True)
     return pairs
 
 
-def _matches(state: State) -> bool:
-    known = ("voxel_encoder.pfn_layers.", "pts_voxel_encoder.pfn_layers.")
-    return any(key.startswith(known) for key in state)
-
-
 SOURCE = "open-mmlab/mmdetection3d"
-# Nothing in the tensors tells the two: the release that wrote a file does.
+KEYS = ("voxel_encoder.pfn_layers.", "pts_voxel_encoder.pfn_layers.")
+# No tensor differs between the two: the release that wrote a file does.
 LAYOUT_0 = Layout(
     "mmdet3d_0",
     f"{SOURCE} before 1.0",
-    _matches,
-    described(MMDET3D, "bbox_head", "mmdet3d_0", 0.0, "wlh_clockwise"),
-    named(MMDET3D, "bbox_head"),
+    KEYS,
+    partial(_describe, convention="mmdet3d_0", dir_offset=0.0, box_format="wlh_clockwise"),
+    _pairs,
     boxes="mmdet3d_0",
     release="0.",
     configured=True,
@@ -122,9 +102,9 @@ LAYOUT_0 = Layout(
 LAYOUT = Layout(
     "mmdet3d",
     SOURCE,
-    _matches,
-    described(MMDET3D, "bbox_head", "mmdet3d", -pi / 2, "lwh"),
-    named(MMDET3D, "bbox_head"),
+    KEYS,
+    partial(_describe, convention="mmdet3d", dir_offset=-pi / 2, box_format="lwh"),
+    _pairs,
     boxes="mmdet3d",
     configured=True,
 )
@@ -257,25 +237,25 @@ def literals(text: str) -> Dict[str, Any]:
         statements = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deep
         return {}
-    known: Dict[str, Any] = {}
+    names: Dict[str, Any] = {}
     for statement in statements:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             name = statement.targets[0].id
             try:
-                known[name] = _value(statement.value, known)
+                names[name] = _value(statement.value, names)
             except (ValueError, KeyError, TypeError, RecursionError, MemoryError):
-                known.pop(name, None)  # what it was before is not what it is
-    return known
+                names.pop(name, None)  # its earlier value no longer holds
+    return names
 
 
-def _value(node: ast.AST, known: Dict[str, Any]) -> Any:
+def _value(node: ast.AST, names: Dict[str, Any]) -> Any:
     if isinstance(node, ast.Name):
-        return known[node.id]
+        return names[node.id]
     if isinstance(node, (ast.List, ast.Tuple)):
-        return [_value(item, known) for item in node.elts]
+        return [_value(item, names) for item in node.elts]
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)
-        return {_value(key, known): _value(value, known) for key, value in pairs if key is not None}
+        return {_value(key, names): _value(value, names) for key, value in pairs if key is not None}
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
-        return {one.arg: _value(one.value, known) for one in node.keywords if one.arg is not None}
+        return {one.arg: _value(one.value, names) for one in node.keywords if one.arg is not None}
     return ast.literal_eval(node)

@@ -46,8 +46,9 @@ CENTERS = TaskNames(
     ("dense_head.shared_conv.0", "dense_head.shared_conv.1"),
     "dense_head.heads_list",
     {"reg": "center", "z": "center_z", "dim": "dim", "rot": "rot", "vel": "vel", "hm": "hm"},
-    lambda k: (f"{k}.0", f"{k}.1"),
-    lambda n: f"{n}",
+    "{0}.0",
+    "{0}.1",
+    "{0}",
 )
 # Parts in the order of the code of a box.
 CODE = {"reg": "reg", "z": "height", "dim": "size", "rot": "angle", "vel": "velo"}
@@ -55,8 +56,9 @@ HEADS = TaskNames(
     ("dense_head.shared_conv.0", "dense_head.shared_conv.1"),
     "dense_head.rpn_heads",
     {"cls": "conv_cls", **{ours: f"conv_box.conv_{theirs}" for ours, theirs in CODE.items()}},
-    lambda k: (f"{3 * k}", f"{3 * k + 1}"),
-    lambda n: f"{3 * n}",
+    "{1}",
+    "{2}",
+    "{1}",
 )
 
 
@@ -76,7 +78,7 @@ def _single(state: State, settings: Settings) -> Found:
         unknown = f"{per_cell} anchors a cell, {count} classes and {inputs} inputs"
         unknown += " are not those of a published net"
     classes, boxes = classes_and_anchors(settings, unknown, OPENPCDET_KITTI, KITTI_ANCHORS)
-    config = PILLARS.described(state, settings, KITTI, unknown, "transposed")
+    config = PILLARS.describe(state, settings, KITTI, unknown, "transposed")
     direction, options = None, ANCHOR_DECODE_NMS_CONVENTIONS["openpcdet"]
     if "dense_head.conv_dir_cls.weight" in state:
         bins = shape(state, "dense_head.conv_dir_cls.weight")[0] // per_cell
@@ -101,11 +103,8 @@ def _several(state: State, settings: Settings) -> Found:
     if count != len(names):
         unknown = f"{count} classes are not those of a published net"
     classes, boxes = classes_and_anchors(settings, unknown, names, NUSCENES_ANCHORS)
-    config = PILLARS.described(state, settings, NUSCENES, unknown, "transposed")
+    config = PILLARS.describe(state, settings, NUSCENES, unknown, "transposed")
     tasks = [[classes[label] for label in head] for head in heads]
-    convs = 0
-    while f"dense_head.rpn_heads.0.conv_cls.{3 * convs + 1}.running_mean" in state:
-        convs += 1
     config["head"] = {
         "anchors": boxes,
         "tasks": settings.choose("head.tasks", tasks, SHAPES),
@@ -113,7 +112,7 @@ def _several(state: State, settings: Settings) -> Found:
         "code_size": 10,
         "shared": shape(state, "dense_head.shared_conv.0.weight")[0],
         "width": shape(state, "dense_head.rpn_heads.0.conv_cls.0.weight")[0],
-        "convs": convs,
+        "convs": HEADS.convs(state, "cls"),
     }
     options = ANCHOR_DECODE_NMS_CONVENTIONS["openpcdet_multihead"]
     config["detections"] = detections(settings, options, score=0.1, pre=1000, post=83, nms=[0.2])
@@ -128,7 +127,7 @@ def _centers(state: State, settings: Settings) -> Found:
     if padding == "none":
         grid |= {"max_points": -1, "max_pillars": [-1, -1]}
     classes, head, unknown = center_head(state, settings, CENTERS, "openpcdet")
-    config = PILLARS.described(state, settings, grid, unknown, "transposed", pad_semantics=padding)
+    config = PILLARS.describe(state, settings, grid, unknown, "transposed", pad_semantics=padding)
     config |= {"head": head, "detections": center_detections(settings, "openpcdet")}
     return Found("CenterPointPillars", {"classes": classes, **config})
 
@@ -158,10 +157,7 @@ NOTES = {
 LAYOUT = Layout(
     "openpcdet",
     "open-mmlab/OpenPCDet",
-    lambda state: (
-        any(key.startswith("vfe.pfn_layers.") for key in state)
-        and any(key.startswith("dense_head.") for key in state)
-    ),
+    ("vfe.pfn_layers.",),
     _describe,
     _pairs,
     boxes="openpcdet",
@@ -223,9 +219,9 @@ def _declared_encoder(layer: Config) -> Dict[str, Any]:
     name = layer.get("NAME")
     if name not in ENCODERS:
         raise CheckpointError(f"VFE.NAME {name} is unknown: {', '.join(ENCODERS)} are known")
-    for key, known in (("WITH_DISTANCE", False), ("USE_ABSLOTE_XYZ", True)):
-        if layer.get(key, known) is not known:
-            raise CheckpointError(f"VFE.{key} {layer[key]} is unknown: {known} is known")
+    for key, supported in (("WITH_DISTANCE", False), ("USE_ABSLOTE_XYZ", True)):
+        if layer.get(key, supported) is not supported:
+            raise CheckpointError(f"VFE.{key} {layer[key]} is unknown: {supported} is known")
     if name == "PillarVFE":
         return {"encoder.pad_semantics": "reference"}
     return {"encoder.pad_semantics": "none", "max_points": -1, "max_pillars": [-1, -1]}
