@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the parity report of an imported detector tells."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from upstream.detector_parity import DetectorReport, agreement, detector_parity
@@ -136,7 +134,6 @@ def boxes(count: int) -> tuple[torch.Tensor, ...]:
 def test_boxes_may_be_too_many_as_little_as_too_few(theirs, ours, fits):
     found = agreement(boxes(theirs), boxes(ours))
     assert (found.theirs, found.ours, found.same) == (theirs, ours, min(theirs, ours))
-    report = SimpleNamespace(boxes=found, output=1.0, worst=lambda: 0.0)
-    trouble = DetectorReport.trouble(report, 1e-4)
+    trouble = DetectorReport(None, "", 1.0, {"cls": 0.0}, found).trouble(1e-4)
     words = f"{min(theirs, ours)} boxes agree of {theirs} there and {ours} here"
     assert trouble == (None if fits else words)

@@ -178,7 +178,7 @@ def test_the_report_of_openpcdet_centers_names_the_misplaced_code_weights():
     report = detector_parity(imported(small("openpcdet centers")), small_points(5))
     rows = dict(report.rows())
     assert "code weights" in rows["note"]
-    assert rows["tensors"] == f"{report.tensors} of {report.tensors} used, each once"
+    assert rows["tensors"] == f"{report.imported.used} of {report.imported.used} used, each once"
     assert rows["flag head.rot"] == "cos_sin (assumed)"
 
 

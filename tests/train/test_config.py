@@ -78,7 +78,10 @@ def test_overrides_are_dotted_and_typed(tmp_path):
         ("train.nudge={}", r"train\.nudge is for detectors, not for classify"),
         ("train.devices=3", r"batch_size 16 must be a multiple of train\.devices 3"),
         ("train.warm_up=1", r"train\.warm_up must be at least 0 and below 1, got 1"),
-        ("train.precision=fp8", r"train\.precision must be one of 32-true, bf16-mixed, 16-mixed, got 'fp8'"),
+        (
+            "train.precision=fp8",
+            r"train\.precision must be one of 32-true, bf16-mixed, 16-mixed, got 'fp8'",
+        ),
         ("task", r"must be key=value"),
         ("task.a=1", r"task holds no keys"),
     ],

@@ -132,8 +132,9 @@ class DetectionModule(BaseModule):
             return
         run, classes = self.trainer.datamodule, self.labels.classes
         scans = _batches(run.loaded.get("train", run.sets["train"]), 16, self.device)
-        limits = {"min_points": how.min_points, "per_class": how.per_class}
-        database = collect_objects(scans, len(classes), **limits)
+        database = collect_objects(
+            scans, len(classes), min_points=how.min_points, per_class=how.per_class
+        )
         options = {key: getattr(how, key) for key in ("fill", "mode", "points", "boxes")}
         try:
             self.paste = Paste(database, [how.counts.get(c, 0) for c in classes], **options)

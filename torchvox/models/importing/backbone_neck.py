@@ -70,10 +70,11 @@ class PillarNames:
         """The configuration up to the head. columns: of the points, where the center offset may
         have two axes or three; None: it has three. grid, unknown: see `grid_of`; stride_one: see
         `neck`."""
-        layer, outs = f"{self.linear}.weight", []
+        layer, axes = f"{self.linear}.weight", 3
+        outs: List[int] = []
         while layer.format(len(outs)) in state:
             outs.append(shape(state, layer.format(len(outs)))[0])
-        inputs, axes = shape(state, layer.format(0), 2)[1], 3
+        inputs = shape(state, layer.format(0), 2)[1]
         if columns is None:
             columns = settings.choose("columns", inputs - 3 - axes, SHAPES)
         else:

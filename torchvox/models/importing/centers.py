@@ -41,7 +41,8 @@ def center_head(
 ) -> Tuple[List[str], Dict[str, Any], str]:
     """Class names, the configuration of the head, and why it is none of the published ones, ""
     when it is."""
-    convs, counts = max(1, names.convs(state, "hm")), []
+    counts: List[int] = []
+    convs = max(1, names.convs(state, "hm"))
     first = f"{names.at(0, 'hm', names.conv, 0)}.weight"
     while (last := f"{names.at(len(counts), 'hm', names.last, convs)}.weight") in state:
         counts.append(shape(state, last)[0])

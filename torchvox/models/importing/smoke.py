@@ -32,18 +32,23 @@ class SmokeReport:
 
     def rows(self) -> List[Tuple[str, str]]:
         """What to print: names and values."""
-        model, used, layout = self.imported.model, self.imported.used, self.imported.layout
-        return [
-            ("layout", f"{layout.name} ({layout.source})"),
-            ("model", f"{type(model).__name__}: {_sizes(model.config())}"),
-            ("tensors", f"{used} of {used} used, each once"),
-            ("parameters", f"{sum(p.numel() for p in model.parameters()):,}"),
-            *shown(list(self.imported.flags)),
-            *(("note", note) for note in self.imported.notes),
-            ("scene", self.scene),
-            ("greatest output", f"{self.output:.4g}"),
-            *([] if self.boxes is None else [("boxes", str(self.boxes))]),
-        ]
+        boxes = [] if self.boxes is None else [("boxes", str(self.boxes))]
+        return [*rows_of(self.imported, self.scene, self.output), *boxes]
+
+
+def rows_of(imported: Imported, scene: str, output: float) -> List[Tuple[str, str]]:
+    """The first rows of any report of a model that ran on a scene."""
+    model, used, layout = imported.model, imported.used, imported.layout
+    return [
+        ("layout", f"{layout.name} ({layout.source})"),
+        ("model", f"{type(model).__name__}: {_sizes(model.config())}"),
+        ("tensors", f"{used} of {used} used, each once"),
+        ("parameters", f"{sum(p.numel() for p in model.parameters()):,}"),
+        *shown(list(imported.flags)),
+        *(("note", note) for note in imported.notes),
+        ("scene", scene),
+        ("greatest output", f"{output:.4g}"),
+    ]
 
 
 def _sizes(config: Dict[str, Any]) -> str:
