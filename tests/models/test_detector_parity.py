@@ -87,30 +87,30 @@ def test_a_report_without_boxes_says_that_none_were_compared():
     assert "note" not in dict(detector_parity(imported(upstream), small_points(4)).rows())
 
 
-def test_boxes_that_are_not_finite_agree_with_none():
-    ones = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0]])
-    scores, labels = torch.tensor([0.5]), torch.tensor([0])
-    bad = ones.clone()
-    bad[0, 5] = float("nan")
-    assert agreement((bad, scores, labels), (ones, scores, labels)).same == 0
+BOXES = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0], [5, 0, 0, 1, 1, 1, 3.1]])
+SCORES, LABELS = torch.tensor([0.5, 0.4]), torch.tensor([0, 1])
 
 
-def test_boxes_that_differ_are_trouble():
-    ones = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0], [5, 0, 0, 1, 1, 1, 3.1]])
-    scores, labels = torch.tensor([0.5, 0.4]), torch.tensor([0, 1])
-    turned = ones + torch.tensor([0, 0, 0, 0, 0, 0, 2 * torch.pi])
-    same = agreement((ones, scores, labels), (turned.flip(0), scores.flip(0), labels.flip(0)))
+def test_boxes_agree_in_any_order_and_up_to_whole_turns():
+    turned = BOXES + torch.tensor([0, 0, 0, 0, 0, 0, 2 * torch.pi])
+    mine = (BOXES, SCORES, LABELS)
+    same = agreement(mine, (turned.flip(0), SCORES.flip(0), LABELS.flip(0)))
     assert (same.same, same.ours, same.score) == (2, 2, 0.0)
     assert same.box < 1e-5
-    assert agreement((ones, scores, labels), (ones, scores, labels.flip(0))).same == 0
-    assert agreement((ones, scores, labels), (ones[:1], scores[:1], labels[:1])).same == 1
-    assert agreement((ones, scores, labels), (ones[:0], scores[:0], labels[:0])).same == 0
+    bad = BOXES.clone()
+    bad[0, 5] = float("nan")
+    for theirs, count in (
+        ((BOXES, SCORES, LABELS.flip(0)), 0),
+        ((BOXES[:1], SCORES[:1], LABELS[:1]), 1),
+        ((BOXES[:0], SCORES[:0], LABELS[:0]), 0),
+        ((bad, SCORES, LABELS), 1),
+    ):
+        assert agreement(mine, theirs).same == agreement(theirs, mine).same == count
 
 
 def test_two_boxes_there_do_not_agree_with_one_here():
-    two = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0]] * 2)
-    scores, labels = torch.tensor([0.5, 0.4]), torch.tensor([0, 0])
-    assert agreement((two, scores, labels), (two[:1], scores[:1], labels[:1])).same == 1
+    two = BOXES[:1].repeat(2, 1), SCORES, torch.tensor([0, 0])
+    assert agreement(two, [one[:1] for one in two]).same == 1
 
 
 def boxes(count: int) -> tuple[torch.Tensor, ...]:
@@ -122,14 +122,7 @@ def boxes(count: int) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize(
     ("theirs", "ours", "fits"),
-    [
-        (49, 49, True),
-        (50, 49, True),
-        (49, 50, True),
-        (49, 48, False),
-        (48, 49, False),
-        (1, 9, False),
-    ],
+    [(50, 49, True), (49, 50, True), (49, 48, False), (48, 49, False), (1, 9, False)],
 )
 def test_boxes_may_be_too_many_as_little_as_too_few(theirs, ours, fits):
     found = agreement(boxes(theirs), boxes(ours))

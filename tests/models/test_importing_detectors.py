@@ -118,49 +118,40 @@ def flags(found) -> dict[str, tuple]:
     return {flag.name: (flag.value, flag.how) for flag in found.flags}
 
 
-def test_flags_say_what_was_inferred_assumed_and_overridden():
-    upstream = small("mmdet3d anchors, old", weights=False)
-    chosen = flags(imported(upstream, **{"detections.score": 0.3}))
-    assert chosen["encoder.center_axes"] == (2, "inferred from shapes")
-    assert chosen["encoder.legacy"] == (False, "override")
-    assert chosen["encoder.pad_semantics"] == ("reference", "assumed")
-    assert chosen["head.grid"] == ("ends", "override")
-    assert chosen["detections.score"] == (0.3, "override")
-    assert chosen["detections.box_format"] == ("lwh", "assumed")
-    assert len(chosen) == len(imported(upstream, **{"detections.score": 0.3}).flags)
-
-
-def test_any_other_value_of_the_configuration_can_be_overridden():
-    upstream = small("openpcdet anchors", weights=False)
-    found = imported(upstream, **{"order": "first", "detections": {"mode": "circle"}})
-    assert found.model.config()["config"]["detections"]["mode"] == "circle"
-    assert flags(found)["detections.mode"] == ("circle", "override")
-
-
-def test_two_pillar_layers_of_openpcdet_are_taken_for_dynamic_ones_unless_overridden():
-    upstream = small("openpcdet centers, hard", weights=False)
-    settings = {k: v for k, v in upstream.settings.items() if k != "encoder.pad_semantics"}
-    assumed = flags(convert(upstream.network.state_dict(), settings=settings))
-    assert assumed["encoder.pad_semantics"] == ("none", "assumed")
-    assert flags(imported(upstream))["encoder.pad_semantics"] == ("reference", "override")
-
-
-def test_a_neck_with_stride_one_is_declared_by_its_shapes_where_they_differ():
-    declared = flags(imported(small("openpcdet anchors", weights=False)))
-    assert declared["neck.stride_one"] == ("transposed", "inferred from shapes")
-    assert declared["neck.strides"] == ([1.0, 2.0], "inferred from shapes")
+SCORE = {"detections.score": 0.3}
+NESTED = {"order": "first", "detections": {"mode": "circle"}}
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [("openpcdet centers", "transposed"), ("mmdet3d centers", "conv")],
-)
-def test_a_neck_with_stride_one_and_as_many_outputs_as_inputs_is_that_of_the_layout(name, kind):
-    upstream = small(name, weights=False)
-    assert flags(imported(upstream))["neck.stride_one"] == (kind, "assumed")
-    other = {"conv": "transposed", "transposed": "conv"}[kind]
-    found = imported(upstream, **{"neck.stride_one": other})
-    assert flags(found)["neck.stride_one"] == (other, "override")
+    ("name", "settings", "flag", "value", "how"),
+    [
+        ("mmdet3d anchors, old", {}, "encoder.center_axes", 2, "inferred from shapes"),
+        ("mmdet3d anchors, old", {}, "encoder.legacy", False, "override"),
+        ("mmdet3d anchors, old", {}, "encoder.pad_semantics", "reference", "assumed"),
+        ("mmdet3d anchors, old", {}, "head.grid", "ends", "override"),
+        ("mmdet3d anchors, old", SCORE, "detections.score", 0.3, "override"),
+        ("mmdet3d anchors, old", {}, "detections.box_format", "lwh", "assumed"),
+        ("openpcdet anchors", NESTED, "detections.mode", "circle", "override"),
+        # Two pillar layers of OpenPCDet are taken for dynamic ones.
+        ("openpcdet centers, hard", {}, "encoder.pad_semantics", "reference", "override"),
+        ("openpcdet centers", {}, "encoder.pad_semantics", "none", "assumed"),
+        # A neck of stride one follows from shapes that differ, else from the layout.
+        ("openpcdet anchors", {}, "neck.stride_one", "transposed", "inferred from shapes"),
+        ("openpcdet anchors", {}, "neck.strides", [1.0, 2.0], "inferred from shapes"),
+        ("openpcdet centers", {}, "neck.stride_one", "transposed", "assumed"),
+        ("mmdet3d centers", {}, "neck.stride_one", "conv", "assumed"),
+        ("mmdet3d centers", {"neck.stride_one": "transposed"}, "neck.stride_one", "transposed",
+         "override"),
+    ],
+)  # fmt: skip
+def test_flags_say_what_was_inferred_assumed_and_overridden(name, settings, flag, value, how):
+    found = imported(small(name, weights=False), **settings)
+    flags = {one.name: (one.value, one.how) for one in found.flags}
+    assert flags[flag] == (value, how) and len(flags) == len(found.flags)
+    config = found.model.config()["config"]
+    for key in flag.split("."):
+        config = config[key]
+    assert config == value
 
 
 def test_intensities_of_nuscenes_are_divided_in_the_model_and_the_weights_multiplied():
@@ -185,25 +176,27 @@ def test_the_report_of_openpcdet_centers_names_the_misplaced_code_weights():
 # ------------------------------------------------------------------------------------- refusals
 
 
+def without(name: str, *settings: str) -> dict:
+    return {k: v for k, v in small(name, weights=False).settings.items() if k not in settings}
+
+
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "settings", "words"),
     [
-        ("openpcdet anchors", "4 anchors a cell, 2 classes and 10 .*: classes must be given"),
-        ("mmdet3d anchors", "4 anchors a cell and 2 classes .*: classes must be given"),
-        ("openpcdet heads", "3 classes are not those of a published net: classes must be given"),
-        ("mmdet3d centers", r"tasks of \[1, 2\] classes .*: head.tasks must be given"),
+        ("openpcdet anchors", {}, "4 anchors a cell, 2 classes and 10 .*: classes must be given"),
+        ("mmdet3d anchors", {}, "4 anchors a cell and 2 classes .*: classes must be given"),
+        ("openpcdet heads", {}, "3 classes are not those of a published .*: classes must be given"),
+        ("mmdet3d centers", {}, r"tasks of \[1, 2\] classes .*: head.tasks must be given"),
+        ("mmdet3d anchors", without("mmdet3d anchors", "pillar_size"), "net: pillar_size must be"),
+        ("mmdet3d anchors", {**without("mmdet3d anchors"), "encoder.legasy": True},
+         r"unknown key encoder\.legasy: did you mean legacy"),
+        ("mmdet3d anchors", {**without("mmdet3d anchors"), "columns": 3},
+         "with columns of 3 it has 4 more"),
     ],
-)
-def test_what_no_tensor_tells_and_no_published_net_has_must_be_given(name, words):
+)  # fmt: skip
+def test_settings_that_are_missing_or_do_not_fit_are_named(name, settings, words):
     with pytest.raises(CheckpointError, match=words):
-        convert(small(name, weights=False).network.state_dict())
-
-
-def test_the_grid_of_a_net_that_is_not_published_must_be_given():
-    upstream = small("mmdet3d anchors", weights=False)
-    settings = {k: v for k, v in upstream.settings.items() if k != "pillar_size"}
-    with pytest.raises(CheckpointError, match="published net: pillar_size must be given"):
-        convert(upstream.network.state_dict(), settings=settings)
+        convert(small(name, weights=False).network.state_dict(), settings=settings)
 
 
 def test_another_number_of_columns_is_not_taken_for_the_published_net():
@@ -226,18 +219,6 @@ def test_what_the_plain_networks_have_not_is_said():
     found = imported(upstream, **{"detections.mode": "circle"})
     with pytest.raises(CheckpointError, match="circle is known for heat maps alone"):
         parity(found)
-
-
-def test_an_unknown_setting_is_refused_with_the_nearest_known_one():
-    upstream = small("mmdet3d anchors", weights=False)
-    with pytest.raises(CheckpointError, match=r"unknown key encoder\.legasy: did you mean legacy"):
-        imported(upstream, **{"encoder.legasy": True})
-
-
-def test_columns_that_do_not_fit_the_first_layer_are_refused():
-    upstream = small("mmdet3d anchors", weights=False)
-    with pytest.raises(CheckpointError, match="with columns of 3 it has 4 more"):
-        imported(upstream, columns=3)
 
 
 def test_settings_of_a_network_that_needs_none_are_refused():
