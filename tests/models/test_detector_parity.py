@@ -22,39 +22,34 @@ def test_weights_that_are_not_finite_are_trouble():
 
 
 @pytest.mark.parametrize("name", ["mmdet3d centers", "mmdet3d_0 anchors"])
-def test_the_report_tells_two_tensors_in_each_others_place(name):
+def test_swapped_tensors_and_another_eps_of_a_norm_are_trouble(name):
     """Neighbors of equal shape in encoder, backbone, neck and head."""
     upstream = small(name)
     found, points = imported(upstream), small_points(upstream.columns)
-    own = found.model.state_dict()
-    seen: dict[tuple, str] = {}
-    pairs = []
+
+    def trouble():
+        return detector_parity(found, points).trouble(TOLERANCE)
+
+    own, last, pairs = found.model.state_dict(), {}, []
     for key, value in own.items():
         kind = (key.split(".")[0], key.split(".")[-1], tuple(value.shape))
-        if value.is_floating_point() and kind in seen and not torch.equal(own[seen[kind]], value):
-            pairs.append((seen.pop(kind), key))
+        if value.is_floating_point() and kind in last and not torch.equal(own[last[kind]], value):
+            pairs.append((own[last.pop(kind)], value))
         elif value.is_floating_point():
-            seen[kind] = key
-    assert len(pairs) > 9
-    for one, other in pairs[:: len(pairs) // 9]:
-        first, second = own[one].clone(), own[other].clone()
-        own[one].copy_(second), own[other].copy_(first)
-        assert detector_parity(found, points).trouble(TOLERANCE) is not None, (one, other)
-        own[one].copy_(first), own[other].copy_(second)
-    assert detector_parity(found, points).trouble(TOLERANCE) is None
-
-
-@pytest.mark.parametrize("name", ["mmdet3d centers", "mmdet3d_0 anchors"])
-def test_the_report_tells_the_eps_of_any_batch_norm(name):
-    upstream = small(name)
-    found, points = imported(upstream), small_points(upstream.columns)
+            last[kind] = key
     norms = [one for one in found.model.modules() if isinstance(getattr(one, "eps", None), float)]
-    assert len(norms) > 5
+    assert len(pairs) > 9 and len(norms) > 5
+    for one, other in pairs[:: len(pairs) // 9]:
+        first, second = one.clone(), other.clone()
+        one.copy_(second), other.copy_(first)
+        assert trouble() is not None
+        one.copy_(first), other.copy_(second)
     for one in norms[:: max(1, len(norms) // 9)]:
         right = one.eps
         one.eps = 1e-5 if right > 1e-4 else 1e-3  # those of the heads, those before them
-        assert detector_parity(found, points).trouble(TOLERANCE) is not None
+        assert trouble() is not None
         one.eps = right
+    assert trouble() is None
 
 
 @pytest.mark.parametrize("column", [2, 3, 6])
