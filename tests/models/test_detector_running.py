@@ -87,5 +87,5 @@ def test_a_damaged_program_is_an_error_that_names_it(program, part):
 
 
 def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="is no file"):
+    with pytest.raises(CheckpointError, match="is not a file"):
         load_runner(tmp_path, CPU)

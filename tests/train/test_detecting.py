@@ -144,7 +144,7 @@ def test_a_run_begins_with_weights_that_fit(tmp_path, capsys):
     whole["model"]["args"]["neck"] = {"strides": [1], "channels": [8]}
     fit(make_config(whole), tmp_path / "b")
     line = capsys.readouterr().out.splitlines()[0]
-    assert "made anew: neck.deblocks" in line and "head." in line and "backbone." not in line
+    assert "does not fit: neck.deblocks" in line and "head." in line and "backbone." not in line
     (tmp_path / "a" / "model.pt").unlink()
     fit(make_config(whole), tmp_path / "b", resume=True, quiet=True)  # which has its own
 

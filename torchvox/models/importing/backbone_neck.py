@@ -20,7 +20,7 @@ NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 def shape(state: State, name: str, axes: int = 1) -> List[int]:
     """Of a tensor that must have so many axes, or more."""
     if name not in state:
-        raise CheckpointError(f"the checkpoint has no {name}, which tells the size of its network")
+        raise CheckpointError(f"the checkpoint has no {name}, which has the size of its network")
     sizes = list(state[name].shape)
     if len(sizes) < axes or 0 in sizes:
         raise CheckpointError(f"{name} must have {axes} or more axes, none of size 0, got {sizes}")

@@ -49,7 +49,7 @@ def read_foreign(path: Union[str, Path]) -> Any:
 
 
 def _unknown(path: Union[str, Path]) -> List[str]:
-    """Classes that a file names and torch does not allow; none for a file that is no archive."""
+    """Classes in a file that torch does not allow; none if the file is not an archive."""
     if not zipfile.is_zipfile(path):
         return []
     try:
