@@ -235,17 +235,8 @@ def test_heads_give_the_same_maps_in_training_and_stay_in_half_precision(make, d
         torch.testing.assert_close(mine, other, atol=2e-2 if dtype else 1e-5, rtol=2e-2)
 
 
-@pytest.fixture
-def one_thread():
-    """Threads cost more than they give for a net of this size."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("make", [anchored, centered], ids=["anchors", "centers"])
-def test_a_small_net_learns_its_scans_by_heart(make, one_thread):
+def test_a_small_net_learns_its_scans_by_heart(make):
     model = make().train()
     given = batch(velocities=make is centered)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

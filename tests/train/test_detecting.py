@@ -99,14 +99,12 @@ class Interrupt(Callback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("val_every", "validated"), [(1, [1, 3, 5, 7, 9]), (2, [3, 7, 9])])
-def test_a_resumed_run_equals_an_uninterrupted_one(
-    val_every, validated, tmp_path, monkeypatch, capsys
-):
-    options = {"epochs": 5, "val_every": val_every, "loggers": ["jsonl", "csv"]}
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, capsys):
+    options = {"epochs": 3, "val_every": 2, "loggers": ["jsonl", "csv"]}
+    validated = [3, 5]  # the last epoch always
     fit(make_config(content(**options)), tmp_path / "whole")
     lines = capsys.readouterr().out.splitlines()
-    assert ["map" in line for line in lines] == [step in validated for step in range(1, 10, 2)]
+    assert ["map" in line for line in lines] == [step in validated for step in range(1, 6, 2)]
     whole = torch.load(tmp_path / "whole" / "last.ckpt", weights_only=True)
     with monkeypatch.context() as patch:
         patch.setattr(runs, "screen", lambda: [Interrupt()])
@@ -120,7 +118,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
         log, same_log = ((tmp_path / folder / name).read_text() for folder in folders)
         assert log == same_log
     steps = [line["step"] for line in map(json.loads, log.splitlines()) if "map" in line]
-    assert steps == validated  # the last epoch always
+    assert steps == validated
     best, same = (torch.load(tmp_path / f / "best.ckpt", weights_only=True) for f in folders)
     assert best["global_step"] == same["global_step"]
     assert equal_weights(best["state_dict"], same["state_dict"])

@@ -167,7 +167,7 @@ def test_one_training_at_a_time_has_a_folder(tmp_path):
     code += "with lock(pathlib.Path(sys.argv[1]), wait=False): print(flush=True), time.sleep(99)"
     other = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
     assert other.stdout.readline() == b"\n"
-    with pytest.raises(WrongUseError, match="a training which runs now"):
+    with pytest.raises(WrongUseError, match="a training that runs now"):
         run(tmp_path, epochs=1)
     other.kill()  # which frees the folder
     other.communicate()
