@@ -157,7 +157,7 @@ def test_center_terms_are_those_of_the_formulas(loss):
     given[2][1, 1] = given[2][1, 0] + 0.02  # two objects of a class in a cell
     given[3][1, 1], given[4][1], given[5][1, 1] = 2, 2, 1
     maps = model.maps(*given[:2])
-    found = model.taught(maps, *given[2:])
+    found = model.criterion(maps, *given[2:])
     heat, cell, box, count = torchvox.center_targets(
         *(given[2], given[3], given[5], given[4], BASE["point_cloud_range"], BASE["pillar_size"]),
         *(2, [16, 16], [1, 0, 1]),
@@ -197,9 +197,9 @@ def test_maps_that_hold_the_targets_are_decoded_to_the_boxes():
         *(2, [16, 16], [1, 0, 1]),
     )
     maps = [[torch.zeros_like(m) for m in kind] for kind in model.maps(points, num_points)]
-    for task, mine in enumerate(model.taught.classes):
+    for task, mine in enumerate(model.criterion.classes):
         maps[0][task] = torch.where(heat[:, mine] == 1, 9.0, -9.0)
-        code = model.taught.code(boxes, cell[:, task].clamp(min=0), box[:, task].clamp(min=0))
+        code = model.criterion.code(boxes, cell[:, task].clamp(min=0), box[:, task].clamp(min=0))
         widths = [kind[task].size(1) for kind in maps[1:]]
         for b in range(3):
             for i in range(int(count[b, task])):

@@ -142,7 +142,7 @@ def read(path: Union[str, Path]) -> Any:
         raise CheckpointError(f"{refused}: its entries unpack to {unpacked} bytes")
     try:
         with torch.serialization.safe_globals(allowed), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Detected pickle protocol")  # said below
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")  # reported below
             return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
@@ -162,7 +162,7 @@ def kind_of_program(path: Union[str, Path]) -> Optional[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except Exception:  # damaged in any way: the reader of checkpoints says how
+    except Exception:  # damaged in any way: the reader of checkpoints reports it
         return None
     kinds = (kind for kind, part in PROGRAMS.items() if any(part in name for name in names))
     return next(kinds, None)
@@ -173,7 +173,7 @@ def _unpacked(path: Union[str, Path]) -> int:
     try:
         with zipfile.ZipFile(path) as archive:
             return sum(entry.file_size for entry in archive.infolist())
-    except Exception:  # no archive, or damaged: torch says how
+    except Exception:  # no archive, or damaged: torch reports it
         return 0
 
 
@@ -183,8 +183,8 @@ def _reason(error: Exception) -> str:
     if named:
         return f"it names {short(named[1])}, which is neither"
     lines = str(error).replace("Weights only load failed. ", "").splitlines()
-    said = [line.strip() for line in lines if line.strip() and not ADVICE.search(line)]
+    kept = [line.strip() for line in lines if line.strip() and not ADVICE.search(line)]
     if isinstance(error, (LookupError, AttributeError, TypeError, ValueError)):
-        return "it is not a checkpoint, or damaged"  # what the bytes mean as a pickle says nothing
+        return "it is not a checkpoint, or damaged"  # torch names opcodes of the pickle
     kind = "" if isinstance(error, pickle.UnpicklingError) else f"{type(error).__name__}: "
-    return kind + (short(said[0]) if said else "it is empty or cut off")
+    return kind + (short(kept[0]) if kept else "it is empty or cut off")

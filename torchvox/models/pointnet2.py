@@ -34,7 +34,7 @@ class PointNet2Classifier(PointNet2):
     levels, head, dropout: other sizes; levels as `Level` or mappings with its fields.
 
     forward(points [B, N, in_channels] float32, lengths [B] int32 or int64, or None) returns
-    [B, num_classes] float32. Rows past a length do not exist, whatever they hold; an empty cloud
+    [B, num_classes] float32. Rows past a length are ignored, whatever they hold; an empty cloud
     has the score of a cloud feature of 0.
     """
 

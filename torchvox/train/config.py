@@ -2,7 +2,7 @@
 """Configurations: YAML files that become frozen, checked objects.
 
 A file may name another as its `base:` and then holds only what differs. Unknown keys are errors
-that name the nearest known one. What a field may hold is said by its type (torchvox._values).
+that name the nearest known one. The type of a field says what it may hold (torchvox._values).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class WorldData:
 
 @dataclass(frozen=True)
 class FolderData:
-    """Labelled scans of one's own, see torchvox.data.folder."""
+    """The user's labelled scans, see torchvox.data.folder."""
 
     kind: Literal["folder"]
     root: str
@@ -238,7 +238,7 @@ Data = (
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run: what is learnt, from what, how."""
+    """A whole run: task, model, data, training."""
 
     task: Task
     model: ModelConfig

@@ -52,7 +52,7 @@ class JsonLines(Logger):
 
 
 def make_loggers(names: Sequence[str], output: Path, steps: int = 0) -> list[Logger]:
-    """Loggers by their names, for a run that goes on after so many steps. Raises
+    """Loggers by their names, for a run that continues after so many steps. Raises
     MissingExtraError."""
     loggers: list[Logger] = [JsonLines(output / LOG)] if "jsonl" in names else []
     if "csv" in names:

@@ -89,7 +89,7 @@ def _finite(cloud: PointCloud) -> PointCloud:
 
 
 def _object(trained: Checkpoint, cloud: PointCloud) -> np.ndarray:
-    """[N, C] float32 in the unit sphere, with normals where the model wants them."""
+    """[N, C] float32 in the unit sphere, with normals if the model takes them."""
     xyz = cloud.points[:, :3].astype(np.float64)
     xyz -= xyz.mean(0)
     xyz /= max(np.linalg.norm(xyz, axis=1).max(), 1e-12)

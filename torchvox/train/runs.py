@@ -185,7 +185,7 @@ class WholeCheckpoints(TorchCheckpointIO):
 
 
 class RunData(LightningDataModule):
-    """The two splits; in memory on the training device where the configuration says so."""
+    """The two splits; in memory on the training device if the configuration asks for it."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -265,7 +265,7 @@ def _prepare(config: Config, output: Path, resume: bool) -> None:
 
 def _write_model(config: Config, labels: Labels, output: Path) -> None:
     """The best weights alone, in the form that torchvox export takes. The model is that of the
-    configuration: best.ckpt may be anyone's and name code of its own."""
+    configuration: best.ckpt may come from elsewhere and name foreign code."""
     model = build_model(config, labels)
     if config.task == "detect" or type(model) in BUILDERS.values():
         load_weights(model, output / BEST)

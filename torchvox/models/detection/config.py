@@ -54,7 +54,7 @@ class VisibilityConfig:
 
 @dataclass(frozen=True)
 class BackboneConfig:
-    """Blocks of 3x3 convolutions: one with the stride, then as many as `layers` says."""
+    """Blocks of 3x3 convolutions: one with the stride, then `layers` further ones."""
 
     layers: Annotated[Tuple[int, ...], Limits(ge=0)] = (3, 5, 5)
     strides: Sizes = (2, 2, 2)

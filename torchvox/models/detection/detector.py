@@ -157,7 +157,7 @@ class PillarDetector(nn.Module):
 
         points, num_points: as of `forward`. boxes: [B, G, 7 or 9] float32; labels: [B, G] int32,
         -1 where there is no box; num_boxes: [B] int32. weight: [B, G] float32, 0 for boxes that
-        teach nothing, no background either. No host synchronization.
+        produce no loss, neither as object nor as background. No host synchronization.
         Raises ValueError without `loss` in the configuration, or where boxes are not "lwh".
         """
         config = self._config
@@ -217,11 +217,11 @@ class PointPillars(PillarDetector):
         )
         if config.loss is not None:
             rotations = [len(anchor.rotations) for anchor in head.anchors]
-            self.taught = AnchorLoss(groups, rotations, config.loss, head.direction)
+            self.criterion = AnchorLoss(groups, rotations, config.loss, head.direction)
 
     @torch.jit.unused
     def teach(self, maps: List[List[Tensor]], *batch: Any) -> Dict[str, Tensor]:
-        return self.taught(maps, [task.boxes for task in self.decoder.tasks], *batch)
+        return self.criterion(maps, [task.boxes for task in self.decoder.tasks], *batch)
 
 
 class CenterPointPillars(PillarDetector):
@@ -243,11 +243,11 @@ class CenterPointPillars(PillarDetector):
         if config.loss is not None:
             nx, ny = map_size(config)
             grid = config.point_cloud_range, config.pillar_size, stride_of(config), (ny, nx)
-            self.taught = CenterLoss(groups, *grid, config.head, config.loss)
+            self.criterion = CenterLoss(groups, *grid, config.head, config.loss)
 
     @torch.jit.unused
     def teach(self, maps: List[List[Tensor]], *batch: Any) -> Dict[str, Tensor]:
-        return self.taught(maps, *batch)
+        return self.criterion(maps, *batch)
 
 
 def _is_one(batch: int) -> bool:

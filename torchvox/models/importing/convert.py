@@ -76,8 +76,8 @@ def convert(
 ) -> Imported:
     """The model of a checkpoint's content. layout: name of one of LAYOUTS; None: inferred from the
     names.
-    settings: values of a detector's configuration, nested or by dotted names, that the tensors do
-    not tell and that are not those of the published networks. declared: the same from the
+    settings: values of a detector's configuration, nested or by dotted names, that no tensor
+    shows and that are not those of the published networks. declared: the same from the
     configuration of the program; None: from the file, where mmdetection3d wrote it.
 
     Raises CheckpointError, naming the tensors, when one is missing, left over or of another shape,
@@ -135,8 +135,8 @@ def fill(model: nn.Module, state: State, names: List[Pair]) -> None:
     left = sorted(set(state) - set(taken))
     if missing or left:
         parts = [("has no ", missing), ("has tensors that nothing takes: ", left)]
-        said = "; and ".join(f"{words}{_some(keys)}" for words, keys in parts if keys)
-        raise CheckpointError(f"the checkpoint {said}")
+        problems = "; and ".join(f"{words}{_some(keys)}" for words, keys in parts if keys)
+        raise CheckpointError(f"the checkpoint {problems}")
     kept = [(theirs, ours) for theirs, ours in names if ours is not None]
     apart = sorted(set(own) ^ {ours for _, ours in kept})
     if apart:

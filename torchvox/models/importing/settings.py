@@ -40,7 +40,7 @@ class Settings:
         self.flags: List[Flag] = []
 
     def choose(self, name: str, value: Any, how: str = ASSUMED) -> Any:
-        """The override, else the declared value, else the given one; either way a flag."""
+        """The override, else the declared value, else this one; adds a flag in any case."""
         if name in self._given:
             value, how = self._given[name]
             self._open.pop(name, None)
@@ -80,7 +80,7 @@ class Settings:
 
 
 def put(settings: Dict[str, Any], **values: Any) -> None:
-    """Values by names with __ for dots; None is nothing said."""
+    """Values by names with __ for dots; None is left out."""
     for name, value in values.items():
         if value is not None:
             settings[name.replace("__", ".")] = value

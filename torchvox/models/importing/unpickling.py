@@ -11,8 +11,8 @@ from torchvox.models.checkpoints import CheckpointError, read
 
 
 class Opaque:
-    """Stands for an object of a class that is not loaded: a logger, a history. What the file wants
-    to give it is dropped."""
+    """Stand-in for an object of a class that is not loaded, such as a logger. Its state is
+    dropped."""
 
     def __new__(cls, *args: object) -> "Opaque":
         return super().__new__(cls)
@@ -25,7 +25,7 @@ class Opaque:
 
 
 def _dict(*args: object) -> Dict[Any, Any]:
-    """In place of collections.defaultdict, whatever it makes its values with."""
+    """An empty dict in place of collections.defaultdict, whatever its factory."""
     return {}
 
 
@@ -54,6 +54,6 @@ def _unknown(path: Union[str, Path]) -> List[str]:
         return []
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:  # whatever is wrong with the file, reading it has said already
+    except Exception:  # the error of reading the file is reported
         return []
     return [name for name in names if not name.startswith(("torch.", "numpy."))]

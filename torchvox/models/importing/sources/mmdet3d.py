@@ -114,9 +114,9 @@ LAYOUT = Layout(
 
 
 def mmdet3d_config(text: str) -> Declared:
-    """text: of a configuration in Python, as checkpoints hold it, all values in place; what stands
-    in a _base_ is not followed. Only literals and dict(..) are understood; other statements are
-    passed over. Raises CheckpointError for a model that is not built as those of mmdetection3d."""
+    """text: of a configuration in Python, as checkpoints hold it, with all values in place; a
+    _base_ is not followed. Only literals and dict(..) are understood; other statements are
+    skipped. Raises CheckpointError for a model that is not built as those of mmdetection3d."""
     values = literals(text)
     model = values.get("model")
     if not isinstance(model, dict):
@@ -138,8 +138,7 @@ def _declared(values: Config, model: Config) -> Declared:
     necks = model.get("neck") or model.get("pts_neck") or {}
     put(settings, backbone__strides=backbone.get("layer_strides"))
     put(settings, neck__strides=necks.get("upsample_strides"))
-    # Where `type` is not said, the part goes on from that of another file, and what it leaves out
-    # is said there.
+    # A part without `type` continues that of another file, which holds what is missing here.
     if "legacy" in encoder or "type" in encoder:
         put(settings, encoder__legacy=bool(encoder.get("legacy", True)))
     if "use_conv_for_no_stride" in necks or "type" in necks:

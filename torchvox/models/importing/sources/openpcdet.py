@@ -213,7 +213,7 @@ def _declared(content: Config, model: Config) -> Declared:
 
 
 def _declared_encoder(layer: Config) -> Dict[str, Any]:
-    """Rows of other columns could be rows of another cloud: no tensor tells them apart."""
+    """Rows of other columns could be rows of another cloud: their tensors look alike."""
     if not layer:
         return {}
     name = layer.get("NAME")
@@ -239,7 +239,7 @@ def _declared_nms(nms: Config) -> Dict[str, Any]:
 
 def _declared_anchors(settings: Dict[str, Any], head: Config, classes: List[str]) -> None:
     parts = (head.get("SEPARATE_REG_CONFIG") or {}).get("REG_LIST", PARTS)
-    if list(parts) != PARTS:  # the order of the channels, which no name of a tensor tells
+    if list(parts) != PARTS:  # the order of the channels, which no name of a tensor shows
         raise CheckpointError(f"REG_LIST {parts} is unknown: {PARTS} is known")
     boxes = {}
     for one in head.get("ANCHOR_GENERATOR_CONFIG", []):
