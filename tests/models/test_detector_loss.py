@@ -255,24 +255,27 @@ def test_a_small_net_learns_its_scans_by_heart(make):
     assert near.amin(0).max() < 0.5
 
 
-def test_what_no_loss_can_be_made_of_is_said():
-    given = batch(velocities=False)
-    head = {"anchors": ANCHORS}
-    with pytest.raises(ValueError, match="PointPillars: the configuration has no loss"):
-        PointPillars({**BASE, "head": head}).loss(*given)
-    turned = {**BASE, "head": {"tasks": TASKS}, "detections": {"box_format": "wlh_clockwise"}}
-    with pytest.raises(ValueError, match="must have boxes as lwh for a loss"):
-        CenterPointPillars(turned).loss(*given)
-    for loss, words in (
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
         ({"matched": [0.6], "unmatched": [0.4]}, "must have one overlap per class, 3"),
         ({**LOSS, "unmatched": [0.6, 0.2, 0.2]}, "loss.unmatched must be above 0 and at most"),
         ({**LOSS, "mode": "second"}, "loss.mode must be one of pcdet, mmdet"),
         ({**LOSS, "code_weights": [1.0]}, "loss.code_weights must have one number per code, 7"),
         ({**LOSS, "beta": -1.0}, "loss.beta must be at least 0"),
         ({"matched": [0.6]}, "loss.unmatched is missing"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            PointPillars({**BASE, "head": head, "loss": loss})
+        (None, "PointPillars: the configuration has no loss"),
+    ],
+)
+def test_a_loss_that_does_not_fit_is_refused(loss, words):
+    with pytest.raises(ValueError, match=words):
+        PointPillars({**BASE, "head": {"anchors": ANCHORS}, "loss": loss}).loss(*batch())
+
+
+def test_clockwise_boxes_have_no_loss():
+    turned = {**BASE, "head": {"tasks": TASKS}, "detections": {"box_format": "wlh_clockwise"}}
+    with pytest.raises(ValueError, match="must have boxes as lwh for a loss"):
+        CenterPointPillars(turned).loss(*batch())
 
 
 @pytest.mark.gpu

@@ -10,21 +10,21 @@ import pytest
 import torch
 from fresh import fresh_process
 from helpers import assert_same_bits
+from networks import (
+    DETECTORS,
+    MODELS,
+    detects,
+    each_detector,
+    each_model,
+    each_point_net,
+    fast,
+    outputs,
+)
 
 import torchvox
 from torchvox.models import export, fuse_batch_norms
-from torchvox.models.detection import PillarDetector
 
-DETECTORS = {name: (lambda n=name: detectors.small(n)) for name in detectors.SMALL}
-POINT_NETS = {
-    f"{name}, {preset}": (lambda n=name, p=preset: nets.SMALL[n](preset=p))
-    for name in nets.SMALL
-    for preset in ("yanx27", "pn2")
-}
-MODELS = {**DETECTORS, **POINT_NETS}
 QUICK = ("centers", "anchors, visibility", "segmenter, yanx27", "part segmenter, pn2")
-each_detector = pytest.mark.parametrize("name", DETECTORS)
-each_point_net = pytest.mark.parametrize("name", nets.SMALL)
 
 
 def quick(*names: str):
@@ -33,21 +33,10 @@ def quick(*names: str):
     return pytest.mark.parametrize("name", [pytest.param(n, marks=marks[n]) for n in MODELS])
 
 
-def fast(name: str, dtype: torch.dtype | None = None) -> torch.nn.Module:
-    """The model as it is run: fused, and merged where it is a detector."""
-    model = MODELS[name]()
-    merged = isinstance(model, PillarDetector)
-    return detectors.fused(model, dtype) if merged else fuse_batch_norms(model, dtype)
-
-
 def sizes(model: torch.nn.Module) -> list[tuple[int, ...]]:
-    if isinstance(model, PillarDetector):
+    if detects(model):
         return [(0,), (1,), (5000,), (40_000,), (300, 0, 1)]
     return [(77, 77), (77, 0, 1, 38), (50,)]
-
-
-def outputs(answer) -> tuple:
-    return tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
 
 
 def assert_same_program(program, model) -> None:
@@ -59,7 +48,7 @@ def assert_same_program(program, model) -> None:
 
 @pytest.mark.one_of("variant")
 @pytest.mark.parametrize("variant", ["as built", "fused"])
-@pytest.mark.parametrize("name", MODELS)
+@each_model
 @torch.inference_mode()
 def test_a_script_keeps_the_bits_for_any_clouds(name, variant, tmp_path):
     model = MODELS[name]() if variant == "as built" else fast(name)
