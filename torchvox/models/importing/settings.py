@@ -2,7 +2,7 @@
 """What a checkpoint does not say of its network, and where it comes from instead."""
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.ops.conventions import Options
@@ -79,11 +79,23 @@ class Settings:
         return config
 
 
-def put(settings: Dict[str, Any], **values: Any) -> None:
-    """Values by names with __ for dots; None is left out."""
-    for name, value in values.items():
+def pick(content: Mapping[str, Any], places: Mapping[str, str]) -> Dict[str, Any]:
+    """Settings by their names, each from a dotted place in a configuration; what is not there or
+    None is left out."""
+    settings: Dict[str, Any] = {}
+    for name, place in places.items():
+        value: Any = content
+        for key in place.split("."):
+            value = None if value is None else value.get(key)
         if value is not None:
-            settings[name.replace("__", ".")] = value
+            settings[name] = value
+    return settings
+
+
+def least(*caps: Optional[int]) -> Dict[str, int]:
+    """The smallest of the caps before the suppression, if there is one."""
+    numbers = [cap for cap in caps if cap is not None]
+    return {"detections.pre": min(numbers)} if numbers else {}
 
 
 def detections(settings: Settings, options: Options, **numbers: Any) -> Dict[str, Any]:

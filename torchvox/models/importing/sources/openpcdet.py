@@ -26,7 +26,7 @@ from torchvox.models.importing.published import (
     NUSCENES_TASKS,
     OPENPCDET_KITTI,
 )
-from torchvox.models.importing.settings import SHAPES, Declared, Settings, detections, put
+from torchvox.models.importing.settings import SHAPES, Declared, Settings, detections, least, pick
 from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
 
 Config = Mapping[str, Any]
@@ -180,36 +180,43 @@ def openpcdet_config(content: Config) -> Declared:
         raise CheckpointError(f"the configuration is not built as OpenPCDet's: {error}") from None
 
 
+PLACES = {
+    "classes": "CLASS_NAMES",
+    "point_cloud_range": "DATA_CONFIG.POINT_CLOUD_RANGE",
+    "backbone.strides": "MODEL.BACKBONE_2D.LAYER_STRIDES",
+    "neck.strides": "MODEL.BACKBONE_2D.UPSAMPLE_STRIDES",
+}
+VOXELS = {"pillar_size": "VOXEL_SIZE", "max_points": "MAX_POINTS_PER_VOXEL"}
+DIRECTION = {"head.direction.offset": "DIR_OFFSET", "head.direction.limit": "DIR_LIMIT_OFFSET"}
+SELECTION = {
+    "detections.score": "SCORE_THRESH",
+    "detections.post": "NMS_CONFIG.NMS_POST_MAXSIZE",
+    "detections.center_range": "POST_CENTER_LIMIT_RANGE",
+}
+
+
 def _declared(content: Config, model: Config) -> Declared:
-    settings: Dict[str, Any] = {}
-    classes = list(content.get("CLASS_NAMES", [])) or None
-    put(settings, classes=classes)
-    data = content.get("DATA_CONFIG", {})
-    put(settings, point_cloud_range=data.get("POINT_CLOUD_RANGE"))
-    for step in data.get("DATA_PROCESSOR", []):
+    settings, head = pick(content, PLACES), model["DENSE_HEAD"]
+    for step in content.get("DATA_CONFIG", {}).get("DATA_PROCESSOR", []):
         if step["NAME"].startswith("transform_points_to_voxels"):
-            caps = step.get("MAX_NUMBER_OF_VOXELS")
-            put(
-                settings,
-                pillar_size=step["VOXEL_SIZE"],
-                max_points=step.get("MAX_POINTS_PER_VOXEL"),
-                max_pillars=None if caps is None else [caps["train"], caps["test"]],
-            )
+            settings |= pick(step, VOXELS)
+            if caps := step.get("MAX_NUMBER_OF_VOXELS"):
+                settings["max_pillars"] = [caps["train"], caps["test"]]
     settings |= _declared_encoder(model.get("VFE", {}))
-    backbone = model.get("BACKBONE_2D", {})
-    put(settings, backbone__strides=backbone.get("LAYER_STRIDES"))
-    put(settings, neck__strides=backbone.get("UPSAMPLE_STRIDES"))
-    head = model["DENSE_HEAD"]
-    if "CLASS_NAMES_EACH_HEAD" in head:
-        return _declared_centers(settings, head)
-    _declared_anchors(settings, head, classes or [])
-    chosen = model.get("POST_PROCESSING", {})
-    nms = chosen.get("NMS_CONFIG", {})
-    put(settings, detections__score=chosen.get("SCORE_THRESH"), **_declared_nms(nms))
-    put(settings, detections__pre=nms.get("NMS_PRE_MAXSIZE"))
-    if "MULTI_CLASSES_NMS" in nms:
-        put(settings, detections__group="class" if nms["MULTI_CLASSES_NMS"] else "none")
-    return Declared(settings)
+    if "CLASS_NAMES_EACH_HEAD" not in head:
+        settings |= _declared_anchors(head, settings.get("classes", []))
+        rules = model.get("POST_PROCESSING", {})
+        settings |= _declared_selection(rules)
+        if "MULTI_CLASSES_NMS" in (nms := rules.get("NMS_CONFIG", {})):
+            settings["detections.group"] = "class" if nms["MULTI_CLASSES_NMS"] else "none"
+        return Declared(settings)
+    settings["head.tasks"] = [list(names) for names in head["CLASS_NAMES_EACH_HEAD"]]
+    settings |= _declared_selection(head.get("POST_PROCESSING", {}))
+    note = misplaced_code_weights(
+        head.get("SEPARATE_HEAD_CFG", {}).get("HEAD_ORDER", []),
+        head.get("LOSS_CONFIG", {}).get("LOSS_WEIGHTS", {}).get("code_weights", []),
+    )
+    return Declared(settings, (note,) if note else ())
 
 
 def _declared_encoder(layer: Config) -> Dict[str, Any]:
@@ -227,17 +234,19 @@ def _declared_encoder(layer: Config) -> Dict[str, Any]:
     return {"encoder.pad_semantics": "none", "max_points": -1, "max_pillars": [-1, -1]}
 
 
-def _declared_nms(nms: Config) -> Dict[str, Any]:
+def _declared_selection(rules: Config) -> Dict[str, Any]:
+    """From the POST_PROCESSING of a model or a head."""
+    settings, nms = pick(rules, SELECTION), rules.get("NMS_CONFIG", {})
     threshold, kind = nms.get("NMS_THRESH"), nms.get("NMS_TYPE", "nms_gpu")
     if kind != "nms_gpu":
         raise CheckpointError(f"NMS_CONFIG.NMS_TYPE {kind} is unknown: nms_gpu is known")
-    return {
-        "detections__nms": None if threshold is None else [threshold],
-        "detections__post": nms.get("NMS_POST_MAXSIZE"),
-    }
+    if threshold is not None:
+        settings["detections.nms"] = [threshold]
+    return settings | least(rules.get("MAX_OBJ_PER_SAMPLE"), nms.get("NMS_PRE_MAXSIZE"))
 
 
-def _declared_anchors(settings: Dict[str, Any], head: Config, classes: List[str]) -> None:
+def _declared_anchors(head: Config, classes: List[str]) -> Dict[str, Any]:
+    settings = pick(head, DIRECTION) if head.get("USE_DIRECTION_CLASSIFIER") else {}
     parts = (head.get("SEPARATE_REG_CONFIG") or {}).get("REG_LIST", PARTS)
     if list(parts) != PARTS:  # the order of the channels, which no name of a tensor shows
         raise CheckpointError(f"REG_LIST {parts} is unknown: {PARTS} is known")
@@ -253,28 +262,7 @@ def _declared_anchors(settings: Dict[str, Any], head: Config, classes: List[str]
         settings["head.grid"] = "centers" if one.get("align_center") else "ends"
     if boxes and set(boxes) == set(classes):
         settings["head.anchors"] = [boxes[name] for name in classes]
-    if head.get("USE_DIRECTION_CLASSIFIER"):
-        offset, limit = head.get("DIR_OFFSET"), head.get("DIR_LIMIT_OFFSET")
-        put(settings, head__direction__offset=offset, head__direction__limit=limit)
-
-
-def _declared_centers(settings: Dict[str, Any], head: Config) -> Declared:
-    chosen = head.get("POST_PROCESSING", {})
-    nms = chosen.get("NMS_CONFIG", {})
-    caps = [chosen.get("MAX_OBJ_PER_SAMPLE"), nms.get("NMS_PRE_MAXSIZE")]
-    put(
-        settings,
-        head__tasks=[list(names) for names in head["CLASS_NAMES_EACH_HEAD"]],
-        detections__score=chosen.get("SCORE_THRESH"),
-        detections__center_range=chosen.get("POST_CENTER_LIMIT_RANGE"),
-        detections__pre=min((cap for cap in caps if cap is not None), default=None),
-        **_declared_nms(nms),
-    )
-    note = misplaced_code_weights(
-        head.get("SEPARATE_HEAD_CFG", {}).get("HEAD_ORDER", []),
-        head.get("LOSS_CONFIG", {}).get("LOSS_WEIGHTS", {}).get("code_weights", []),
-    )
-    return Declared(settings, (note,) if note else ())
+    return settings
 
 
 def misplaced_code_weights(order: List[str], weights: List[float]) -> str:
