@@ -105,11 +105,3 @@ def test_a_setting_of_another_type_is_refused_in_a_sentence(name, value, upstrea
     settings = {k: v for k, v in one.settings.items() if k != name}
     with pytest.raises(CheckpointError, match=r"\w+ \w+"):
         convert(one.network.state_dict(), settings={**settings, name: value})
-
-
-def test_an_unknown_layout_is_refused_with_the_known_ones():
-    state = small("mmdet3d centers", weights=False).network.state_dict()
-    with pytest.raises(CheckpointError, match="no layout 'pcdet': there are yanx27, pn2"):
-        convert(state, "pcdet")
-    with pytest.raises(CheckpointError, match="not named as in open-mmlab/OpenPCDet: pts"):
-        convert(state, "openpcdet")

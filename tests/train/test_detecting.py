@@ -21,7 +21,7 @@ from torchvox.models.fuse import fuse_batch_norms
 from torchvox.train import fit, load_checkpoint, runs
 from torchvox.train.builders import build_data, build_model, labels_of
 from torchvox.train.checkpoint import start_from
-from torchvox.train.config import config_names, load_config, make_config
+from torchvox.train.config import make_config
 from torchvox.train.detecting import DetectionScores, evaluate_detector
 
 MODEL = {
@@ -79,18 +79,14 @@ def test_a_run_leaves_a_detector_and_its_scores(kind, tmp_path):
     assert 0 <= scores.scores["map"] <= 1 and len(scores.scores) > 30
 
 
-def test_the_age_of_sweeps_is_a_column():
-    made = content()
-    made["data"]["sweeps"] = 2
-    config = make_config(made)
+def test_the_age_of_sweeps_is_a_column_and_a_class_without_objects_is_said(tmp_path):
+    sweeps, few = content(), content()
+    sweeps["data"]["sweeps"] = 2
+    config = make_config(sweeps)
     assert labels_of(config).columns == build_data(config, "val")[0]["points"].shape[1] == 5
-
-
-def test_a_class_without_objects_to_paste_is_said(tmp_path):
-    given = content()
-    given["train"]["paste"]["min_points"] = 10**6
+    few["train"]["paste"]["min_points"] = 10**6
     with pytest.raises(WrongUseError, match=r"train.paste: .*of \(0, 0, 0\) objects, got"):
-        fit(make_config(given), tmp_path, quiet=True)
+        fit(make_config(few), tmp_path, quiet=True)
 
 
 class Interrupt(Callback):
@@ -242,17 +238,6 @@ def test_what_cannot_be_trained_is_said(change, words):
         whole["data"] = {"kind": "shapes"}
     with pytest.raises(WrongUseError, match=words):
         make_config(whole)
-
-
-def test_the_shipped_configurations_are_both_detectors_and_runs():
-    names = [name for name in config_names() if load_config(name).task == "detect"]
-    assert names == [
-        "center_world_small",
-        "centerpoint_pillars_nuscenes",
-        "centerpoint_world",
-        "pointpillars_kitti",
-        "pointpillars_world",
-    ]
 
 
 @pytest.mark.parametrize("columns", [7, 9])
