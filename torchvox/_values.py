@@ -135,7 +135,7 @@ def convert(kind: Any, value: Any, name: str) -> Any:
             words = ", ".join(map(str, inner))
             one_of = f"one of {words}" if len(inner) > 1 else words
             raise ValueError(f"{name} must be {one_of}, got {shown(value)}")
-        return value
+        return inner[inner.index(value)]  # of its type: 7 for 7.0
     if origin is tuple:
         if isinstance(value, (str, Mapping)) or not hasattr(value, "__iter__"):
             raise ValueError(f"{name} must be a list, got {shown(value)}")
@@ -147,7 +147,7 @@ def convert(kind: Any, value: Any, name: str) -> Any:
     if origin is dict:
         if not isinstance(value, Mapping):
             raise ValueError(f"{name} must hold keys and values, got {shown(value)}")
-        return {str(key): convert(inner[1], one, f"{name}.{key}") for key, one in value.items()}
+        return {str(k): convert(inner[1], one, f"{name}.{short(k)}") for k, one in value.items()}
     return value if kind is Any else _convert_scalar(kind, value, name)
 
 
