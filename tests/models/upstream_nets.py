@@ -4,6 +4,7 @@
 from dataclasses import dataclass, replace
 
 import torch
+from nets import calibrated
 from torch import Tensor, nn
 from upstream import mmdet3d as mmdet
 from upstream import openpcdet as pcdet
@@ -30,25 +31,16 @@ SCORES = {"conv_cls", "hm", "heatmap"}
 BOXES = {"conv_box", "conv_reg", "reg", "dim", "height", "center"}
 
 
+@torch.no_grad()
 def with_weights(network: nn.Module, points: Tensor) -> nn.Module:
     """The network in evaluation, batch norms with the statistics of the points, boxes of moderate
     size, few scores above the threshold."""
-    generator = torch.Generator().manual_seed(1)
-    norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    with torch.no_grad():
-        for norm in norms:
-            norm.momentum = 1.0
-            norm.weight += 0.3 * torch.randn(norm.weight.shape, generator=generator)
-            norm.bias += 0.2 * torch.randn(norm.bias.shape, generator=generator)
-        for name, conv in network.named_modules():
-            # Those before a batch norm are changed too, which undoes it.
-            if isinstance(conv, nn.Conv2d) and conv.bias is not None:
-                conv.bias -= 2.5 * bool(SCORES & set(name.split(".")))
-                conv.weight *= 0.3 if BOXES & set(name.split(".")) else 1.0
-        network.train().maps(points)
-    for norm in norms:
-        norm.running_var.clamp_(min=0.2 * float(norm.running_var.mean()))
-    return network.eval()
+    for name, conv in network.named_modules():
+        # Those before a batch norm are changed too, which undoes it.
+        if isinstance(conv, nn.Conv2d) and conv.bias is not None:
+            conv.bias -= 2.5 * bool(SCORES & set(name.split(".")))
+            conv.weight *= 0.3 if BOXES & set(name.split(".")) else 1.0
+    return calibrated(network, points, run=network.maps)
 
 
 # ------------------------------------------------------------------------------------ small
