@@ -22,8 +22,9 @@ from torchvox import _configs
 from torchvox.io.writers import write_text
 from torchvox.models import checkpoints
 from torchvox.models.detection.files import KINDS
-from torchvox.train.builders import BUILDERS, labels_of
+from torchvox.train.builders import labels_of
 from torchvox.train.config import config_names, load_config
+from torchvox.train.tasks import BUILDERS
 
 ROOT = Path(__file__).resolve().parents[1]
 REGISTRY = ROOT / "torchvox" / "models" / "registry.json"
@@ -37,39 +38,39 @@ KEPT = {  # of what torchvox eval measures
 
 
 def entry(name: str) -> dict[str, Any]:
-    """What the registry says of a configuration, but for weights."""
+    """The entry of a configuration in the registry, without weights."""
     content = _configs.read(name)
     task, kind, args = content["task"], content["model"]["kind"], content["model"].get("args", {})
     labels = labels_of(load_config(name)) if name in config_names() else None
     if task == "detect":
         if labels is not None:
             args = {"classes": list(labels.classes), "columns": labels.columns, **args}
-        found = {"task": task, "model": KINDS[kind][0].__name__, "args": {"config": args}}
+        name_of, args = KINDS[kind][0].__name__, {"config": args}
     else:
         assert labels is not None
-        given = {"num_classes": len(labels.classes), "in_channels": labels.columns}
+        sizes = {"num_classes": len(labels.classes), "in_channels": labels.columns}
         if task == "parts":
-            given["num_categories"] = len(labels.categories)
-        found = {"task": task, "model": BUILDERS[kind].__name__, "args": {**given, **args}}
-    made = f"`torchvox train {name} -o DIR` makes DIR/model.pt"
+            sizes["num_categories"] = len(labels.categories)
+        name_of, args = BUILDERS[kind].__name__, {**sizes, **args}
+    maker = f"`torchvox train {name} -o DIR` makes DIR/model.pt"
     if labels is None:
-        made = "`torchvox import` makes them from a checkpoint of another program"
+        maker = "`torchvox import` makes them from a checkpoint of another program"
     elif "root" in content["data"]:
-        made = f"`torchvox train {name} data.root=FOLDER -o DIR` makes DIR/model.pt"
-    return {**found, "made_by": made}
+        maker = f"`torchvox train {name} data.root=FOLDER -o DIR` makes DIR/model.pt"
+    return {"task": task, "model": name_of, "args": args, "made_by": maker}
 
 
 def registry(before: dict[str, Any]) -> dict[str, Any]:
     """All entries; weights are those of the registry before."""
-    found = {name: entry(name) for name in _configs.names()}
-    for name, one in found.items():
+    entries = {name: entry(name) for name in _configs.names()}
+    for name, one in entries.items():
         if weights := before.get(name, {}).get("weights"):
             one["weights"] = weights
-    return found
+    return entries
 
 
 def ship(content: dict[str, Any], name: str, weights: str, run: Path) -> None:
-    """Puts the weights of a run into the package, and what is known of them into the registry."""
+    """Puts the weights of a run into the package, and their entry into the registry."""
     one = checkpoints.read(run / "model.pt")
     one["state_dict"] = {
         key: value.half() if value.is_floating_point() else value
@@ -140,8 +141,8 @@ def write(content: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    known = json.loads(REGISTRY.read_text()) if REGISTRY.exists() else {}
-    made = registry(known)
+    before = json.loads(REGISTRY.read_text()) if REGISTRY.exists() else {}
+    entries = registry(before)
     if len(sys.argv) > 1:
-        ship(made, sys.argv[1], sys.argv[2], Path(sys.argv[3]))
-    write(made)
+        ship(entries, sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    write(entries)

@@ -46,9 +46,7 @@ class Published:
     settings: Dict[str, Any] = field(default_factory=dict)
 
 
-ZHULF0804 = "github.com/zhulf0804/PointPillars, pretrained/"
 NUSCENES = f"{PCDET}, nuScenes"
-CENTERPOINT = "github.com/tianweiy/CenterPoint, nuScenes, PointPillars"
 HV = "hv_pointpillars_secfpn_6x8_160e_kitti-3d-3class_"
 OLD = {"head.grid": "ends", "head.area": [0.0, -39.68, 70.4, 39.68]}
 ROWS = [
@@ -73,8 +71,6 @@ ROWS = [
         *("centerpoint_02pillar_second_secfpn", "mmdet3d", f"{MMDET}centerpoint", 414),
         "nuScenes 49.12 mAP, 59.66 NDS",
     ),
-    ("epoch_160", "zhulf0804", ZHULF0804, 126, "KITTI car 76.74 AP (moderate)"),
-    ("latest", "det3d", CENTERPOINT, 457, "nuScenes 50.3 mAP, 60.2 NDS"),
 ]
 KNOWN = [Published(*row) for row in ROWS]
 

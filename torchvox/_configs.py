@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration files: YAML, named or at a path, over a base, with overrides. What their values
-mean is checked by those who read them."""
+"""Configuration files: YAML, named or at a path, over a base, with overrides. Their readers check
+the values."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def read(
     return overridden(_read(name, None, (), offered), overrides)
 
 
-def shipped(wanted: Callable[[Mapping[str, Any]], bool]) -> list[str]:
-    """Names of the configurations in configs/models with such a content, sorted."""
-    return [name for name in names() if wanted(read(name))]
+def shipped(matches: Callable[[Mapping[str, Any]], bool]) -> list[str]:
+    """Names of the configurations in configs/models whose content matches, sorted."""
+    return [name for name in names() if matches(read(name))]
 
 
-def unknown_key(key: str, known: Sequence[str], where: str = "") -> str:
-    """The sentence about an unknown key, with the nearest known one."""
-    near = difflib.get_close_matches(key, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(known)}"
+def unknown_key(key: str, names: Sequence[str], where: str = "") -> str:
+    """The sentence about an unknown key, with the nearest one of the names."""
+    near = difflib.get_close_matches(key, names, 1)
+    hint = f"did you mean {near[0]}?" if near else f"choose {', '.join(names)}"
     return f"unknown key {short(where + key)}: {hint}"
 
 
@@ -99,14 +99,14 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def overridden(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The content itself, changed. Raises WrongUseError."""
+    """The content, changed in place. Raises WrongUseError."""
     for override in overrides:
         _apply(content, override)
     return content
 
 
 def _apply(content: dict[str, Any], override: str) -> None:
-    """Sets what an override such as "train.epochs=4" says. Raises WrongUseError."""
+    """Applies an override such as "train.epochs=4". Raises WrongUseError."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise WrongUseError(f"{override!r} must be key=value, such as train.epochs=4")

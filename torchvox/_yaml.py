@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML of any origin: read with a bound on what its aliases stand for, shown with a bound too."""
+"""YAML of any origin, read with a limit on the size of its expanded aliases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _repr = reprlib.Repr()
 
 
 def read_yaml(source: IO[bytes] | str, purpose: str) -> Any:
-    """What a YAML document says: plain values alone. Raises ValueError with the reason."""
+    """The plain values of a YAML document. Raises ValueError with the reason."""
     yaml: Any = require("yaml", purpose)
     text = source if isinstance(source, str) else source.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
@@ -31,11 +31,11 @@ def read_yaml(source: IO[bytes] | str, purpose: str) -> Any:
         return None if node is None else loader.construct_document(node)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except Exception as error:  # a value that is not what its tag says can fail in many ways
+    except Exception as error:  # a value that does not fit its tag can fail in many ways
         raise ValueError(short(error or type(error).__name__)) from None
 
 
-def check_size(value: Any) -> None:
+def check_size(value: object) -> None:
     """Refuse values, or nodes of YAML, that are endless or large once aliases are written out."""
     try:
         size = _size(value, {})
@@ -48,8 +48,8 @@ def check_size(value: Any) -> None:
         )
 
 
-def shown(value: Any) -> str:
-    """A value in a message, cut: the whole of it may be long."""
+def shown(value: object) -> str:
+    """A value for a message, cut to a short length."""
     return short(_repr.repr(value))
 
 

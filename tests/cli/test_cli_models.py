@@ -257,4 +257,4 @@ def test_what_detect_cannot_use_is_one_sentence(torchvox_cli, detector_file, sca
     run(*kitti, "-m", detector_file, "-o", "a.txt").assert_one_sentence(2, ".json")
     run(*kitti, "-m", detector_file, "--score", "2").assert_one_sentence(2, "--score")
     classifier = request.getfixturevalue("model_file")
-    run(*kitti, "-m", classifier).assert_one_sentence(1, "is no detector")
+    run(*kitti, "-m", classifier).assert_one_sentence(1, "is not a detector")

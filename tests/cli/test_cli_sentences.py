@@ -34,7 +34,7 @@ KITTI = ("--layout", "kitti")
         (("sample", "scan.bin", *KITTI, "-o", "scan.bin/x.npz"), 1, "scan.bin/x.npz: cannot be"),
         (("info", "text.npy"), 1, "text.npy is no .npy file"),
         (("info", "bare.pcd"), 1, "its header has no FIELDS, SIZE"),
-        (("export", "text.npy"), 1, "it is no checkpoint, or damaged"),
+        (("export", "text.npy"), 1, "it is not a checkpoint, or damaged"),
         (("info", "above"), 2, "folders in it are not searched"),
         (("demo", "--device", "tpu"), 2, "'--device': 'tpu' is not one of"),
     ],

@@ -290,7 +290,7 @@ def test_a_message_of_a_configuration_is_short():
         shared = [shared] * 9
     for wrong, reason in (
         ({"train": shared}, "more than 1000000 characters"),
-        ({"train": [["word"] * 9999]}, "train: input should be a valid dictionary"),
+        ({"train": [["word"] * 9999]}, "train must hold keys and values"),
         ({"data": {"kind": "x" * 999}}, "data.kind must be one of"),
         ({"model": {"kind": "k", "args": {"a": plain}, "b" * 999: 1}}, "unknown key model.bbb"),
         ({f"key{i}": 1 for i in range(999)}, "unknown key key0"),

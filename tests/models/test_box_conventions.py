@@ -25,31 +25,22 @@ def test_boxes_come_back_as_they_were(name, columns):
     torch.testing.assert_close(boxes_to(boxes_from(ours, name), name), ours, atol=1e-14, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["torchvox", "openpcdet"])
-def test_openpcdet_has_our_convention(name):
-    assert torch.equal(boxes_to(boxes(9), name), boxes(9))
-
-
-def test_mmdetection3d_counts_z_from_the_lower_side():
-    one = torch.tensor([1.0, 2.0, 3.0, 4.0, 2.0, 1.5, 0.3])
-    assert boxes_to(one, "mmdet3d").tolist() == pytest.approx([1, 2, 2.25, 4, 2, 1.5, 0.3])
-
-
-@pytest.mark.parametrize("name", ["mmdet3d_0", "zhulf0804"])
 @pytest.mark.parametrize(
-    ("heading", "angle"), [(0.0, -math.pi / 2), (-math.pi / 2, 0.0), (math.pi / 2, -math.pi)]
-)
-def test_the_older_angle_is_0_at_minus_y_and_falls_towards_plus_x(name, heading, angle):
-    one = torch.tensor([0.0, 0.0, 0.0, 4.0, 2.0, 1.0, heading])
-    theirs = boxes_to(one, name)
-    assert theirs.tolist() == pytest.approx([0, 0, -0.5, 2, 4, 1, angle])
-
-
-def test_det3d_has_the_angle_behind_the_velocities():
-    one = torch.tensor([1.0, 2.0, 3.0, 4.0, 2.0, 1.5, 0.25, 7.0, 8.0])
-    theirs = boxes_to(one, "det3d")
-    assert theirs.tolist() == pytest.approx([1, 2, 3, 2, 4, 1.5, 7, 8, -0.25 - math.pi / 2])
-    assert boxes_to(one[:7], "det3d")[6] == theirs[8]
+    ("name", "ours", "theirs"),
+    [
+        ("openpcdet", [1, 2, 3, 4, 2, 1.5, 0.3, 7, 8], [1, 2, 3, 4, 2, 1.5, 0.3, 7, 8]),
+        ("mmdet3d", [1, 2, 3, 4, 2, 1.5, 0.3], [1, 2, 2.25, 4, 2, 1.5, 0.3]),
+        # The older angle is 0 at -y and falls towards +x.
+        ("mmdet3d_0", [0, 0, 0, 4, 2, 1, 0], [0, 0, -0.5, 2, 4, 1, -math.pi / 2]),
+        ("zhulf0804", [0, 0, 0, 4, 2, 1, -math.pi / 2], [0, 0, -0.5, 2, 4, 1, 0]),
+        ("mmdet3d_0", [0, 0, 0, 4, 2, 1, math.pi / 2], [0, 0, -0.5, 2, 4, 1, -math.pi]),
+        # det3d has the angle behind the velocities.
+        ("det3d", [1, 2, 3, 4, 2, 1.5, 0.25, 7, 8],
+         [1, 2, 3, 2, 4, 1.5, 7, 8, -0.25 - math.pi / 2]),
+    ],
+)  # fmt: skip
+def test_boxes_of_other_programs_by_hand(name, ours, theirs):
+    assert boxes_to(torch.tensor(ours), name).tolist() == pytest.approx(theirs)
 
 
 def corners(table: Tensor, clockwise: bool) -> Tensor:

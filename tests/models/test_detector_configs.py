@@ -5,9 +5,9 @@ import pytest
 import yaml
 
 from torchvox._errors import WrongUseError
+from torchvox._values import from_plain, plain
 from torchvox.models import CenterPointPillarsConfig, PointPillars, PointPillarsConfig
 from torchvox.models.detection import detector
-from torchvox.models.detection.config import from_plain, plain
 
 KITTI, CENTERS = "pointpillars_kitti", "centerpoint_pillars_nuscenes"
 MULTIHEAD = "pointpillars_nuscenes_multihead"
@@ -118,8 +118,10 @@ def test_an_anchor_that_does_not_fit_is_named_by_its_number(anchor, words):
 def test_numbers_may_be_words_and_whole_numbers_floats_as_yaml_writes_them():
     values = detector(KITTI).config()["config"]
     values["encoder"]["eps"], values["max_points"] = "1e-4", 20.0
+    values["head"]["code_size"] = 7.0
     config = PointPillars(values).config()["config"]
     assert config["encoder"]["eps"] == 1e-4 and config["max_points"] == 20
+    assert type(config["max_points"]) is type(config["head"]["code_size"]) is int
 
 
 def test_bounds_of_centers_may_be_open():

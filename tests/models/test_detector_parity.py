@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the parity report of an imported detector tells."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from upstream.detector_parity import DetectorReport, agreement, detector_parity
@@ -23,44 +21,39 @@ def test_weights_that_are_not_finite_are_trouble():
     assert "differ by nan" in trouble
 
 
-@pytest.mark.parametrize("name", ["mmdet3d centers", "zhulf0804"])
-def test_the_report_tells_two_tensors_in_each_others_place(name):
+@pytest.mark.parametrize("name", ["mmdet3d centers", "mmdet3d_0 anchors"])
+def test_swapped_tensors_and_another_eps_of_a_norm_are_trouble(name):
     """Neighbors of equal shape in encoder, backbone, neck and head."""
     upstream = small(name)
     found, points = imported(upstream), small_points(upstream.columns)
-    own = found.model.state_dict()
-    seen: dict[tuple, str] = {}
-    pairs = []
+
+    def trouble():
+        return detector_parity(found, points).trouble(TOLERANCE)
+
+    own, last, pairs = found.model.state_dict(), {}, []
     for key, value in own.items():
         kind = (key.split(".")[0], key.split(".")[-1], tuple(value.shape))
-        if value.is_floating_point() and kind in seen and not torch.equal(own[seen[kind]], value):
-            pairs.append((seen.pop(kind), key))
+        if value.is_floating_point() and kind in last and not torch.equal(own[last[kind]], value):
+            pairs.append((own[last.pop(kind)], value))
         elif value.is_floating_point():
-            seen[kind] = key
-    assert len(pairs) > 9
-    for one, other in pairs[:: len(pairs) // 9]:
-        first, second = own[one].clone(), own[other].clone()
-        own[one].copy_(second), own[other].copy_(first)
-        assert detector_parity(found, points).trouble(TOLERANCE) is not None, (one, other)
-        own[one].copy_(first), own[other].copy_(second)
-    assert detector_parity(found, points).trouble(TOLERANCE) is None
-
-
-@pytest.mark.parametrize("name", ["mmdet3d centers", "zhulf0804"])
-def test_the_report_tells_the_eps_of_any_batch_norm(name):
-    upstream = small(name)
-    found, points = imported(upstream), small_points(upstream.columns)
+            last[kind] = key
     norms = [one for one in found.model.modules() if isinstance(getattr(one, "eps", None), float)]
-    assert len(norms) > 5
+    assert len(pairs) > 9 and len(norms) > 5
+    for one, other in pairs[:: len(pairs) // 9]:
+        first, second = one.clone(), other.clone()
+        one.copy_(second), other.copy_(first)
+        assert trouble() is not None
+        one.copy_(first), other.copy_(second)
     for one in norms[:: max(1, len(norms) // 9)]:
         right = one.eps
         one.eps = 1e-5 if right > 1e-4 else 1e-3  # those of the heads, those before them
-        assert detector_parity(found, points).trouble(TOLERANCE) is not None
+        assert trouble() is not None
         one.eps = right
+    assert trouble() is None
 
 
 @pytest.mark.parametrize("column", [2, 3, 6])
-@pytest.mark.parametrize("name", ["mmdet3d anchors", "det3d"])
+@pytest.mark.parametrize("name", ["mmdet3d anchors", "mmdet3d_0 centers"])
 def test_the_report_tells_boxes_of_another_convention(name, column):
     """z of the lower side, width before length, a yaw that turns the other way."""
     upstream = small(name)
@@ -89,30 +82,30 @@ def test_a_report_without_boxes_says_that_none_were_compared():
     assert "note" not in dict(detector_parity(imported(upstream), small_points(4)).rows())
 
 
-def test_boxes_that_are_not_finite_agree_with_none():
-    ones = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0]])
-    scores, labels = torch.tensor([0.5]), torch.tensor([0])
-    bad = ones.clone()
-    bad[0, 5] = float("nan")
-    assert agreement((bad, scores, labels), (ones, scores, labels)).same == 0
+BOXES = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0], [5, 0, 0, 1, 1, 1, 3.1]])
+SCORES, LABELS = torch.tensor([0.5, 0.4]), torch.tensor([0, 1])
 
 
-def test_boxes_that_differ_are_trouble():
-    ones = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0], [5, 0, 0, 1, 1, 1, 3.1]])
-    scores, labels = torch.tensor([0.5, 0.4]), torch.tensor([0, 1])
-    turned = ones + torch.tensor([0, 0, 0, 0, 0, 0, 2 * torch.pi])
-    same = agreement((ones, scores, labels), (turned.flip(0), scores.flip(0), labels.flip(0)))
+def test_boxes_agree_in_any_order_and_up_to_whole_turns():
+    turned = BOXES + torch.tensor([0, 0, 0, 0, 0, 0, 2 * torch.pi])
+    mine = (BOXES, SCORES, LABELS)
+    same = agreement(mine, (turned.flip(0), SCORES.flip(0), LABELS.flip(0)))
     assert (same.same, same.ours, same.score) == (2, 2, 0.0)
     assert same.box < 1e-5
-    assert agreement((ones, scores, labels), (ones, scores, labels.flip(0))).same == 0
-    assert agreement((ones, scores, labels), (ones[:1], scores[:1], labels[:1])).same == 1
-    assert agreement((ones, scores, labels), (ones[:0], scores[:0], labels[:0])).same == 0
+    bad = BOXES.clone()
+    bad[0, 5] = float("nan")
+    for theirs, count in (
+        ((BOXES, SCORES, LABELS.flip(0)), 0),
+        ((BOXES[:1], SCORES[:1], LABELS[:1]), 1),
+        ((BOXES[:0], SCORES[:0], LABELS[:0]), 0),
+        ((bad, SCORES, LABELS), 1),
+    ):
+        assert agreement(mine, theirs).same == agreement(theirs, mine).same == count
 
 
 def test_two_boxes_there_do_not_agree_with_one_here():
-    two = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0]] * 2)
-    scores, labels = torch.tensor([0.5, 0.4]), torch.tensor([0, 0])
-    assert agreement((two, scores, labels), (two[:1], scores[:1], labels[:1])).same == 1
+    two = BOXES[:1].repeat(2, 1), SCORES, torch.tensor([0, 0])
+    assert agreement(two, [one[:1] for one in two]).same == 1
 
 
 def boxes(count: int) -> tuple[torch.Tensor, ...]:
@@ -124,19 +117,11 @@ def boxes(count: int) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize(
     ("theirs", "ours", "fits"),
-    [
-        (49, 49, True),
-        (50, 49, True),
-        (49, 50, True),
-        (49, 48, False),
-        (48, 49, False),
-        (1, 9, False),
-    ],
+    [(50, 49, True), (49, 50, True), (49, 48, False), (48, 49, False), (1, 9, False)],
 )
 def test_boxes_may_be_too_many_as_little_as_too_few(theirs, ours, fits):
     found = agreement(boxes(theirs), boxes(ours))
     assert (found.theirs, found.ours, found.same) == (theirs, ours, min(theirs, ours))
-    report = SimpleNamespace(boxes=found, output=1.0, worst=lambda: 0.0)
-    trouble = DetectorReport.trouble(report, 1e-4)
+    trouble = DetectorReport(None, "", 1.0, {"cls": 0.0}, found).trouble(1e-4)
     words = f"{min(theirs, ours)} boxes agree of {theirs} there and {ours} here"
     assert trouble == (None if fits else words)

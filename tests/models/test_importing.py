@@ -120,8 +120,13 @@ def test_other_contents_are_refused_in_a_sentence(content, words):
         convert(content)
 
 
-def test_the_layout_can_be_insisted_on():
+def test_a_layout_by_name_must_fit_and_settings_are_for_detectors():
     state = plain("pn2 classifier").state_dict()
     assert convert(state, "pn2").layout.name == "pn2"
-    with pytest.raises(CheckpointError, match="not named as in"):
-        convert(state, "yanx27")
+    for layout, settings, words in (
+        ("yanx27", None, "not named as in yanx27.*: SA_modules"),
+        ("pcdet", None, "no layout 'pcdet': there are yanx27, pn2"),
+        (None, {"columns": 3}, "nothing can be set"),
+    ):
+        with pytest.raises(CheckpointError, match=words):
+            convert(state, layout, settings)

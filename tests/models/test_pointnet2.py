@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PointNet++ models: one sampling, lengths, precision, arguments."""
 
-import json
-
 import pytest
 import torch
 from helpers import assert_same_bits
 from nets import CLASSES, OBJECT, SMALL, Calls, classifier, inputs, segmenter
 
 from torchvox import models
-from torchvox.models import checkpoints
 
 each_model = pytest.mark.parametrize("name", SMALL)
 each_preset = pytest.mark.parametrize("preset", ["yanx27", "pn2"])
@@ -45,60 +42,10 @@ def test_only_yanx27_takes_a_point_at_the_origin_as_a_center(preset, taken):
 
 
 @each_model
-@each_preset
-def test_nothing_past_a_length_reaches_a_result(name, preset):
-    model = SMALL[name](preset=preset)
-    points, *category = inputs(model, 70)
-    lengths = torch.tensor([70, 0, 23], dtype=torch.int32)
-    expected = model(points, *category, lengths)
-    past = torch.arange(70) >= lengths[:, None]
-    for junk in (float("nan"), float("inf"), 1e30, 0.0):
-        other = points.clone()
-        other[past] = junk
-        assert_same_bits(model(other, *category, lengths), expected, str(junk))
-    assert expected.isfinite().all()
-    if name != "classifier":
-        assert (expected[past] == 0).all() and (expected[~past] != 0).any()
-
-
-@each_model
-@each_preset
-def test_a_padded_cloud_scores_as_it_does_alone(name, preset):
-    model = SMALL[name](preset=preset)
-    points, *category = inputs(model, 70)
-    lengths = torch.tensor([70, 1, 23])
-    together = model(points, *category, lengths)
-    for b, length in enumerate(lengths.tolist()):
-        one = [t[b : b + 1] for t in category]
-        alone = model(points[b : b + 1, :length], *one)
-        got = together[b : b + 1] if name == "classifier" else together[b : b + 1, :length]
-        torch.testing.assert_close(got, alone, rtol=1e-4, atol=1e-5)
-
-
-@each_model
 def test_full_lengths_are_no_lengths(name):
     model = SMALL[name]()
     some = inputs(model, 70)
     assert_same_bits(model(*some, torch.full((3,), 70)), model(*some))
-
-
-@each_model
-def test_training_gives_finite_gradients_with_empty_clouds_too(name):
-    model = SMALL[name]().train()
-    scores = model(*inputs(model, 70), torch.tensor([70, 0, 1]))
-    scores.square().mean().backward()
-    assert all(p.grad.isfinite().all() for p in model.parameters())
-    assert all(b.isfinite().all() for b in model.buffers())
-
-
-@each_model
-def test_a_training_step_repeats_to_the_bit(name):
-    gradients = []
-    for _ in range(2):
-        model = SMALL[name](dropout=[0.0] * (2 if name == "classifier" else 1)).train()
-        model(*inputs(model, 70)).square().mean().backward()
-        gradients.append([p.grad for p in model.parameters()])
-    assert_same_bits(gradients[0], gradients[1])
 
 
 @each_model
@@ -133,18 +80,6 @@ def test_the_order_of_points_matters_only_through_the_first():
     (points,) = inputs(model, 60)
     order = torch.cat([torch.zeros(1, dtype=torch.long), 1 + torch.randperm(59)])
     torch.testing.assert_close(model(points[:, order]), model(points))
-
-
-@each_model
-@each_preset
-def test_config_holds_plain_types_and_builds_the_same_model(name, preset):
-    model = SMALL[name](preset=preset, start="first")
-    config = json.loads(json.dumps(model.config()))
-    twin = checkpoints.build(type(model).__name__, config)
-    twin.load_state_dict(model.state_dict())
-    some = inputs(model, 40)
-    assert_same_bits(twin.eval()(*some), model(*some))
-    assert twin.config() == model.config()
 
 
 @pytest.mark.parametrize(

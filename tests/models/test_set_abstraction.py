@@ -34,24 +34,22 @@ def by_hand(module: SetAbstraction, xyz, features, centers):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"features_first": True}, {"use_xyz": False}, {"normalize_xyz": True}],
-    ids=lambda options: " ".join(options) or "plain",
+    ("columns", "options"),
+    [
+        (4, {}),
+        (4, {"features_first": True}),
+        (4, {"use_xyz": False}),
+        (4, {"normalize_xyz": True}),
+        (0, {}),
+    ],
 )
-def test_the_balls_of_every_scale_go_through_their_layers(options):
+def test_the_balls_of_every_scale_go_through_their_layers(columns, options):
     torch.manual_seed(0)
-    module = SetAbstraction(9, [0.4, 0.8], [5, 12], 4, [[8, 16], [8]], **options).eval()
-    xyz, features = cloud(), cloud(columns=4, seed=1)
-    centers, pooled = module(xyz, features)
+    module = SetAbstraction(9, [0.4, 0.8], [5, 12], columns, [[8, 16], [8]], **options).eval()
+    features = cloud(columns=columns, seed=1) if columns else None
+    centers, pooled = module(cloud(), features)
     assert pooled.shape == (2, 9, module.out_channels) and module.out_channels == 24
-    torch.testing.assert_close(pooled, by_hand(module, xyz, features, centers))
-
-
-def test_without_features_relative_coordinates_are_the_input():
-    torch.manual_seed(0)
-    module = SetAbstraction(7, [0.5], [6], 0, [[8]]).eval()
-    centers, pooled = module(cloud())
-    torch.testing.assert_close(pooled, by_hand(module, cloud(), None, centers))
+    torch.testing.assert_close(pooled, by_hand(module, cloud(), features, centers))
 
 
 def test_centers_are_furthest_point_samples_unless_they_are_given():
@@ -86,7 +84,7 @@ def test_a_closed_ball_holds_the_points_at_its_radius():
     assert not torch.equal(reach[False], reach[True])
 
 
-def test_all_points_are_one_group_with_absolute_coordinates():
+def test_all_points_up_to_the_length_are_one_group_with_absolute_coordinates():
     torch.manual_seed(0)
     module = SetAbstraction(None, [], [], 4, [[8, 16]]).eval()
     xyz, features = cloud(), cloud(columns=4, seed=1)
@@ -94,14 +92,9 @@ def test_all_points_are_one_group_with_absolute_coordinates():
     assert_same_bits(center, torch.zeros(2, 1, 3))
     expected = module.mlps[0](torch.cat([xyz, features], -1)).max(1, keepdim=True)[0]
     assert_same_bits(pooled, expected)
-
-
-def test_all_points_end_at_the_length_and_none_give_zero():
-    torch.manual_seed(0)
-    module = SetAbstraction(None, [], [], 0, [[8]]).eval()
-    _, pooled = module(cloud(), None, torch.tensor([20, 0]))
-    torch.testing.assert_close(pooled[:1], module(cloud()[:1, :20])[1])
-    assert_same_bits(pooled[1], torch.zeros(1, 8))
+    _, pooled = module(xyz, features, torch.tensor([20, 0]))
+    torch.testing.assert_close(pooled[:1], module(xyz[:1, :20], features[:1, :20])[1])
+    assert_same_bits(pooled[1], torch.zeros(1, 16))
 
 
 @pytest.mark.parametrize("start", ["first", "random", "random_train"])
@@ -112,13 +105,6 @@ def test_starts_are_drawn_when_they_should_be(start):
         draws = {tuple(module(cloud())[0][0, 0].tolist()) for _ in range(8)}
         random = start == "random" or (start == "random_train" and training)
         assert (len(draws) > 1) == random
-
-
-def test_random_starts_stay_within_the_lengths():
-    module = SetAbstraction(4, [0.5], [6], 0, [[8]], start="random")
-    for _ in range(20):
-        centers, _ = module(cloud(), None, torch.tensor([2, 0]))
-        assert any(torch.equal(centers[0, 0], point) for point in cloud()[0, :2])
 
 
 def test_random_starts_are_drawn_from_all_points_within_the_length():

@@ -4,27 +4,46 @@
 import copy
 
 import pytest
-import torch
 from upstream.detector_parity import detector_parity
-from upstream_nets import CLASSES, as_published, small, small_points
+from upstream_nets import CAR, CLASSES, CYCLIST, PEDESTRIAN, as_published, small, small_points
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing import convert, mmdet3d_config, openpcdet_config
 from torchvox.models.importing.sources.mmdet3d import literals
 from torchvox.models.importing.sources.openpcdet import misplaced_code_weights
 
-PLACE = {
-    "POINT_CLOUD_RANGE": [0, -8, -3, 16, 8, 1],
-    "DATA_PROCESSOR": [
-        {"NAME": "mask_points_and_boxes_outside_range"},
+BY = "declared by its configuration"
+
+
+def place(limits, size, points, train, test) -> dict:
+    voxels = {"NAME": "transform_points_to_voxels", "VOXEL_SIZE": size}
+    voxels["MAX_POINTS_PER_VOXEL"] = points
+    voxels["MAX_NUMBER_OF_VOXELS"] = {"train": train, "test": test}
+    return {
+        "POINT_CLOUD_RANGE": limits,
+        "DATA_PROCESSOR": [{"NAME": "mask_points_and_boxes_outside_range"}, voxels],
+    }
+
+
+def boxes(classes, **more) -> list[dict]:
+    return [
         {
-            "NAME": "transform_points_to_voxels",
-            "VOXEL_SIZE": [0.5, 0.5, 4],
-            "MAX_POINTS_PER_VOXEL": 8,
-            "MAX_NUMBER_OF_VOXELS": {"train": 100, "test": 200},
-        },
-    ],
-}
+            "class_name": one.name,
+            "anchor_sizes": [list(one.size)],
+            "anchor_rotations": [0, 1.57],
+            "anchor_bottom_heights": [one.z],
+            **more,
+        }
+        for one in classes
+    ]
+
+
+def selection(score, threshold, pre, post, **nms) -> dict:
+    nms |= {"NMS_THRESH": threshold, "NMS_PRE_MAXSIZE": pre, "NMS_POST_MAXSIZE": post}
+    return {"SCORE_THRESH": score, "NMS_CONFIG": nms}
+
+
+PLACE = place([0, -8, -3, 16, 8, 1], [0.5, 0.5, 4], 8, 100, 200)
 ANCHORS = {
     "CLASS_NAMES": ["van", "person"],
     "DATA_CONFIG": PLACE,
@@ -34,26 +53,9 @@ ANCHORS = {
             "USE_DIRECTION_CLASSIFIER": True,
             "DIR_OFFSET": 0.6,
             "DIR_LIMIT_OFFSET": 0.0,
-            "ANCHOR_GENERATOR_CONFIG": [
-                {
-                    "class_name": one.name,
-                    "anchor_sizes": [list(one.size)],
-                    "anchor_rotations": [0, 1.57],
-                    "anchor_bottom_heights": [one.z],
-                    "align_center": True,
-                }
-                for one in reversed(CLASSES)
-            ],
+            "ANCHOR_GENERATOR_CONFIG": boxes(reversed(CLASSES), align_center=True),
         },
-        "POST_PROCESSING": {
-            "SCORE_THRESH": 0.2,
-            "NMS_CONFIG": {
-                "MULTI_CLASSES_NMS": False,
-                "NMS_THRESH": 0.05,
-                "NMS_PRE_MAXSIZE": 300,
-                "NMS_POST_MAXSIZE": 20,
-            },
-        },
+        "POST_PROCESSING": selection(0.2, 0.05, 300, 20, MULTI_CLASSES_NMS=False),
     },
 }
 ORDER = ["center", "center_z", "dim", "rot", "vel"]
@@ -67,10 +69,9 @@ CENTERS = {
             "SEPARATE_HEAD_CFG": {"HEAD_ORDER": ORDER},
             "LOSS_CONFIG": {"LOSS_WEIGHTS": {"code_weights": [1.0] * 6 + [0.2, 0.2, 1.0, 1.0]}},
             "POST_PROCESSING": {
-                "SCORE_THRESH": 0.15,
+                **selection(0.15, 0.1, 90, 9),
                 "POST_CENTER_LIMIT_RANGE": [-20, -20, -10, 20, 20, 10],
                 "MAX_OBJ_PER_SAMPLE": 60,
-                "NMS_CONFIG": {"NMS_THRESH": 0.1, "NMS_PRE_MAXSIZE": 90, "NMS_POST_MAXSIZE": 9},
             },
         },
     },
@@ -89,19 +90,21 @@ def test_anchors_grid_and_thresholds_of_openpcdet_are_declared():
     assert config["classes"] == ["van", "person"]
     assert [box["bottom"] for box in config["head"]["anchors"]] == [-1.7, -0.6]
     assert config["max_pillars"] == [100, 200] and config["max_points"] == 8
-    by = "declared by its configuration"
-    assert flags["head.grid"] == ("centers", by)
-    assert flags["head.direction.offset"] == (0.6, by)
-    assert flags["encoder.pad_semantics"] == ("reference", by)
-    assert flags["detections.pre"] == (300, by)
-    assert flags["detections.nms"] == ([0.05], by)
+    for name, value in (
+        ("head.grid", "centers"),
+        ("head.direction.offset", 0.6),
+        ("encoder.pad_semantics", "reference"),
+        ("detections.pre", 300),
+        ("detections.nms", [0.05]),
+    ):
+        assert flags[name] == (value, BY)
     assert flags["backbone.strides"] == ([2, 2], "assumed")
 
 
 def test_centers_of_openpcdet_are_declared_and_their_misplaced_weights_noted():
     upstream = small("openpcdet centers")
     found, flags = declared(upstream, openpcdet_config(CENTERS))
-    assert flags["max_pillars"] == ([-1, -1], "declared by its configuration")
+    assert flags["max_pillars"] == ([-1, -1], BY)
     assert flags["detections.pre"][0] == 60 and flags["detections.post"][0] == 9
     assert found.notes == (
         "trained with code weights of another order: 0.2 on rot, 1.0 on vel; its rot is worse than "
@@ -130,39 +133,29 @@ def test_code_weights_belong_to_the_parts_in_the_order_of_the_head(order, weight
     assert (f"0.2 on {wrong}," in note) if wrong else note == ""
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
+def test_other_contents_are_refused_in_a_sentence():
+    for content, words in (
         ({"CLASS_NAMES": ["Car"]}, "no MODEL with a DENSE_HEAD"),
         ({"MODEL": {"DENSE_HEAD": {"ANCHOR_GENERATOR_CONFIG": [{}]}}}, "as OpenPCDet's: 'anchor"),
         ({"MODEL": {"DENSE_HEAD": {}}, "DATA_CONFIG": 7}, "not built as OpenPCDet's"),
-    ],
-)
-def test_other_contents_are_refused_in_a_sentence(content, words):
-    with pytest.raises(CheckpointError, match=words):
-        openpcdet_config(content)
+    ):
+        with pytest.raises(CheckpointError, match=words):
+            openpcdet_config(content)
 
 
-def test_anchors_of_two_sizes_are_refused():
-    several = copy.deepcopy(ANCHORS)
-    entry = several["MODEL"]["DENSE_HEAD"]["ANCHOR_GENERATOR_CONFIG"][0]
-    entry["anchor_sizes"] = entry["anchor_sizes"] * 2
-    with pytest.raises(CheckpointError, match="person: anchors of one size"):
-        openpcdet_config(several)
+TWO_SIZES = boxes(CLASSES)
+TWO_SIZES[1]["anchor_sizes"] *= 2
 
 
 @pytest.mark.parametrize(
     ("part", "change", "words"),
     [
+        ("DENSE_HEAD", {"ANCHOR_GENERATOR_CONFIG": TWO_SIZES}, "person: anchors of one size"),
         ("VFE", {"NAME": "DynamicPillarVFESimple2D"}, "DynamicPillarVFESimple2D is unknown"),
         ("VFE", {"WITH_DISTANCE": True}, "WITH_DISTANCE True is unknown"),
         ("VFE", {"USE_ABSLOTE_XYZ": False}, "USE_ABSLOTE_XYZ False is unknown"),
         ("POST_PROCESSING", {"NMS_CONFIG": {"NMS_TYPE": "nms_normal_gpu"}}, "NMS_TYPE nms_normal"),
-        (
-            "DENSE_HEAD",
-            {"SEPARATE_REG_CONFIG": {"REG_LIST": ["size:3", "reg:2"]}},
-            "REG_LIST .* is",
-        ),
+        ("DENSE_HEAD", {"SEPARATE_REG_CONFIG": {"REG_LIST": ["size:3"]}}, "REG_LIST .* is"),
     ],
 )
 def test_what_no_tensor_shows_and_is_otherwise_than_known_is_refused(part, change, words):
@@ -177,11 +170,9 @@ def test_strides_are_declared_by_the_configuration():
     content = copy.deepcopy(ANCHORS)
     content["MODEL"]["BACKBONE_2D"] = {"LAYER_STRIDES": [1, 2], "UPSAMPLE_STRIDES": [1, 2]}
     found, flags = declared(small("openpcdet anchors"), openpcdet_config(content))
-    assert flags["backbone.strides"] == ([1, 2], "declared by its configuration")
-    assert flags["neck.strides"] == ([1, 2], "declared by its configuration")
-    with torch.no_grad():
-        maps = found.model.maps(small_points(4)[None], torch.tensor([3000]).int())
-    assert maps[0][0].shape[-2:] == (32, 32)  # of the grid, undiminished
+    assert flags["backbone.strides"] == ([1, 2], BY)
+    assert flags["neck.strides"] == ([1, 2], BY)
+    assert found.model.decoder.tasks[0].boxes.shape[:2] == (32, 32)  # of the grid, undiminished
     text = "model = dict(pts_backbone=dict(layer_strides=[1, 2, 2]),"
     text += " pts_neck=dict(upsample_strides=[1, 2, 4]))"
     strides = {"backbone.strides": [1, 2, 2], "neck.strides": [1, 2, 4]}
@@ -221,14 +212,16 @@ def test_the_configuration_in_a_checkpoint_of_mmdetection3d_is_read(key):
     found = convert({"meta": meta, "state_dict": upstream.network.state_dict()})
     assert detector_parity(found, small_points(4)).trouble(1e-4) is None
     flags = {flag.name: (flag.value, flag.how) for flag in found.flags}
-    by = "declared by its configuration"
-    assert flags["encoder.legacy"] == (False, by)
-    assert flags["head.grid"] == ("ends", by)
-    assert flags["head.area"] == ([0, -8, 18, 8], by)
-    assert flags["head.direction.offset"] == (-0.7854, by)
-    assert flags["pillar_size"] == ([0.5, 0.5, 4], by)
-    assert flags["max_pillars"] == ([100, 200], by)
-    assert flags["detections.post"] == (12, by)
+    for name, value in (
+        ("encoder.legacy", False),
+        ("head.grid", "ends"),
+        ("head.area", [0, -8, 18, 8]),
+        ("head.direction.offset", -0.7854),
+        ("pillar_size", [0.5, 0.5, 4]),
+        ("max_pillars", [100, 200]),
+        ("detections.post", 12),
+    ):
+        assert flags[name] == (value, BY)
     overridden = convert({"meta": meta, "state_dict": upstream.network.state_dict()}, settings={
         "encoder": {"legacy": True}})  # fmt: skip
     assert {f.name: f.how for f in overridden.flags}["encoder.legacy"] == "override"
@@ -245,15 +238,6 @@ model = dict(pts_voxel_encoder=dict(point_cloud_range=[-51.2, -51.2, -5, 51.2, 5
     assert declared == {"point_cloud_range": [-51.2, -51.2, -5, 51.2, 51.2, 3]}
     whole = mmdet3d_config("model = dict(voxel_encoder=dict(type='PillarFeatureNet'))").settings
     assert whole == {"encoder.pad_semantics": "reference", "encoder.legacy": True}
-
-
-def test_the_configuration_in_a_checkpoint_of_det3d_is_not_read_as_one_of_mmdetection3d():
-    """det3d writes its own text under the same key."""
-    text = "model = dict(reader=dict(num_filters=[16, 16]), neck=dict(type='RPN'), test_cfg=dict())"
-    upstream = small("det3d", weights=False)
-    content = {"meta": {"config": text}, "state_dict": upstream.network.state_dict()}
-    flags = {flag.name: flag.how for flag in convert(content, settings=upstream.settings).flags}
-    assert flags["encoder.legacy"] == "assumed" and flags["neck.stride_one"] == "assumed"
 
 
 def test_centers_of_mmdetection3d_are_declared():
@@ -274,13 +258,9 @@ model = dict(
 """
     found, flags = declared(small("mmdet3d centers"), mmdet3d_config(text))
     rules = found.model.config()["config"]["detections"]
-    assert (rules["mode"], rules["nms"], rules["pre"], rules["post"]) == (
-        "circle",
-        [4, 0.85],
-        70,
-        11,
-    )
-    assert flags["neck.stride_one"] == ("conv", "declared by its configuration")
+    expected = {"mode": "circle", "nms": [4, 0.85], "pre": 70, "post": 11}
+    assert {name: rules[name] for name in expected} == expected
+    assert flags["neck.stride_one"] == ("conv", BY)
 
 
 def test_only_literals_are_understood_and_nothing_is_run(tmp_path):
@@ -315,40 +295,13 @@ g = {{'h': a}}
 
 def test_a_published_network_is_the_same_with_and_without_its_configuration():
     state = as_published("openpcdet KITTI").network.state_dict()
-    names = ("Car", "Pedestrian", "Cyclist")
-    sizes = ((3.9, 1.6, 1.56), (0.8, 0.6, 1.73), (1.76, 0.6, 1.73))
-    bottoms = (-1.78, -0.6, -0.6)
+    classes = (CAR, PEDESTRIAN, CYCLIST)
     content = copy.deepcopy(ANCHORS)
-    content["CLASS_NAMES"] = list(names)
-    content["DATA_CONFIG"] = {
-        "POINT_CLOUD_RANGE": [0, -39.68, -3, 69.12, 39.68, 1],
-        "DATA_PROCESSOR": [
-            {
-                "NAME": "transform_points_to_voxels",
-                "VOXEL_SIZE": [0.16, 0.16, 4],
-                "MAX_POINTS_PER_VOXEL": 32,
-                "MAX_NUMBER_OF_VOXELS": {"train": 16000, "test": 40000},
-            }
-        ],
-    }
-    head = content["MODEL"]["DENSE_HEAD"]
-    head["DIR_OFFSET"] = 0.78539
-    head["ANCHOR_GENERATOR_CONFIG"] = [
-        {
-            "class_name": name,
-            "anchor_sizes": [list(size)],
-            "anchor_rotations": [0, 1.57],
-            "anchor_bottom_heights": [bottom],
-        }
-        for name, size, bottom in zip(names, sizes, bottoms, strict=True)
-    ]
-    nms = {"NMS_THRESH": 0.01, "NMS_PRE_MAXSIZE": 4096, "NMS_POST_MAXSIZE": 500}
-    content["MODEL"]["POST_PROCESSING"] = {"SCORE_THRESH": 0.1, "NMS_CONFIG": nms}
-    with_it, without = convert(state, declared=openpcdet_config(content)), convert(state)
-    assert with_it.model.config() == without.model.config()
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(
-            with_it.model.state_dict().values(), without.model.state_dict().values(), strict=True
-        )
-    )
+    content["CLASS_NAMES"] = [one.name for one in classes]
+    limits = [0, -39.68, -3, 69.12, 39.68, 1]
+    content["DATA_CONFIG"] = place(limits, [0.16, 0.16, 4], 32, 16000, 40000)
+    anchors = {"DIR_OFFSET": 0.78539, "ANCHOR_GENERATOR_CONFIG": boxes(classes)}
+    content["MODEL"]["DENSE_HEAD"] |= anchors
+    content["MODEL"]["POST_PROCESSING"] = selection(0.1, 0.01, 4096, 500)
+    declared = convert(state, declared=openpcdet_config(content))
+    assert declared.model.config() == convert(state).model.config()

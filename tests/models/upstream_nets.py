@@ -4,8 +4,10 @@
 from dataclasses import dataclass, replace
 
 import torch
+from nets import calibrated
 from torch import Tensor, nn
-from upstream import det3d, mmdet3d, openpcdet, zhulf0804
+from upstream import mmdet3d as mmdet
+from upstream import openpcdet as pcdet
 from upstream.boxes import AnchorClass
 from upstream.centers import CenterRules
 from upstream.pillars import BackboneNeck, Grid
@@ -29,25 +31,16 @@ SCORES = {"conv_cls", "hm", "heatmap"}
 BOXES = {"conv_box", "conv_reg", "reg", "dim", "height", "center"}
 
 
+@torch.no_grad()
 def with_weights(network: nn.Module, points: Tensor) -> nn.Module:
     """The network in evaluation, batch norms with the statistics of the points, boxes of moderate
     size, few scores above the threshold."""
-    generator = torch.Generator().manual_seed(1)
-    norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    with torch.no_grad():
-        for norm in norms:
-            norm.momentum = 1.0
-            norm.weight += 0.3 * torch.randn(norm.weight.shape, generator=generator)
-            norm.bias += 0.2 * torch.randn(norm.bias.shape, generator=generator)
-        for name, conv in network.named_modules():
-            # Those before a batch norm are changed too, which undoes it.
-            if isinstance(conv, nn.Conv2d) and conv.bias is not None:
-                conv.bias -= 2.5 * bool(SCORES & set(name.split(".")))
-                conv.weight *= 0.3 if BOXES & set(name.split(".")) else 1.0
-        network.train().maps(points)
-    for norm in norms:
-        norm.running_var.clamp_(min=0.2 * float(norm.running_var.mean()))
-    return network.eval()
+    for name, conv in network.named_modules():
+        # Those before a batch norm are changed too, which undoes it.
+        if isinstance(conv, nn.Conv2d) and conv.bias is not None:
+            conv.bias -= 2.5 * bool(SCORES & set(name.split(".")))
+            conv.weight *= 0.3 if BOXES & set(name.split(".")) else 1.0
+    return calibrated(network, points, run=network.maps)
 
 
 # ------------------------------------------------------------------------------------ small
@@ -95,7 +88,6 @@ def small_points(columns: int, count: int = 3000) -> Tensor:
     return points
 
 
-pcdet, mmdet = openpcdet, mmdet3d
 ANCHORS = {"grid": GRID, "backbone_neck": ANCHOR_BACKBONE_NECK, "filters": (16,)}
 HEATS = {"tasks": TASKS, "backbone_neck": CENTER_BACKBONE_NECK, "shared": 8}
 CONV_HEATS = {**HEATS, "grid": GRID, "backbone_neck": CONV_BACKBONE_NECK, "filters": (16,)}
@@ -103,7 +95,6 @@ TRUNK = 6 + 6 * 6  # tensors of the pillar net, of backbone and neck
 AREA = (0.0, -8.0, 18.0, 8.0)
 ENDS = {"head.grid": "ends"}
 CIRCLES = {"detections.mode": "circle", "detections.nms": [4.0, 0.85]}
-OLD_RULES = mmdet.Rules(dir_offset=0.0, dir_limit=1.0)
 # Class, columns, arguments; how many tensors, settings and perhaps the release.
 SMALL = {
     "openpcdet anchors": (
@@ -124,13 +115,9 @@ SMALL = {
     ),
     "openpcdet centers, hard": (
         *(pcdet.CenterPoint, 4),
-        {**HEATS, "grid": GRID, "filters": (16, 8), "dynamic": False, "bias": False},
-        *(7 + TRUNK + 6 + 2 * 6 * 8, {**CENTERS, "encoder.pad_semantics": "reference"}),
-    ),
-    "openpcdet centers, no velocity": (
-        *(pcdet.CenterPoint, 5),
-        {**HEATS, "grid": DYNAMIC, "filters": (16, 16), "velocity": False},
-        *(7 + TRUNK + 7 + 2 * 5 * 9, UNCAPPED),
+        {**HEATS, "grid": GRID, "filters": (16, 8), "dynamic": False, "bias": False,
+         "velocity": False},
+        *(7 + TRUNK + 6 + 2 * 5 * 8, {**CENTERS, "encoder.pad_semantics": "reference"}),
     ),
     "mmdet3d anchors": (
         *(mmdet.VoxelNet, 4, {**ANCHORS, "classes": CLASSES}),
@@ -142,32 +129,20 @@ SMALL = {
         *(TRUNK + 6, anchor_settings(**ENDS, **{"encoder.legacy": False})),
     ),
     "mmdet3d centers": (mmdet.CenterPoint, 5, CONV_HEATS, TRUNK + 6 + 2 * 6 * 8, CENTERS),
-    "mmdet3d centers, circles": (
-        *(mmdet.CenterPoint, 5),
-        {**CONV_HEATS, "rules": CenterRules(nms=(4.0, 0.85), circle=True)},
-        *(TRUNK + 6 + 2 * 6 * 8, {**CENTERS, **CIRCLES}),
-    ),
     "mmdet3d_0 anchors": (
         *(mmdet.VoxelNet, 4),
         {
-            **{**ANCHORS, "classes": wide(CLASSES), "rules": OLD_RULES, "aligned": False},
-            **{"area": AREA, "clockwise": True},
+            **{**ANCHORS, "classes": wide(CLASSES), "aligned": False, "area": AREA},
+            **{"rules": replace(mmdet.RULES, dir_offset=0.0, dir_limit=1.0), "clockwise": True},
         },
         *(TRUNK + 6, anchor_settings(wide(CLASSES), **ENDS, **{"head.area": list(AREA)}), "0.6.0"),
     ),
     "mmdet3d_0 centers": (
-        *(mmdet.CenterPoint, 5, {**CONV_HEATS, "clockwise": True}),
-        *(TRUNK + 6 + 2 * 6 * 8, CENTERS, "0.17.3"),
+        *(mmdet.CenterPoint, 5),
+        {**CONV_HEATS, "clockwise": True, "rules": CenterRules(nms=(4.0, 0.85), circle=True)},
+        *(TRUNK + 6 + 2 * 6 * 8, {**CENTERS, **CIRCLES}, "0.17.3"),
     ),
-    "zhulf0804": (
-        *(zhulf0804.PointPillars, 4, {**ANCHORS, "classes": wide(CLASSES)}),
-        *(TRUNK + 6, anchor_settings(wide(CLASSES))),
-    ),
-    "det3d": (
-        *(det3d.PointPillars, 5, {**CONV_HEATS, "filters": (16, 16)}),
-        *(6 + TRUNK + 7 + 2 * 6 * 9, CENTERS),
-    ),
-}
+}  # fmt: skip
 
 
 def small(name: str, weights: bool = True) -> UpstreamNet:
@@ -186,12 +161,6 @@ NUSCENES = Grid((0.2, 0.2, 8.0), (-51.2, -51.2, -5.0, 51.2, 51.2, 3.0), 20, 30_0
 CAR = AnchorClass("Car", (3.9, 1.6, 1.56), -1.78)
 PEDESTRIAN = AnchorClass("Pedestrian", (0.8, 0.6, 1.73), -0.6)
 CYCLIST = AnchorClass("Cyclist", (1.76, 0.6, 1.73), -0.6)
-# Sizes as w, l, h.
-WIDE = (
-    AnchorClass("Pedestrian", (0.6, 0.8, 1.73), -0.6),
-    AnchorClass("Cyclist", (0.6, 1.76, 1.73), -0.6),
-    AnchorClass("Car", (1.6, 3.9, 1.56), -1.78),
-)
 NUSCENES_TASKS = (1, 2, 2, 1, 2, 2)
 NUSCENES_CLASSES = [AnchorClass(k, *value) for k, value in published.NUSCENES_ANCHORS.items()]
 HEADS = [[0], [1, 2], [3, 4], [5], [6, 7], [8, 9]]
@@ -207,11 +176,6 @@ DETECTORS = {
     "openpcdet nuScenes centers": (pcdet.CenterPoint, 5, 458, capped(0, 0), NUSCENES_TASKS),
     "mmdet3d KITTI": (mmdet.VoxelNet, 4, 126, KITTI, (PEDESTRIAN, CYCLIST, CAR)),
     "mmdet3d nuScenes centers": (mmdet.CenterPoint, 5, 414, capped(40_000), NUSCENES_TASKS),
-    "zhulf0804 KITTI": (zhulf0804.PointPillars, 4, 126, KITTI, WIDE),
-    "det3d nuScenes centers": (
-        *(det3d.PointPillars, 5, 457),
-        *(capped(60_000), NUSCENES_TASKS),
-    ),
 }
 PUBLISHED = tuple(DETECTORS)
 

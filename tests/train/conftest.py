@@ -2,14 +2,24 @@
 import shutil
 
 import pytest
+import torch
 
-for module in ("lightning", "torchmetrics", "pydantic"):
+for module in ("lightning", "torchmetrics"):
     pytest.importorskip(module, reason="the extra train is not installed")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads cost more than they give for nets of this size."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
 def _trained(tmp_path_factory):
-    """Runs of one epoch by task, each made when it is first wanted."""
+    """Runs of one epoch by task, each made when it is first needed."""
     from tiny import content
 
     from torchvox.train import fit

@@ -175,4 +175,7 @@ def test_configuration_and_schema_are_printed(command):
     code, out, _ = command("train", "pointnet2_cls_shapes_small", "train.lr=0.5", "--print-config")
     assert code == 0 and yaml.safe_load(out)["train"]["lr"] == 0.5
     code, out, _ = command("train", "--print-schema")
-    assert code == 0 and json.loads(out)["title"] == "Config"
+    schema = json.loads(out)
+    rate = schema["$defs"]["TrainConfig"]["properties"]["lr"]
+    assert code == 0 and schema["title"] == "Config" and not schema["additionalProperties"]
+    assert rate["exclusiveMinimum"] == 0

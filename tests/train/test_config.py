@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configurations: bases, overrides, and errors that say what to write instead."""
 
+import dataclasses
 import pickle
 from pathlib import Path
 
 import pytest
 import yaml
-from pydantic import ValidationError
 from tiny import content
 
 from torchvox._errors import WrongUseError
@@ -73,12 +73,15 @@ def test_overrides_are_dotted_and_typed(tmp_path):
         ("model.kind=tiny:Large", r"model\.kind 'tiny:Large' cannot be loaded"),
         ("data.kind=cubes", r"data\.kind must be one of shapes, rooms, modelnet40, s3dis"),
         ("data.kind=rooms", r"task classify learns from shapes or modelnet40, not from rooms"),
-        ("train.epochs=many", r"train\.epochs: input should be a valid integer.* got 'many'"),
-        ("train.epochs=0", r"train\.epochs: input should be greater than 0, got 0"),
+        ("train.epochs=many", r"train\.epochs must be a whole number, got 'many'"),
+        ("train.epochs=0", r"train\.epochs must be above 0, got 0"),
         ("train.nudge={}", r"train\.nudge is for detectors, not for classify"),
         ("train.devices=3", r"batch_size 16 must be a multiple of train\.devices 3"),
-        ("train.warm_up=1", r"train\.warm_up: input should be less than 1, got 1"),
-        ("train.precision=fp8", r"train\.precision: .*'bf16-mixed'"),
+        ("train.warm_up=1", r"train\.warm_up must be at least 0 and below 1, got 1"),
+        (
+            "train.precision=fp8",
+            r"train\.precision must be one of 32-true, bf16-mixed, 16-mixed, got 'fp8'",
+        ),
         ("task", r"must be key=value"),
         ("task.a=1", r"task holds no keys"),
     ],
@@ -89,22 +92,14 @@ def test_errors_are_sentences_that_help(tmp_path, override, sentence):
         load_config(path, [override])
 
 
-@pytest.mark.parametrize(
-    ("override", "sentence"),
-    [
-        (
-            "model.args.max_point=3",
-            r"model\.args: unknown key max_point: did you mean max_points\?",
-        ),
-        ("model.args.max_points=0", r"model\.args: max_points must be above 0"),
+def test_a_detector_is_checked_whole_before_it_is_built():
+    for override, sentence in (
         ("model.args.head.width=wide", r"model\.args: head\.width must be a whole number"),
         ("model.args.neck.strides=[1, 2, 2]", r"model\.args: neck\.strides must bring all maps"),
         ("model.kind=pillars", r"model\.kind must be one of pointpillars, center_pointpillars"),
-    ],
-)
-def test_a_detector_is_checked_whole_before_it_is_built(override, sentence):
-    with pytest.raises(WrongUseError, match=f"center_world_small: {sentence}"):
-        load_config("center_world_small", [override])
+    ):
+        with pytest.raises(WrongUseError, match=f"center_world_small: {sentence}"):
+            load_config("center_world_small", [override])
 
 
 def test_missing_and_unknown_files_are_named(tmp_path):
@@ -126,6 +121,6 @@ def test_missing_and_unknown_files_are_named(tmp_path):
 
 def test_a_configuration_is_frozen_and_pickles():
     config = make_config(content())
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(dataclasses.FrozenInstanceError):
         config.train.epochs = 3
     assert pickle.loads(pickle.dumps(config)) == config

@@ -67,7 +67,7 @@ def test_what_cannot_be_evaluated_is_said(scored, folder):
     data = "data={kind: folder, root: none, classes: [Cyclist, Car, Pedestrian]}"
     for given, words in (
         (("model.pt",), "give the best.ckpt of its training run"),
-        (("other.pt", "--config", "run.yaml"), "other.pt is no detector"),
+        (("other.pt", "--config", "run.yaml"), "other.pt is not a detector"),
         (("export.pt2", "--config", "run.yaml"), "may hold any code: if you trust it"),
         (
             ("model.pt", "--config", "run.yaml", data),

@@ -106,10 +106,12 @@ def test_odd_entries_of_a_checkpoint_are_short_errors_of_checkpoints(trained, tm
     assert len(str(found.value)) < 600
 
 
-@pytest.mark.parametrize("steps", [float("inf"), "many", None])
+@pytest.mark.parametrize("steps", [float("inf"), "many", None, "cut"])
 def test_a_last_checkpoint_of_no_steps_is_an_error_of_checkpoints(trained, tmp_path, steps):
     folder = trained(tmp_path / "run")
     changed(folder / "last.ckpt", lambda whole: whole.update(global_step=steps))
+    if steps == "cut":
+        (folder / "last.ckpt").write_bytes(b"cut")
     with pytest.raises(CheckpointError, match="no checkpoint to resume from"):
         run(folder, resume=True, epochs=1)
 

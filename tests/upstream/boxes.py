@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from typing import List, Sequence, Tuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+PI = math.pi
+ROTATIONS = (0.0, 1.57)
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,20 @@ class Boxes:
     boxes: Tensor
     scores: Tensor
     labels: Tensor
+
+
+@dataclass(frozen=True)
+class AnchorRules:
+    """Boxes of at least (or, in mmdetection3d, above) `score`: the best `pre`, greedy suppression
+    above `iou`, the best `post`. dir_offset, dir_limit: of the angle that two directions
+    distinguish."""
+
+    score: float = 0.1
+    iou: float = 0.01
+    pre: int = 4096
+    post: int = 500
+    dir_offset: float = 0.78539
+    dir_limit: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -44,17 +61,39 @@ def cell_centers(low: float, high: float, count: int) -> Tensor:
 
 
 def anchors(
-    x: Tensor, y: Tensor, classes: Sequence[AnchorClass], rotations: Sequence[float]
+    area: Sequence[float], size: Sequence[int], classes: Sequence[AnchorClass], aligned: bool
 ) -> Tensor:
-    """[ny, nx, classes, rotations, 7], z at the bottom face."""
-    table = torch.zeros(len(y), len(x), len(classes), len(rotations), 7)
-    table[..., 0] = x[None, :, None, None]
-    table[..., 1] = y[:, None, None, None]
+    """[ny, nx, classes, rotations, 7], z at the bottom face. area: x0, y0, x1, y1. aligned: at
+    cell centers, not from end to end."""
+    spread = cell_centers if aligned else both_ends
+    table = torch.zeros(*size, len(classes), len(ROTATIONS), 7)
+    table[..., 0] = spread(area[0], area[2], size[1])[None, :, None, None]
+    table[..., 1] = spread(area[1], area[3], size[0])[:, None, None, None]
     for i, one in enumerate(classes):
         table[:, :, i, :, 2] = one.z
         table[:, :, i, :, 3:6] = torch.tensor(one.size)
-    table[..., 6] = torch.tensor(rotations)
+    table[..., 6] = torch.tensor(ROTATIONS)
     return table
+
+
+def anchor_head(head: nn.Module, channels: int, classes: int, box: str) -> None:
+    """Adds the 1x1 convolutions of classes, codes (of this name) and two directions."""
+    count = classes * len(ROTATIONS)
+    head.conv_cls = nn.Conv2d(channels, count * classes, 1)
+    head.add_module(box, nn.Conv2d(channels, count * 7, 1))
+    head.conv_dir_cls = nn.Conv2d(channels, count * 2, 1)
+
+
+def anchor_boxes(
+    maps: Sequence[Sequence[Tensor]], cells: Tensor, rules: AnchorRules, bottom: bool
+) -> Tuple[Tensor, Tensor]:
+    """Boxes [n, 7] and scores [n, classes] of the maps of classes, codes and directions."""
+    cls, box, direction = (kind[0][0].permute(1, 2, 0) for kind in maps)  # [H, W, channels]
+    boxes = residual(box.reshape(-1, 7), cells.flatten(0, -2), bottom)
+    bins = direction.reshape(-1, 2).argmax(1)
+    turned = limit_period(boxes[:, 6] - rules.dir_offset, rules.dir_limit, PI)
+    boxes[:, 6] = turned + rules.dir_offset + PI * bins
+    return boxes, cls.reshape(len(boxes), -1).sigmoid()
 
 
 def residual(codes: Tensor, anchor: Tensor, bottom: bool) -> Tensor:
@@ -172,10 +211,6 @@ def rectangles(boxes: Tensor, clockwise: bool) -> Tensor:
     return flat
 
 
-def best_first(boxes: Boxes, rows: Tensor) -> Boxes:
-    return Boxes(boxes.boxes[rows], boxes.scores[rows], boxes.labels[rows])
-
-
 def joined(parts: Sequence[Boxes], columns: int) -> Boxes:
     """One after the other; none gives no boxes of so many columns."""
     empty = Boxes(torch.zeros(0, columns), torch.zeros(0), torch.zeros(0, dtype=torch.long))
@@ -187,21 +222,28 @@ def joined(parts: Sequence[Boxes], columns: int) -> Boxes:
     )
 
 
-def per_class(
-    boxes: Tensor, scores: Tensor, score: float, iou: float, post: int, clockwise: bool
-) -> Boxes:
-    """mmdetection3d's selection over boxes [n, 7] and scores [n, classes]: greedy in each class;
-    of more than `post` in all, the best."""
+def selected(boxes: Tensor, scores: Tensor, labels: Tensor, rules: AnchorRules) -> Boxes:
+    """OpenPCDet's selection over boxes [n, 7 or 9], scores [n] and labels [n]."""
+    rows = (scores >= rules.score).nonzero()[:, 0]
+    rows = rows[scores[rows].argsort(descending=True, stable=True)][: rules.pre]
+    kept = suppressed(rectangles(boxes[rows], clockwise=False), scores[rows], rules.iou)
+    rows = rows[kept[: rules.post]]
+    return Boxes(boxes[rows], scores[rows], labels[rows])
+
+
+def per_class(boxes: Tensor, scores: Tensor, rules: AnchorRules, clockwise: bool) -> Boxes:
+    """mmdetection3d's selection over boxes [n, 7] and scores [n, classes]: those with the best
+    scores, greedy in each class; of more than `post` in all, the best."""
+    best = scores.max(1)[0].argsort(descending=True, stable=True)[: rules.pre]
+    boxes, scores = boxes[best], scores[best]
     parts = []
     for label in range(scores.size(1)):
-        rows = (scores[:, label] > score).nonzero()[:, 0]
-        kept = suppressed(rectangles(boxes[rows], clockwise), scores[rows, label], iou)
+        rows = (scores[:, label] > rules.score).nonzero()[:, 0]
+        kept = suppressed(rectangles(boxes[rows], clockwise), scores[rows, label], rules.iou)
         rows = rows[kept]
         parts.append(Boxes(boxes[rows], scores[rows, label], torch.full((len(rows),), label)))
-    found = joined(parts, boxes.size(1))
-    if len(found.scores) > post:
-        found = best_first(found, found.scores.argsort(descending=True, stable=True)[:post])
-    return found
-
-
-PI = math.pi
+    whole = joined(parts, boxes.size(1))
+    order = whole.scores.argsort(descending=True, stable=True)[: rules.post]
+    if len(whole.scores) > rules.post:
+        whole = Boxes(whole.boxes[order], whole.scores[order], whole.labels[order])
+    return whole

@@ -2,18 +2,17 @@
 """Does an imported detector find what the original finds? Both run on one generated street."""
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from torchvox.models.box_conventions import boxes_from
 from torchvox.models.importing.convert import Imported
-from torchvox.models.importing.settings import Flag, shown
-from torchvox.models.importing.smoke import street
+from torchvox.models.importing.smoke import rows_of, street
 
-from .pointnet2_parity import TOLERANCE
-from .reference_detectors import reference_detector, reference_maps
+from .pointnet2_parity import TOLERANCE, Report
+from .reference_detectors import reference_detector
 
 ANCHOR_KINDS = ("cls", "box", "dir")
 CENTER_KINDS = ("hm", "reg", "z", "dim", "rot", "vel")
@@ -33,55 +32,30 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class DetectorReport:
-    """maps: greatest difference of the outputs of the heads, by kind. output: the greatest output.
-    notes: what is to be known of such checkpoints."""
+class DetectorReport(Report):
+    """differences: of the outputs of the heads, by kind."""
 
-    layout: str
-    model: str
-    tensors: int
-    parameters: int
-    config: Dict[str, Any]
-    flags: Tuple[Flag, ...]
-    notes: Tuple[str, ...]
-    scene: str
-    output: float
-    maps: Dict[str, float]
     boxes: Agreement
 
-    def worst(self) -> float:
-        """The greatest difference of the heads; NaN when there is one."""
-        return float(torch.tensor(list(self.maps.values())).max())
-
     def trouble(self, tolerance: float = TOLERANCE) -> Optional[str]:
-        """Why the import is not what the original computes; None when it is. tolerance: of the
-        greatest output. One detection in fifty may differ: rounding turns a close choice."""
-        if not self.worst() <= tolerance * max(1.0, self.output):  # NaN fails too
-            return f"its outputs differ by {self.worst():.3g} of {self.output:.3g}"
+        """As of any report. One detection in fifty may differ: rounding turns a close choice."""
         found = self.boxes
-        if found.same < 0.98 * max(found.theirs, found.ours):
+        differ = super().trouble(tolerance)
+        if differ is None and found.same < 0.98 * max(found.theirs, found.ours):
             return f"{found.same} boxes agree of {found.theirs} there and {found.ours} here"
-        return None
+        return differ
 
     def rows(self) -> List[Tuple[str, str]]:
         """What to print: names and values."""
         found = self.boxes
         none = ("note", "no box was found here: how boxes are decoded was not compared")
-        rows = [
-            ("layout", self.layout),
-            ("model", f"{self.model}: {', '.join(self.config['classes'])}"),
-            ("tensors", f"{self.tensors} of {self.tensors} used, each once"),
-            ("parameters", f"{self.parameters:,}"),
-            *shown(list(self.flags)),
-            *(("note", note) for note in self.notes),
+        return [
+            *rows_of(self.imported, self.scene, self.output),
             *([] if found.theirs or found.ours else [none]),
-            ("scene", self.scene),
-            ("greatest output", f"{self.output:.4g}"),
-            *((f"difference, {kind}", f"{value:.3g}") for kind, value in self.maps.items()),
+            *((f"difference, {kind}", f"{value:.3g}") for kind, value in self.differences.items()),
             ("boxes there, here, the same", f"{found.theirs}, {found.ours}, {found.same}"),
             ("difference, boxes", f"{found.box:.3g} m or rad, score {found.score:.3g}"),
         ]
-        return rows
 
 
 @torch.no_grad()
@@ -94,7 +68,7 @@ def detector_parity(imported: Imported, points: Optional[Tensor] = None) -> Dete
         words, points = street(config["columns"])
     count = torch.tensor([len(points)], dtype=torch.int32)
     mine = model.maps(points[None], count)
-    theirs = reference_maps(reference, points, imported.layout.name)
+    theirs = reference.maps(points)
     kinds = CENTER_KINDS if "conv_bias" in config["head"] else ANCHOR_KINDS
     differences: Dict[str, float] = {}
     for kind, ours, others in zip(kinds, mine, theirs, strict=True):
@@ -104,29 +78,10 @@ def detector_parity(imported: Imported, points: Optional[Tensor] = None) -> Dete
     boxes, scores, labels, used, _ = model(points[None], count)
     n = int(used[0])
     found = reference.detect(points)
-    there = boxes_from(_ordered(found.boxes, imported.layout.boxes), imported.layout.boxes)
-    return DetectorReport(
-        layout=f"{imported.layout.name} ({imported.layout.source})",
-        model=type(model).__name__,
-        tensors=imported.used,
-        parameters=sum(p.numel() for p in model.parameters()),
-        config=config,
-        flags=imported.flags,
-        notes=imported.notes,
-        scene=words,
-        output=max(float(m.abs().max()) for kind in theirs for m in kind),
-        maps=differences,
-        boxes=agreement(
-            (there, found.scores, found.labels), (boxes[0, :n], scores[0, :n], labels[0, :n])
-        ),
-    )
-
-
-def _ordered(boxes: Tensor, convention: str) -> Tensor:
-    """The reference det3d net has the angle before the velocities, as all others have."""
-    if convention != "det3d":
-        return boxes
-    return torch.cat([boxes[:, :6], boxes[:, 7:], boxes[:, 6:7]], 1)
+    output = max(float(m.abs().max()) for kind in theirs for m in kind)
+    there = boxes_from(found.boxes, imported.layout.boxes), found.scores, found.labels
+    boxes = agreement(there, (boxes[0, :n], scores[0, :n], labels[0, :n]))
+    return DetectorReport(imported, words, output, differences, boxes)
 
 
 def agreement(theirs: Tuple[Tensor, ...], ours: Tuple[Tensor, ...]) -> Agreement:

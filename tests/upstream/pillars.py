@@ -30,6 +30,12 @@ class Grid:
         nx, ny = (round((high[a] - low[a]) / self.voxel_size[a]) for a in (0, 1))
         return ny, nx
 
+    @property
+    def area(self) -> Tuple[float, ...]:
+        """x0, y0, x1, y1."""
+        x0, y0, _, x1, y1, _ = self.point_cloud_range
+        return x0, y0, x1, y1
+
     def centers(self, cells: Tensor) -> Tensor:
         """cells [P, 3] of (z, y, x) -> [P, 3] of x, y, z in meters."""
         size = torch.tensor(self.voxel_size)
@@ -63,23 +69,23 @@ def pillars_of(points: Tensor, grid: Grid) -> Pillars:
     ny, nx = grid.shape
     limit = torch.tensor([nx, ny, 1], dtype=torch.float32)
     kept = (finite & (cell >= 0).all(1) & (cell < limit).all(1)).nonzero()[:, 0]
-    known: dict = {}
+    numbers: dict = {}
     filled: List[int] = []
     rows, pillar, slot = [], [], []
     for at, (x, y, z) in zip(kept.tolist(), cell[kept].long().tolist(), strict=True):
-        if (z, y, x) not in known:
-            if grid.max_pillars and len(known) == grid.max_pillars:
+        if (z, y, x) not in numbers:
+            if grid.max_pillars and len(numbers) == grid.max_pillars:
                 continue
-            known[z, y, x] = len(known)
+            numbers[z, y, x] = len(numbers)
             filled.append(0)
-        into = known[z, y, x]
+        into = numbers[z, y, x]
         if grid.max_points and filled[into] == grid.max_points:
             continue
         rows.append(at)
         pillar.append(into)
         slot.append(filled[into])
         filled[into] += 1
-    cells = torch.tensor(list(known) or [], dtype=torch.long).reshape(-1, 3)
+    cells = torch.tensor(list(numbers), dtype=torch.long).reshape(-1, 3)
     index = torch.tensor(rows, dtype=torch.long)
     return Pillars(points[index], torch.tensor(pillar).long(), torch.tensor(slot).long(), cells)
 
@@ -219,3 +225,45 @@ def through(blocks: nn.ModuleList, deblocks: nn.ModuleList, x: Tensor) -> Tensor
         x = down(x)
         ups.append(up(x))
     return torch.cat(ups, 1)
+
+
+class PillarNet(nn.Module):
+    """Points [N, C] of one cloud to the map that the heads see.
+
+    names: of pillar net, backbone, neck and head. zero_pad: see `block`. axes, legacy: see
+    `decorated`. dynamic: pillars without caps and without rows of padding.
+    """
+
+    def __init__(
+        self,
+        columns: int,
+        grid: Grid,
+        backbone_neck: BackboneNeck,
+        filters: Sequence[int],
+        names: Sequence[str],
+        zero_pad: bool,
+        axes: int = 3,
+        legacy: bool = False,
+        dynamic: bool = False,
+    ) -> None:
+        super().__init__()
+        self.grid, self.backbone_neck, self.names = grid, backbone_neck, tuple(names)
+        self.axes, self.legacy, self.dynamic = axes, legacy, dynamic
+        self.channels = sum(backbone_neck.up_widths)
+        for name in dict.fromkeys(names):
+            self.add_module(name, nn.Module())
+        encoder, backbone, neck, _ = self.parts()
+        encoder.pfn_layers = pillar_layers(columns + 3 + axes, filters)
+        backbone.blocks = backbone_neck.blocks(filters[-1], zero_pad)
+        neck.deblocks = backbone_neck.deblocks()
+
+    def parts(self) -> List[nn.Module]:
+        return [getattr(self, name) for name in self.names]
+
+    def features(self, points: Tensor) -> Tensor:
+        encoder, backbone, neck, _ = self.parts()
+        pillars = pillars_of(points, self.grid)
+        padded_to = 0 if self.dynamic else self.grid.max_points
+        rows = decorated(pillars, self.grid, self.axes, self.legacy)
+        rows = encoded(encoder.pfn_layers, pillars, rows, padded_to)
+        return through(backbone.blocks, neck.deblocks, canvas(rows, pillars, self.grid))

@@ -2,14 +2,14 @@
 """Does an imported PointNet++ give what the reference gives? Both run on one generated scene."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import torch
 from torch import nn
 
 from torchvox.models.conventions import Conventions, conventions
 from torchvox.models.importing.convert import Imported
-from torchvox.models.importing.smoke import scene
+from torchvox.models.importing.smoke import rows_of, scene
 
 from . import pn2, yanx27
 
@@ -22,45 +22,45 @@ EXPANDED = "distances expanded, as published"
 
 
 @dataclass(frozen=True)
-class ParityReport:
-    """differences: the greatest of the outputs, by how the reference took distances.
-    same_class: share of outputs whose greatest score is the same one, likewise."""
+class Report:
+    """Of a model beside its original on a scene. output: the greatest one. differences: the
+    greatest of the outputs, by kind."""
 
-    layout: str
-    model: str
-    tensors: int
-    parameters: int
-    config: Dict[str, Any]
-    flags: Conventions
+    imported: Imported
     scene: str
     output: float
     differences: Dict[str, float]
+
+    def worst(self) -> float:
+        """The greatest difference; NaN when there is one."""
+        return float(torch.tensor(list(self.differences.values())).max())
+
+    def trouble(self, tolerance: float = TOLERANCE) -> Optional[str]:
+        """Why the import is not what the original computes; None when it is. tolerance: of the
+        greatest output."""
+        if not self.worst() <= tolerance * max(1.0, self.output):  # NaN fails too
+            return f"its outputs differ by {self.worst():.3g} of {self.output:.3g}"
+        return None
+
+
+@dataclass(frozen=True)
+class ParityReport(Report):
+    """differences: by how the reference took distances. same_class: share of outputs whose greatest
+    score is the same one, likewise."""
+
     same_class: Dict[str, float]
 
     def worst(self) -> float:
         """The difference to the reference with exact distances: there both see the same balls."""
         return self.differences[EXACT]
 
-    def trouble(self, tolerance: float = TOLERANCE) -> Optional[str]:
-        """Why the import is not what the reference computes; None when it is. tolerance: of the
-        greatest output."""
-        if not self.worst() <= tolerance * max(1.0, self.output):  # NaN fails too
-            return f"its outputs differ by {self.worst():.3g} of {self.output:.3g}"
-        return None
-
     def rows(self) -> List[Tuple[str, str]]:
         """What to print: names and values."""
-        config = {k: v for k, v in self.config.items() if k not in ("levels", "propagation")}
-        sizes = ", ".join(f"{k} {v}" for k, v in config.items() if not isinstance(v, list))
-        rows = [
-            ("layout", self.layout),
-            ("model", f"{self.model}: {sizes}"),
-            ("tensors", f"{self.tensors} of {self.tensors} used, each once"),
-            ("parameters", f"{self.parameters:,}"),
-            *((f"flag {name}", str(value)) for name, value in asdict(self.flags).items()),
-            ("scene", self.scene),
-            ("greatest output", f"{self.output:.4g}"),
-        ]
+        changes = self.imported.model.config()
+        names = [one for one in changes if one in Conventions.__dataclass_fields__]
+        flags = conventions(self.imported.layout.name, {name: changes[name] for name in names})
+        rows = rows_of(self.imported, self.scene, self.output)
+        rows += [(f"flag {name}", str(value)) for name, value in asdict(flags).items()]
         for how, value in self.differences.items():
             share = 100 * self.same_class[how]
             rows.append((f"difference, {how}", f"{value:.3g}, same class {share:.2f} %"))
@@ -94,18 +94,4 @@ def pointnet2_parity(imported: Imported) -> ParityReport:
         theirs = plain(*inputs)
         differences[how] = float((mine - theirs).abs().max())
         same[how] = float((mine.argmax(-1) == theirs.argmax(-1)).float().mean())
-    config = model.config()
-    names = Conventions.__dataclass_fields__
-    changes = {k: v for k, v in config.items() if k in names}
-    return ParityReport(
-        layout=f"{imported.layout.name} ({imported.layout.source})",
-        model=type(model).__name__,
-        tensors=imported.used,
-        parameters=sum(p.numel() for p in model.parameters()),
-        config=config,
-        flags=conventions(imported.layout.name, changes),
-        scene=words,
-        output=float(mine.abs().max()),
-        differences=differences,
-        same_class=same,
-    )
+    return ParityReport(imported, words, float(mine.abs().max()), differences, same)

@@ -1,26 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plain-torch network that an imported detector is compared with, from its configuration."""
 
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, Mapping
 
 from torch import Tensor, nn
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing.convert import Imported
 
-from . import det3d, mmdet3d, openpcdet, zhulf0804
-from .boxes import AnchorClass
+from . import mmdet3d, openpcdet
+from .boxes import AnchorClass, AnchorRules
 from .centers import CenterRules
 from .pillars import BackboneNeck, Grid
 
 Config = Mapping[str, Any]
-# The maps of a task in the order of our center heads; names there by layout.
-CENTER_MAPS = {
-    "openpcdet": ("hm", "center", "center_z", "dim", "rot", "vel"),
-    "mmdet3d": ("heatmap", "reg", "height", "dim", "rot", "vel"),
-    "mmdet3d_0": ("heatmap", "reg", "height", "dim", "rot", "vel"),
-    "det3d": ("hm", "reg", "height", "dim", "rot", "vel"),
-}
 
 
 def reference_detector(imported: Imported) -> nn.Module:
@@ -41,30 +34,13 @@ def reference_detector(imported: Imported) -> nn.Module:
     return network.eval()
 
 
-def reference_maps(network: nn.Module, points: Tensor, layout: str) -> List[List[Tensor]]:
-    """What its heads give for one cloud, in the order of our heads."""
-    maps = network.maps(points)
-    if isinstance(maps, list):
-        return [[task[name] for task in maps if name in task] for name in CENTER_MAPS[layout]]
-    if "cls" in maps:
-        return [[maps["cls"]], [maps["box"]], [maps["dir"]]]
-    tasks = range(len(maps) // 2)
-    return [[maps[f"cls.{t}"] for t in tasks], [maps[f"box.{t}"] for t in tasks], []]
-
-
 def _openpcdet(config: Config) -> nn.Module:
-    net, head, detections = _common(config), config["head"], config["detections"]
+    net, head = _common(config), config["head"]
     if "conv_bias" in head:
         dynamic = config["encoder"]["pad_semantics"] == "none"
         how = {**_centers(config), "dynamic": dynamic, "bias": head["conv_bias"]}
         return openpcdet.CenterPoint(**net, **how)
-    rules: Dict[str, Any] = {"score": detections["score"], "iou": detections["nms"][0]}
-    rules |= {"pre": detections["pre"], "post": detections["post"]}
-    turn = head["direction"]
-    if turn is not None:
-        rules |= {"dir_offset": turn["offset"], "dir_limit": turn["limit"]}
-    net |= {"classes": _classes(config), "aligned": head["grid"] == "centers"}
-    net["rules"] = openpcdet.AnchorRules(**rules)
+    net |= {**_anchors(config), "aligned": head["grid"] == "centers"}
     if "tasks" not in head:
         return openpcdet.SingleHead(**net)
     heads = [[config["classes"].index(name) for name in task] for task in head["tasks"]]
@@ -81,21 +57,7 @@ def _mmdet3d(config: Config) -> nn.Module:
     return mmdet3d.VoxelNet(**net, **_anchors(config))
 
 
-def _zhulf0804(config: Config) -> nn.Module:
-    return zhulf0804.PointPillars(**_common(config), **_anchors(config))
-
-
-def _det3d(config: Config) -> nn.Module:
-    return det3d.PointPillars(**_common(config), **_centers(config))
-
-
-BUILDERS = {
-    "openpcdet": _openpcdet,
-    "mmdet3d": _mmdet3d,
-    "mmdet3d_0": _mmdet3d,
-    "zhulf0804": _zhulf0804,
-    "det3d": _det3d,
-}
+BUILDERS = {"openpcdet": _openpcdet, "mmdet3d": _mmdet3d, "mmdet3d_0": _mmdet3d}
 
 
 def _common(config: Config) -> Dict[str, Any]:
@@ -121,17 +83,16 @@ def _common(config: Config) -> Dict[str, Any]:
     }
 
 
-def _classes(config: Config) -> List[AnchorClass]:
-    boxes = zip(config["classes"], config["head"]["anchors"], strict=True)
-    return [AnchorClass(name, tuple(box["size"]), box["bottom"]) for name, box in boxes]
-
-
 def _anchors(config: Config) -> Dict[str, Any]:
-    """Of networks with mmdetection3d's selection."""
-    detections, turn = config["detections"], config["head"]["direction"]
-    chosen = (detections["score"], detections["nms"][0], detections["pre"], detections["post"])
-    rules = mmdet3d.Rules(*chosen, turn["offset"], turn["limit"])
-    return {"classes": _classes(config), "rules": rules}
+    head, detections = config["head"], config["detections"]
+    turn = head["direction"] or {"offset": 0.0, "limit": 0.0}
+    rules = AnchorRules(
+        *(detections["score"], detections["nms"][0], detections["pre"], detections["post"]),
+        *(turn["offset"], turn["limit"]),
+    )
+    boxes = zip(config["classes"], head["anchors"], strict=True)
+    classes = [AnchorClass(name, tuple(box["size"]), box["bottom"]) for name, box in boxes]
+    return {"classes": classes, "rules": rules}
 
 
 def _centers(config: Config) -> Dict[str, Any]:
@@ -144,7 +105,6 @@ def _centers(config: Config) -> Dict[str, Any]:
         top=detections["pre"],
         pre=detections["pre"],
         post=detections["post"],
-        every_class=not detections["best_class"],
     )
     tasks = [len(task) for task in head["tasks"]]
     return {

@@ -28,8 +28,8 @@ def import_checkpoint(
         Path,
         typer.Argument(
             metavar="CHECKPOINT",
-            help="A file of OpenPCDet, mmdetection3d, zhulf0804/PointPillars, CenterPoint (det3d), "
-            "yanx27/Pointnet_Pointnet2_pytorch or erikwijmans/Pointnet2_PyTorch.",
+            help="A file of OpenPCDet, mmdetection3d, yanx27/Pointnet_Pointnet2_pytorch or "
+            "erikwijmans/Pointnet2_PyTorch.",
         ),
     ],
     output: Annotated[
@@ -39,8 +39,8 @@ def import_checkpoint(
     layout: Annotated[
         str | None,
         typer.Option(
-            help="openpcdet, mmdet3d, mmdet3d_0 (before 1.0), zhulf0804, det3d, yanx27 or pn2; "
-            "without it the tensors' names tell.",
+            help="openpcdet, mmdet3d, mmdet3d_0 (before 1.0), yanx27 or pn2; "
+            "default: recognized by the names of the tensors.",
             show_default=False,
         ),
     ] = None,

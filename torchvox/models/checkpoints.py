@@ -37,7 +37,7 @@ BUILDERS = {
 }
 ADVICE = re.compile("weights_only|WeightsUnpickler|safe_globals|trust")
 FORMAT, VERSION = "torchvox.models", 1
-PROGRAMS = {"script": "/code/", "export": "/models/", "aoti": "/data/aotinductor/"}  # hold this
+PROGRAMS = {"script": "/code/", "export": "/models/", "aoti": "/data/aotinductor/"}  # entries
 OPS = (
     "anchor_decode_nms",
     "ball_query",
@@ -97,7 +97,7 @@ def load(path: Union[str, Path]) -> nn.Module:
                 "leaves beside it"
             )
         raise CheckpointError(
-            f"{path} is no checkpoint of torchvox.models: torchvox import converts other layouts"
+            f"{path} holds no checkpoint of torchvox.models: torchvox import converts other layouts"
         )
     try:
         if content["version"] > VERSION:
@@ -133,7 +133,7 @@ def read(path: Union[str, Path]) -> Any:
         for module in ("numpy.core", "numpy._core")
         for function in builders
     ]
-    known = [np.dtype, np.ndarray, argparse.Namespace, *kinds, *named]
+    allowed = [np.dtype, np.ndarray, argparse.Namespace, *kinds, *named]
     refused = f"{path} cannot be read as tensors and plain types"
     if is_program(path):
         raise CheckpointError(f"{refused}: it is a TorchScript program")
@@ -141,8 +141,8 @@ def read(path: Union[str, Path]) -> Any:
     if unpacked and unpacked > 4 * Path(path).stat().st_size:  # torch compresses nothing
         raise CheckpointError(f"{refused}: its entries unpack to {unpacked} bytes")
     try:
-        with torch.serialization.safe_globals(known), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Detected pickle protocol")  # said below
+        with torch.serialization.safe_globals(allowed), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")  # reported below
             return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
@@ -162,29 +162,29 @@ def kind_of_program(path: Union[str, Path]) -> Optional[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except Exception:  # damaged in any way: the reader of checkpoints says how
+    except Exception:  # damaged in any way: the reader of checkpoints reports it
         return None
-    found = (kind for kind, part in PROGRAMS.items() if any(part in name for name in names))
-    return next(found, None)
+    kinds = (kind for kind, part in PROGRAMS.items() if any(part in name for name in names))
+    return next(kinds, None)
 
 
 def _unpacked(path: Union[str, Path]) -> int:
-    """The bytes of all entries of an archive, 0 for any other file."""
+    """The bytes of all entries of an archive; 0 for any other file."""
     try:
         with zipfile.ZipFile(path) as archive:
             return sum(entry.file_size for entry in archive.infolist())
-    except Exception:  # no archive, or damaged: torch says how
+    except Exception:  # no archive, or damaged: torch reports it
         return 0
 
 
 def _reason(error: Exception) -> str:
-    """What torch found, without its advice to read the file unguarded."""
+    """What torch reports, without its advice to read the file unguarded."""
     named = re.search(r"GLOBAL (\S+)", str(error))
     if named:
         return f"it names {short(named[1])}, which is neither"
     lines = str(error).replace("Weights only load failed. ", "").splitlines()
-    said = [line.strip() for line in lines if line.strip() and not ADVICE.search(line)]
+    kept = [line.strip() for line in lines if line.strip() and not ADVICE.search(line)]
     if isinstance(error, (LookupError, AttributeError, TypeError, ValueError)):
-        return "it is no checkpoint, or damaged"  # what the bytes mean as a pickle says nothing
+        return "it is not a checkpoint, or damaged"  # torch names opcodes of the pickle
     kind = "" if isinstance(error, pickle.UnpicklingError) else f"{type(error).__name__}: "
-    return kind + (short(said[0]) if said else "it is empty or cut off")
+    return kind + (short(kept[0]) if kept else "it is empty or cut off")

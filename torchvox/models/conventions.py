@@ -62,10 +62,9 @@ def conventions(preset: str, changes: Mapping[str, Any]) -> Conventions:
     """The preset with changes by name. Raises ValueError and TypeError for unknown ones."""
     if preset not in PRESETS:
         raise ValueError(f"preset must be one of {sorted(PRESETS)}, got {preset!r}")
-    known = [field.name for field in fields(Conventions)]
-    unknown = sorted(set(changes) - set(known))
-    if unknown:
-        raise TypeError(f"unknown argument {unknown[0]!r}: conventions are {', '.join(known)}")
+    names = [field.name for field in fields(Conventions)]
+    if unknown := sorted(set(changes) - set(names)):
+        raise TypeError(f"unknown argument {unknown[0]!r}: conventions are {', '.join(names)}")
     return replace(PRESETS[preset], **changes)
 
 

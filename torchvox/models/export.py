@@ -113,38 +113,38 @@ def compare(
     """
     detects = isinstance(model, PillarDetector)
     count = num_points or (8000 if detects else 512)
-    found: List[Agreement] = []
+    results: List[Agreement] = []
     for lengths in ((count,) * 2, (count, 0, 1, count // 2), (count,)):
         inputs = example_inputs(model, lengths, seed=len(lengths))
-        given, answer = model(*inputs), program(*inputs)
+        own, answer = model(*inputs), program(*inputs)
         if detects:
-            found.append(_compare_boxes(tuple(given), _outputs(answer, tuple(given), OUTPUTS)))
+            results.append(_compare_boxes(tuple(own), _outputs(answer, tuple(own), OUTPUTS)))
             continue
-        mine, (other,) = given, _outputs(answer, (given,), ("scores",))
+        mine, (other,) = own, _outputs(answer, (own,), ("scores",))
         # torch's maximum keeps a NaN, Python's loses it.
         worst, greatest = (mine - other).abs().max(), mine.abs().max()
-        found.append(Agreement(torch.equal(mine, other), float(worst), float(greatest)))
-    greatest = torch.tensor([one[1:] for one in found]).amax(0)  # which keeps a NaN
-    return Agreement(all(one.same_bits for one in found), *greatest.tolist())
+        results.append(Agreement(torch.equal(mine, other), float(worst), float(greatest)))
+    greatest = torch.tensor([one[1:] for one in results]).amax(0)  # which keeps a NaN
+    return Agreement(all(one.same_bits for one in results), *greatest.tolist())
 
 
-def _outputs(answer: Any, like: Inputs, names: Tuple[str, ...]) -> Inputs:
-    """What a program answered, as tensors with the places, dtypes and shapes of `like`."""
-    given = tuple(answer) if isinstance(answer, (list, tuple)) else (answer,)
-    if len(given) != len(like):
+def _outputs(answer: object, like: Inputs, names: Tuple[str, ...]) -> Inputs:
+    """The outputs of a program, as tensors with the places, dtypes and shapes of `like`."""
+    outputs = tuple(answer) if isinstance(answer, (list, tuple)) else (answer,)
+    if len(outputs) != len(like):
         raise TorchvoxError(
-            f"the program must give {len(like)} outputs ({', '.join(names)}), got {len(given)}: "
-            f"{', '.join(_described(one) for one in given)}"
+            f"the program must give {len(like)} outputs ({', '.join(names)}), got {len(outputs)}: "
+            f"{', '.join(_described(one) for one in outputs)}"
         )
-    for name, one, other in zip(names, like, given, strict=True):
+    for name, one, other in zip(names, like, outputs, strict=True):
         if _described(one) != _described(other):
             raise TorchvoxError(
                 f"output {name} of the program must be {_described(one)}, got {_described(other)}"
             )
-    return given
+    return outputs
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     if not isinstance(value, Tensor):
         return "None" if value is None else f"a {type(value).__name__}"
     dtype = str(value.dtype).removeprefix("torch.")

@@ -17,7 +17,7 @@ def merge_heads(model: Model) -> Model:
     `AnchorHead`, and for heads in tasks two behind the shared one, whatever the number of branches.
     Outputs differ by rounding.
 
-    Raises ValueError for a model that is no detector or not fused.
+    Raises ValueError for a model that is not a detector or not fused.
     """
     if not isinstance(model, PillarDetector):
         raise ValueError(f"merge_heads: a detector is needed, got {type(model).__name__}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the PointNet++ models share: levels over one sampling of the cloud, propagation, head."""
+"""Parts of the PointNet++ models: levels over one sampling of the cloud, propagation, head."""
 
 from itertools import pairwise
 from typing import Any, Dict, List, Optional, Tuple
@@ -36,10 +36,7 @@ class Head(nn.Module):
 
 
 class PointNet2(nn.Module):
-    """What the three models share: levels of set abstraction over one sampling of the cloud.
-
-    Not a model by itself.
-    """
+    """Base of the three models: levels of set abstraction over one sampling of the cloud."""
 
     def __init__(self, net: Net, rules: Conventions, in_channels: int, xyz_features: bool) -> None:
         super().__init__()
@@ -85,11 +82,11 @@ class PointNet2(nn.Module):
             raise ValueError(f"points must be [B, N, {self.in_channels}], got {list(points.shape)}")
         points = without_padding(points, lengths)
         xyz = points[:, :, :3]
-        given = points[:, :, self.first_feature :]
-        features: Optional[Tensor] = given if given.size(2) > 0 else None
+        rows = points[:, :, self.first_feature :]
+        features: Optional[Tensor] = rows if rows.size(2) > 0 else None
         random = self.start == "random" or (self.start == "random_train" and self.training)
         centers = sample_centers(xyz, self.num_centers, lengths, random, self.skip_origin)
-        all_xyz, all_features = [xyz], [given]
+        all_xyz, all_features = [xyz], [rows]
         sizes: List[Tensor] = []
         if lengths is not None:
             sizes.append(lengths)
@@ -151,14 +148,14 @@ class PointNet2Propagation(PointNet2):
     ) -> Tensor:
         """Scores [B, N, classes]; 0 past the lengths."""
         at = len(xyz) - 1
-        found = features[at]
+        rows = features[at]
         for up in self.propagation:
-            given: Optional[Tensor] = skip
+            beside: Optional[Tensor] = skip
             if at > 1:
-                given = features[at - 1]
-            known: Optional[Tensor] = None
+                beside = features[at - 1]
+            count: Optional[Tensor] = None
             if at < len(sizes):
-                known = sizes[at]
-            found = up(xyz[at - 1], xyz[at], given, found, known)
+                count = sizes[at]
+            rows = up(xyz[at - 1], xyz[at], beside, rows, count)
             at -= 1
-        return without_padding(self.head(found), lengths)
+        return without_padding(self.head(rows), lengths)

@@ -34,7 +34,7 @@ class PointNet2Classifier(PointNet2):
     levels, head, dropout: other sizes; levels as `Level` or mappings with its fields.
 
     forward(points [B, N, in_channels] float32, lengths [B] int32 or int64, or None) returns
-    [B, num_classes] float32. Rows past a length do not exist, whatever they hold; an empty cloud
+    [B, num_classes] float32. Rows past a length are ignored, whatever they hold; an empty cloud
     has the score of a cloud feature of 0.
     """
 
@@ -51,7 +51,7 @@ class PointNet2Classifier(PointNet2):
         **changes: Any,
     ) -> None:
         rules = conventions(preset, changes)
-        net = sizes(classifier_net(preset, _known(scales)), levels, head, dropout, ())
+        net = sizes(classifier_net(preset, _checked(scales)), levels, head, dropout, ())
         if net.levels[-1].points is not None:
             raise ValueError("the last level of a classifier must take all points")
         super().__init__(net, rules, in_channels, False)
@@ -87,7 +87,7 @@ class PointNet2Segmenter(PointNet2Propagation):
         **changes: Any,
     ) -> None:
         rules = conventions(preset, changes)
-        net = sizes(room_net(preset, _known(scales)), levels, head, dropout, propagation)
+        net = sizes(room_net(preset, _checked(scales)), levels, head, dropout, propagation)
         # yanx27, whose features hold the coordinates, gives none of them to the last propagation.
         skip = 0 if rules.xyz_features else in_channels - 3
         super().__init__(net, rules, in_channels, skip, num_classes)
@@ -126,7 +126,7 @@ class PointNet2PartSegmenter(PointNet2Propagation):
         **changes: Any,
     ) -> None:
         rules = conventions(preset, changes)
-        net = sizes(part_net(preset, _known(scales)), levels, head, dropout, propagation)
+        net = sizes(part_net(preset, _checked(scales)), levels, head, dropout, propagation)
         own = in_channels if rules.xyz_features else in_channels - 3
         super().__init__(net, rules, in_channels, num_categories + 3 + own, num_classes)
         self.num_categories = int(num_categories)
@@ -138,13 +138,13 @@ class PointNet2PartSegmenter(PointNet2Propagation):
     def forward(self, points: Tensor, category: Tensor, lengths: Optional[Tensor] = None) -> Tensor:
         xyz, features, sizes = self.encode(points, lengths)
         # one_hot() would read its largest value on the host.
-        known = torch.arange(self.num_categories, device=points.device)
-        one_hot = (category[:, None] == known).to(points.dtype)[:, None, :]
+        categories = torch.arange(self.num_categories, device=points.device)
+        one_hot = (category[:, None] == categories).to(points.dtype)[:, None, :]
         skip = torch.cat([one_hot.expand(-1, points.size(1), -1), xyz[0], features[0]], -1)
         return self.decode(xyz, features, sizes, skip, lengths)
 
 
-def _known(scales: str) -> str:
+def _checked(scales: str) -> str:
     if scales not in ("ssg", "msg"):
         raise ValueError(f"scales must be ssg or msg, got {scales!r}")
     return scales

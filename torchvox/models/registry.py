@@ -97,8 +97,8 @@ def get_model(name: str, weights: Weights = None, **overrides: Any) -> nn.Module
     path = weights_file(name, weights)
     model = checkpoints.load(path)
     if type(model).__name__ != entry["model"]:
-        found = type(model).__name__
-        raise CheckpointError(f"{path} must hold a {entry['model']} to be {name}, got a {found}")
+        kind = type(model).__name__
+        raise CheckpointError(f"{path} must hold a {entry['model']} to be {name}, got a {kind}")
     if not overrides:
         return model
     changed = _built(name, model.config(), overrides)
@@ -123,9 +123,9 @@ def weights_file(name: str, weights: Union[str, Path] = DEFAULT) -> Path:
             f"the path of the file, got {short(repr(weights))}"
         )
     if weights not in (DEFAULT, *sets):
-        known = ", ".join((DEFAULT, *sets))
+        names = ", ".join((DEFAULT, *sets))
         raise WrongUseError(
-            f"get_model: weights of {name} must be None, {known} or the path of a .pt file, "
+            f"get_model: weights of {name} must be None, {names} or the path of a .pt file, "
             f"got {short(repr(weights))}"
         )
     chosen = sets[next(iter(sets)) if weights == DEFAULT else weights]

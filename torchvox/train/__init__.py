@@ -3,7 +3,7 @@
 
 from torchvox._extras import require
 
-for _module in ("pydantic", "yaml", "lightning", "torchmetrics", "rich"):
+for _module in ("yaml", "lightning", "torchmetrics", "rich"):
     require(_module, "to train and evaluate models")
 
 from torchvox.train.checkpoint import load_checkpoint  # noqa: E402

@@ -18,12 +18,14 @@ import torch
 from torch import nn
 
 from torchvox._errors import TorchvoxError, WrongUseError, short
+from torchvox._values import from_plain
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.registry import DEFAULT, get_model, list_models, named_file
 from torchvox.models.sizes import check_network, check_values
-from torchvox.train.builders import BUILDERS, DETECTORS, Labels, build_model, labels_of
+from torchvox.train.builders import DETECTORS, build_model, labels_of
 from torchvox.train.config import Config, load_config, make_config
+from torchvox.train.tasks import BUILDERS, Labels
 
 FORMAT = 1
 PREFIX = "model."
@@ -56,8 +58,8 @@ def describe(config: Config, labels: Labels) -> dict[str, Any]:
 
 def schema_digest() -> str:
     """A digest of the schemas of all ops: equal digests mean equal interfaces."""
-    found = torch._C._jit_get_all_schemas()
-    lines = sorted(str(schema) for schema in found if schema.name.startswith("torchvox::"))
+    schemas = torch._C._jit_get_all_schemas()
+    lines = sorted(str(schema) for schema in schemas if schema.name.startswith("torchvox::"))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
@@ -80,11 +82,7 @@ def load_checkpoint(
         newer, version = bool(about["format"] > FORMAT), short(about["version"])
         kind = str(about["config"]["model"]["kind"])
         check_values([about["config"], about["labels"]])
-        given = about["labels"].items()
-        fields: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
-        labels = Labels(**fields)
-        if not all(isinstance(n, str) for n in (*labels.classes, *labels.categories)):
-            raise TypeError("labels are no names")
+        labels = from_plain(Labels, about["labels"])
     except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise CheckpointError(f"{_incomplete(path)} ({short(error)})") from None
     if newer:
@@ -108,14 +106,14 @@ def load_checkpoint(
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Give a model the weights of a checkpoint; nothing else in the file is heeded."""
+    """Give a model the weights of a checkpoint; the rest of the file is ignored."""
     _load_weights(model, _read(path)[1], path)
 
 
 def start_from(model: nn.Module, path: str | Path, classes: Sequence[str]) -> list[str]:
     """Give a model the tensors of a checkpoint, or of a model of torchvox.models (a file, or a name
     with shipped weights), that agree in name and shape; none of the head where the file names other
-    classes. Returns the names of the tensors that stay as they were made. Raises CheckpointError if
+    classes. Returns the names of the other tensors. Raises CheckpointError if
     all do."""
     path = named_file(path)
     content = checkpoints.read(path)

@@ -2,40 +2,45 @@
 """Configurations: YAML files that become frozen, checked objects.
 
 A file may name another as its `base:` and then holds only what differs. Unknown keys are errors
-that name the nearest known one. Each part has one validator: pydantic the run, its data and its
-training, torchvox.models.detection.validation the arguments of a detector, which torch alone must
-be able to check, and the classes of torchvox.models their own.
+that name the nearest known one. The type of a field says what it may hold (torchvox._values).
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import pydantic
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
 
 from torchvox._configs import overridden, read, shipped, unknown_key
-from torchvox._errors import WrongUseError, short
-from torchvox._yaml import check_size, shown
+from torchvox._errors import WrongUseError
+from torchvox._extras import require
+from torchvox._values import (
+    AboveZero,
+    Count,
+    Limits,
+    NotNegative,
+    Positive,
+    Share,
+    from_plain,
+    plain,
+)
+from torchvox._yaml import check_size
 from torchvox.augment import Nudge, WholeScan
+from torchvox.data import furniture, nuscenes, shapes
+from torchvox.data.lidar.objects import CLASSES
+from torchvox.models.detection.files import ModelConfig
+from torchvox.train.tasks import TASKS, Labels, check_arguments, checked_detector
 
-MOST_ERRORS = 20  # of one configuration in a message
-Positive = Annotated[int, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
 FOR_CLOUDS = ("augment", "label_smoothing", "class_weights")  # keys of train
 FOR_DETECTORS = ("paste", "nudge", "whole", "compile")
 Task = Literal["classify", "parts", "segment", "detect"]
 
 
-class Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ShapesData(Frozen):
+@dataclass(frozen=True)
+class ShapesData:
     """Generated shapes, see torchvox.data.Shapes."""
 
     kind: Literal["shapes"]
@@ -46,19 +51,21 @@ class ShapesData(Frozen):
     in_memory: bool = True
 
 
-class RoomsData(Frozen):
+@dataclass(frozen=True)
+class RoomsData:
     """Blocks of generated rooms, see torchvox.data.Rooms. block: meters."""
 
     kind: Literal["rooms"]
     points: Positive = 4096
-    block: Annotated[float, Field(gt=0, le=3)] = 1.0
+    block: Annotated[float, Limits(gt=0, le=3)] = 1.0
     seed: int = 0
     train_size: Positive = 1024
     val_size: Positive = 256
     in_memory: bool = True
 
 
-class ModelNet40Data(Frozen):
+@dataclass(frozen=True)
+class ModelNet40Data:
     """ModelNet40 in either form, see torchvox.data.modelnet."""
 
     kind: Literal["modelnet40"]
@@ -69,13 +76,14 @@ class ModelNet40Data(Frozen):
     in_memory: bool = False
 
 
-class S3DISData(Frozen):
+@dataclass(frozen=True)
+class S3DISData:
     """S3DIS in any of three forms, see torchvox.data.s3dis. block: meters."""
 
     kind: Literal["s3dis"]
     root: str
     points: Positive = 4096
-    block: Annotated[float, Field(gt=0)] = 1.0
+    block: AboveZero = 1.0
     val_area: int = 5
     seed: int = 0
     train_size: Positive = 16384
@@ -84,16 +92,17 @@ class S3DISData(Frozen):
     in_memory: bool = False
 
 
-class WorldData(Frozen):
+@dataclass(frozen=True)
+class WorldData:
     """Generated streets, see torchvox.data.World. Points of several sweeps have 5 columns."""
 
     kind: Literal["world"]
     sensor: str = "hdl64"
     view: str = "front"
-    reach: Annotated[float, Field(ge=20, le=70)] = 70.0
+    reach: Annotated[float, Limits(ge=20, le=70)] = 70.0
     points: Positive | None = None
     boxes: Positive | None = None
-    min_points: Annotated[int, Field(ge=0)] = 5
+    min_points: Count = 5
     frames: Positive = 1
     sweeps: Positive = 1
     seed: int = 0
@@ -102,13 +111,14 @@ class WorldData(Frozen):
     in_memory: bool = True
 
 
-class FolderData(Frozen):
-    """Labelled scans of one's own, see torchvox.data.folder."""
+@dataclass(frozen=True)
+class FolderData:
+    """The user's labelled scans, see torchvox.data.folder."""
 
     kind: Literal["folder"]
     root: str
     classes: tuple[str, ...]
-    similar: dict[str, str] = {}
+    similar: dict[str, str] = field(default_factory=dict)
     others: Literal["error", "drop"] = "error"
     points: Positive = 65536
     boxes: Positive = 128
@@ -117,7 +127,8 @@ class FolderData(Frozen):
     in_memory: bool = False
 
 
-class KittiData(Frozen):
+@dataclass(frozen=True)
+class KittiData:
     """KITTI's objects, see torchvox.data.kitti."""
 
     kind: Literal["kitti"]
@@ -131,7 +142,8 @@ class KittiData(Frozen):
     in_memory: bool = False
 
 
-class NuScenesData(Frozen):
+@dataclass(frozen=True)
+class NuScenesData:
     """nuScenes, see torchvox.data.nuscenes."""
 
     kind: Literal["nuscenes"]
@@ -140,36 +152,29 @@ class NuScenesData(Frozen):
     sweeps: Positive = 10
     short_history: Literal["repeat", "keyframe", "none"] = "repeat"
     points: Positive = 350_000
-    min_points: Annotated[int, Field(ge=0)] = 1
+    min_points: Count = 1
     balanced: bool = False
     cache: str | None = None
     in_memory: bool = False
 
 
-class ModelConfig(Frozen):
-    """kind: a key of torchvox.train.builders.BUILDERS, or "module:Class"; for detect a kind of
-    detector. args: its arguments; the numbers of classes, categories and columns come from the
-    data."""
-
-    kind: str
-    args: dict[str, Any] = {}
-
-
-class AugmentConfig(Frozen):
+@dataclass(frozen=True)
+class AugmentConfig:
     """Changes of training clouds. scale: range of one factor per cloud. shift: largest shift along
     each axis. dropout: largest share of points that become the first point. yaw: turn about z."""
 
     scale: tuple[float, float] = (1.0, 1.0)
-    shift: Annotated[float, Field(ge=0)] = 0.0
+    shift: NotNegative = 0.0
     dropout: Share = 0.0
     yaw: bool = False
 
 
-class PasteConfig(Frozen):
+@dataclass(frozen=True)
+class PasteConfig:
     """Objects of the training data in other scans, see torchvox.augment.Paste and collect_objects.
     counts: of classes by name, the others have none."""
 
-    counts: dict[str, Annotated[int, Field(ge=0)]]
+    counts: dict[str, Count]
     fill: Literal["fixed", "missing"] = "fixed"
     mode: Literal["both", "greedy"] = "both"
     min_points: Positive = 5
@@ -178,7 +183,8 @@ class PasteConfig(Frozen):
     boxes: Positive | None = None
 
 
-class TrainConfig(Frozen):
+@dataclass(frozen=True)
+class TrainConfig:
     """AdamW with a one-cycle schedule, stepped per batch.
 
     val_every: epochs between validations; the last epoch always has one. init: a file of weights to
@@ -192,21 +198,21 @@ class TrainConfig(Frozen):
     epochs: Positive
     batch_size: Positive = 32
     val_batch_size: Positive = 32
-    lr: Annotated[float, Field(gt=0)] = 1e-3
-    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.3
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    beta2: Annotated[float, Field(gt=0, lt=1)] = 0.999
-    div: Annotated[float, Field(ge=1)] = 25.0
-    final_div: Annotated[float, Field(ge=1)] = 1e4
+    lr: AboveZero = 1e-3
+    warm_up: Annotated[float, Limits(ge=0, lt=1)] = 0.3
+    weight_decay: NotNegative = 0.01
+    beta2: Annotated[float, Limits(gt=0, lt=1)] = 0.999
+    div: Annotated[float, Limits(ge=1)] = 25.0
+    final_div: Annotated[float, Limits(ge=1)] = 1e4
     label_smoothing: Share = 0.0
     class_weights: bool = False
-    clip: Annotated[float, Field(ge=0)] = 0.0
+    clip: NotNegative = 0.0
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "bf16-mixed"
     device: Literal["auto", "cpu", "gpu"] = "auto"
     devices: Positive = 1
     nodes: Positive = 1
     seed: int = 0
-    workers: Annotated[int, Field(ge=0)] = 0
+    workers: Count = 0
     log_every: Positive = 10
     val_every: Positive = 1
     loggers: tuple[Literal["jsonl", "tensorboard", "csv"], ...] = ("jsonl",)
@@ -218,7 +224,7 @@ class TrainConfig(Frozen):
     whole: WholeScan | None = None
 
 
-Data = Annotated[
+Data = (
     ShapesData
     | RoomsData
     | ModelNet40Data
@@ -226,13 +232,13 @@ Data = Annotated[
     | WorldData
     | FolderData
     | KittiData
-    | NuScenesData,
-    Field(discriminator="kind"),
-]
+    | NuScenesData
+)
 
 
-class Config(Frozen):
-    """A whole run: what is learnt, from what, how."""
+@dataclass(frozen=True)
+class Config:
+    """A whole run: task, model, data, training."""
 
     task: Task
     model: ModelConfig
@@ -241,11 +247,36 @@ class Config(Frozen):
 
     def plain(self) -> dict[str, Any]:
         """Every value, defaults too, as dicts, lists, strings and numbers."""
-        return self.model_dump(mode="json")
+        return plain(self)
 
     def text(self) -> str:
         """As YAML, which load_config reads back."""
         return yaml.safe_dump(self.plain(), sort_keys=False, default_flow_style=None, width=100)
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, Any]:
+        """The JSON schema of configurations."""
+        schema = require("pydantic", "to print the JSON schema").TypeAdapter(cls).json_schema()
+        for part in (schema, *schema["$defs"].values()):
+            part["additionalProperties"] = False
+        return schema
+
+    def labels(self) -> Labels:
+        """What the labels mean, where the files of the data do not say it (ModelNet40)."""
+        match self.data:
+            case FolderData(classes=classes, columns=columns):
+                return Labels(classes, len(columns))
+            case KittiData(classes=classes):
+                return Labels(classes, 4)
+            case NuScenesData():
+                return Labels(nuscenes.CLASSES, 5)
+            case WorldData(sweeps=sweeps):
+                return Labels(CLASSES, 5 if sweeps > 1 else 4)
+            case ShapesData() if self.task == "parts":
+                return Labels(shapes.PARTS, 3, shapes.CLASSES, shapes.PART_OFFSETS)
+            case ShapesData():
+                return Labels(shapes.CLASSES, 3)
+        return Labels(furniture.CLASSES, 9)
 
 
 def config_names() -> list[str]:
@@ -277,79 +308,38 @@ def parse_config(content: Mapping[str, Any], name: str) -> Config:
     """The values of a configuration, each alone: the class that it may name is not imported."""
     try:
         check_size(content)
-        return Config.model_validate(dict(content))
-    except pydantic.ValidationError as error:
-        sentences = [_sentence(one) for one in error.errors()[:MOST_ERRORS]]
-        raise WrongUseError(f"{name}: {'; '.join(sentences)}") from None
-    except (TypeError, ValueError) as error:  # no mapping, endless, or too large
+        return from_plain(Config, content)
+    except ValueError as error:  # too large, endless, or with wrong values
         raise WrongUseError(f"{name}: {error}") from None
 
 
 def _check(config: Config, name: str) -> None:
     """What one field alone does not show."""
-    from torchvox.train.builders import FROM_DATA, TASKS, builder, checked_detector, labels_of
-
+    train, detect = config.train, config.task == "detect"
     if config.data.kind not in TASKS[config.task].data:
         raise WrongUseError(
             f"{name}: the task {config.task} learns from "
             f"{' or '.join(TASKS[config.task].data)}, not from {config.data.kind}"
         )
-    if config.train.batch_size % (config.train.devices * config.train.nodes):
+    if train.batch_size % (train.devices * train.nodes):
         raise WrongUseError(
-            f"{name}: train.batch_size {config.train.batch_size} must be a multiple of "
-            f"train.devices {config.train.devices} x train.nodes {config.train.nodes}"
+            f"{name}: train.batch_size {train.batch_size} must be a multiple of "
+            f"train.devices {train.devices} x train.nodes {train.nodes}"
         )
-    if config.data.kind == "modelnet40" and config.data.normals and config.train.augment.yaw:
+    if config.data.kind == "modelnet40" and config.data.normals and train.augment.yaw:
         raise WrongUseError(
             f"{name}: train.augment.yaw turns points, not their normals: choose data.normals or yaw"
         )
-    defaults, detect = TrainConfig(epochs=1), config.task == "detect"
+    defaults = TrainConfig(epochs=1)
     for key in FOR_CLOUDS if detect else FOR_DETECTORS:
-        if getattr(config.train, key) != getattr(defaults, key):
+        if getattr(train, key) != getattr(defaults, key):
             whom = "clouds" if detect else "detectors"
             raise WrongUseError(f"{name}: train.{key} is for {whom}, not for {config.task}")
-    if detect:
-        labels = labels_of(config)
-        checked_detector(config, labels, name)
-        for key in config.train.paste.counts if config.train.paste else ():
-            if key not in labels.classes:
-                raise WrongUseError(
-                    f"{name}: {unknown_key(key, labels.classes, 'train.paste.counts.')}"
-                )
-        return
-    parameters = inspect.signature(builder(config.model.kind)).parameters
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    for key in config.model.args:
-        if key in FROM_DATA:
-            raise WrongUseError(f"{name}: model.args.{key} comes from the data")
-        if key not in parameters and not open_ended:  # else the model itself refuses it
-            mine = [known for known in parameters if known not in FROM_DATA]
-            raise WrongUseError(f"{name}: {unknown_key(key, mine, 'model.args.')}")
-
-
-def _sentence(error: Mapping[str, Any]) -> str:
-    # The tag of a union is part of its places, but not of the file.
-    place = [str(p) for p in error["loc"]]
-    if len(place) > 1 and place[0] == "data" and place[1] in _DATA:
-        del place[1]
-        owner: Any = _DATA[str(error["loc"][1])]
-    else:
-        owner = Config
-    path = ".".join(place)
-    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        for part in place[owner is not Config : -1]:
-            owner = owner.model_fields[part].annotation
-            owner = next((one for one in get_args(owner) if one is not type(None)), owner)
-        where = path[: len(path) - len(place[-1])]
-        return unknown_key(place[-1], list(inspect.signature(owner).parameters), where)
-    if error["type"] == "missing":
-        return f"{short(path)} is missing"
-    if error["type"] == "union_tag_invalid":
-        return f"{path}.kind must be one of {', '.join(_DATA)}, got {shown(error['ctx']['tag'])}"
-    if error["type"] == "value_error":
-        return f"{path}: {error['ctx']['error']}"
-    message = error["msg"][:1].lower() + error["msg"][1:]
-    return f"{short(path) or 'it'}: {message}, got {shown(error['input'])}"
-
-
-_DATA = {get_args(t.model_fields["kind"].annotation)[0]: t for t in get_args(get_args(Data)[0])}
+    if not detect:
+        return check_arguments(config.model, name)
+    labels = config.labels()
+    checked_detector(config.model, labels, name)
+    for key in train.paste.counts if train.paste else ():
+        if key not in labels.classes:
+            sentence = unknown_key(key, labels.classes, "train.paste.counts.")
+            raise WrongUseError(f"{name}: {sentence}")

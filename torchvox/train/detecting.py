@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training and evaluation of detectors: the loss that a model has, boxes that it finds."""
+"""Training and evaluation of detectors by their loss and their boxes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from torchvox.evaluation import lidar
 from torchvox.evaluation.matching import LEAST_OVERLAP
 from torchvox.graphs import Captured
 from torchvox.ops import points_in_boxes
-from torchvox.train.builders import Labels
 from torchvox.train.config import Config
 from torchvox.train.lightning_module import BaseModule, Batch
 from torchvox.train.loading import InMemory
+from torchvox.train.tasks import Labels
 
 TRUTH = ("boxes", "labels", "points")  # columns of the metric
 FOUND = ("found", "scores", "found_labels")
@@ -60,8 +60,8 @@ class DetectionScores(Metric):
         boxes, labels = batch["boxes"], batch["labels"]
         counts = points_in_boxes(batch["points"], boxes[..., :7], mode="count")
         counts = torch.where(batch["weight"] > 0, counts, 0)
-        found, scores, names = outputs[:3]
-        columns = batch["id"], boxes, labels, counts, found.float(), scores.float(), names
+        detected, scores, names = outputs[:3]
+        columns = batch["id"], boxes, labels, counts, detected.float(), scores.float(), names
         for name, column in zip(("ids", *TRUTH, *FOUND), columns, strict=True):
             getattr(self, name).append(column)
 
@@ -70,19 +70,19 @@ class DetectionScores(Metric):
 
     def detected(self) -> Detected:
         """The scores and what they come from, scenes by rising id."""
-        held = {name: _padded(getattr(self, name)) for name in ("ids", *TRUTH, *FOUND)}
-        most, classes = int(held["found_labels"].max(initial=-1)), len(self.classes)
+        columns = {name: _padded(getattr(self, name)) for name in ("ids", *TRUTH, *FOUND)}
+        most, classes = int(columns["found_labels"].max(initial=-1)), len(self.classes)
         expect(most < classes, f"labels of detections must be below {classes}, the classes", most)
-        _, first = np.unique(held["ids"], return_index=True)
-        truth = [_scene(held, TRUTH, "labels", i) for i in first]
-        found = [_scene(held, FOUND, "found_labels", i) for i in first]
-        details = lidar.details(_split(truth), _split(found), self.classes)
+        _, first = np.unique(columns["ids"], return_index=True)
+        truth = [_scene(columns, TRUTH, "labels", i) for i in first]
+        boxes = [_scene(columns, FOUND, "found_labels", i) for i in first]
+        details = lidar.details(_split(truth), _split(boxes), self.classes)
         scores = dict(details.scores)
         for name, level in (("map", "loose"), ("map_strict", "strict")):
             of_classes = [scores[f"3d/{level}/{one}"] for one in self.classes]
-            known = [value for value in of_classes if not math.isnan(value)]
-            scores[name] = sum(known) / len(known) if known else 0.0
-        return Detected(scores, details, truth, found)
+            numbers = [value for value in of_classes if not math.isnan(value)]
+            scores[name] = sum(numbers) / len(numbers) if numbers else 0.0
+        return Detected(scores, details, truth, boxes)
 
 
 def _padded(columns: Sequence[Tensor] | Tensor) -> np.ndarray:
@@ -99,11 +99,11 @@ def _padded(columns: Sequence[Tensor] | Tensor) -> np.ndarray:
     return dim_zero_cat(list(columns)).cpu().numpy()
 
 
-def _scene(held: Mapping[str, np.ndarray], names: Sequence[str], label: str, i: int) -> Any:
+def _scene(columns: Mapping[str, np.ndarray], names: Sequence[str], label: str, i: int) -> Any:
     """A scene as `lidar.evaluate` takes it; rows with labels below 0 are none."""
-    used = held[label][i] >= 0
+    used = columns[label][i] >= 0
     keys = {"found": "boxes", "found_labels": "labels"}
-    return {keys.get(name, name): held[name][i][used] for name in names}
+    return {keys.get(name, name): columns[name][i][used] for name in names}
 
 
 def _split(scenes: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
@@ -130,12 +130,14 @@ class DetectionModule(BaseModule):
         """Collects the objects to paste: in every process those of all training scans."""
         if (how := self.config.train.paste) is None:
             return
-        run, limits = self.trainer.datamodule, how.model_dump(include={"min_points", "per_class"})
+        run, classes = self.trainer.datamodule, self.labels.classes
         scans = _batches(run.loaded.get("train", run.sets["train"]), 16, self.device)
-        database = collect_objects(scans, len(self.labels.classes), **limits)
-        counts = [how.counts.get(name, 0) for name in self.labels.classes]
+        database = collect_objects(
+            scans, len(classes), min_points=how.min_points, per_class=how.per_class
+        )
+        options = {key: getattr(how, key) for key in ("fill", "mode", "points", "boxes")}
         try:
-            self.paste = Paste(database, counts, **how.model_dump(exclude={"counts", *limits}))
+            self.paste = Paste(database, [how.counts.get(c, 0) for c in classes], **options)
         except ValueError as error:
             raise WrongUseError(f"train.paste: {error}") from None
 
@@ -169,10 +171,10 @@ class DetectionModule(BaseModule):
         self.scores.update(batch, self.model(batch["points"], batch["num_points"]))
 
     def on_validation_epoch_end(self) -> None:
-        found = self.scores.compute()
-        for name in ("map", "map_strict", *(k for k in found if k.count("/") == 2)):
-            if name in found and not math.isnan(found[name]):
-                self.log(name, found[name])  # equal on all processes: compute() has gathered
+        scores = self.scores.compute()
+        for name in ("map", "map_strict", *(k for k in scores if k.count("/") == 2)):
+            if name in scores and not math.isnan(scores[name]):
+                self.log(name, scores[name])  # equal on all processes: compute() has gathered
         self.scores.reset()
 
 
@@ -184,7 +186,7 @@ def evaluate_detector(
     batch_size: int = 8,
     device: torch.device | str = "cpu",
 ) -> Detected:
-    """What a detector, or a program of one, finds in all scenes, in their order."""
+    """The scores of a detector, or of its program, over all scenes in their order."""
     scores = DetectionScores(classes)
     for number, batch in enumerate(_batches(data, batch_size, torch.device(device))):
         first = number * batch_size

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from torchvox.data.generated import Generated
-from torchvox.train.builders import TASKS
 from torchvox.train.checkpoint import Checkpoint
 from torchvox.train.lightning_module import Batch, predict
 from torchvox.train.metrics import ConfusionOfSamples
+from torchvox.train.tasks import TASKS
 
 
 def evaluate(trained: Checkpoint, data: Generated, batch_size: int = 32) -> Tensor:

@@ -10,16 +10,16 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchvox.train.builders import TASKS, Labels
 from torchvox.train.config import AugmentConfig, Config
 from torchvox.train.metrics import ConfusionOfSamples, scores
+from torchvox.train.tasks import TASKS, Labels
 
 LARGE_PRIME = 1_000_003
 Batch = dict[str, Tensor]
 
 
 class BaseModule(LightningModule):
-    """What all tasks share. extra: what a checkpoint says beside the weights, plain types only."""
+    """Base of all tasks. extra: what a checkpoint holds beside the weights, plain types only."""
 
     def __init__(
         self, config: Config, model: nn.Module, labels: Labels, extra: dict[str, Any]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run tells while it goes: a file of JSON lines, and lines or a bar on the screen."""
+"""Logs of a run: a file of JSON lines, and lines or a bar on the screen."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ class JsonLines(Logger):
 
 
 def make_loggers(names: Sequence[str], output: Path, steps: int = 0) -> list[Logger]:
-    """Loggers by their names, for a run that goes on after so many steps. Raises
+    """Loggers by their names, for a run that continues after so many steps. Raises
     MissingExtraError."""
-    made: list[Logger] = [JsonLines(output / LOG)] if "jsonl" in names else []
+    loggers: list[Logger] = [JsonLines(output / LOG)] if "jsonl" in names else []
     if "csv" in names:
-        made.append(CSVLogger(output, "", "csv"))
+        loggers.append(CSVLogger(output, "", "csv"))
     if "tensorboard" in names:
         require("tensorboard", "to log for TensorBoard")
         options = {"default_hp_metric": False, "purge_step": steps or None}
-        made.append(TensorBoardLogger(output, "", "tensorboard", **options))
-    return made
+        loggers.append(TensorBoardLogger(output, "", "tensorboard", **options))
+    return loggers
 
 
 def forget_after(output: Path, loggers: Sequence[Logger], steps: int) -> None:
@@ -72,7 +72,7 @@ def forget_after(output: Path, loggers: Sequence[Logger], steps: int) -> None:
         write_text(log, "".join(f"{line}\n" for line in lines if _step(line) < steps))
     table = output / "csv" / "metrics.csv"
     for logger in loggers if table.exists() else ():
-        if isinstance(logger, CSVLogger):  # which begins its file anew: it gets the old rows again
+        if isinstance(logger, CSVLogger):  # which starts its file over: it gets the old rows again
             with table.open(newline="") as file:
                 rows = [row for row in csv.DictReader(file) if None not in row.values()]
             for row in rows:
@@ -102,11 +102,11 @@ class EpochLines(Callback):
 
     @rank_zero_only
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
-        found = trainer.callback_metrics
+        metrics = trainer.callback_metrics
         names = ("train_loss", "train_accuracy", "accuracy", "mean_accuracy", "miou", "map")
-        shown = "  ".join(f"{n} {float(found[n]):.4f}" for n in names if n in found)
+        words = "  ".join(f"{n} {float(metrics[n]):.4f}" for n in names if n in metrics)
         seconds = time.perf_counter() - self.start
-        say(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {shown}  {seconds:.0f} s")
+        say(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {words}  {seconds:.0f} s")
 
 
 def screen() -> list[Callback]:

@@ -53,8 +53,8 @@ class ConfusionOfSamples(Metric):
 def scores(matrix: Tensor) -> dict[str, float]:
     """accuracy: share of all that is right. mean_accuracy: mean over classes that occur. miou: mean
     intersection over union over classes that occur or are predicted."""
-    hit, truth, found = _parts(matrix)
-    union = truth + found - hit
+    hit, truth, predicted = _parts(matrix)
+    union = truth + predicted - hit
     occurs, either = truth > 0, union > 0
     return {
         "accuracy": float(hit.sum() / truth.sum().clamp(min=1)),
@@ -65,8 +65,8 @@ def scores(matrix: Tensor) -> dict[str, float]:
 
 def class_scores(matrix: Tensor, names: Sequence[str]) -> list[tuple[str, int, float, float]]:
     """Per class: name, how many there are, share found (recall), intersection over union."""
-    hit, truth, found = _parts(matrix)
-    recall, iou = hit / truth, hit / (truth + found - hit)  # NaN where there is none
+    hit, truth, predicted = _parts(matrix)
+    recall, iou = hit / truth, hit / (truth + predicted - hit)  # NaN where there is none
     return [(name, int(truth[i]), float(recall[i]), float(iou[i])) for i, name in enumerate(names)]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained model on clouds of one's own."""
+"""A trained model on the user's clouds."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ def label_points(trained: Checkpoint, cloud: PointCloud, category: str | None = 
     """
     finite = cloud.finite()
     clean = _finite(cloud)
-    known: dict[str, Tensor] = {}
+    more: dict[str, Tensor] = {}
     if trained.config.task == "parts":
         device = next(trained.model.parameters()).device
-        known["label"] = torch.tensor([number_of_category(trained, category)], device=device)
+        more["label"] = torch.tensor([number_of_category(trained, category)], device=device)
         features, groups = _object(trained, clean), [np.arange(len(clean))]
         offsets = np.zeros((1, 3), np.float32)
     else:
         features, groups, offsets = _room(trained, clean)
-    found = np.full(len(clean), -1, np.int64)
+    result = np.full(len(clean), -1, np.int64)
     for members, offset in zip(groups, offsets, strict=True):
         for chosen in _groups(members, _size(trained)):
             points = features[chosen].copy()
             points[:, :3] -= offset
-            batch = {"points": _device_batch(trained, points), **known}
+            batch = {"points": _device_batch(trained, points), **more}
             labels = predict(trained.model, trained.config, trained.labels, batch)
-            found[chosen] = labels[0].cpu().numpy()
+            result[chosen] = labels[0].cpu().numpy()
     whole = np.full(len(cloud), -1, np.int64)
-    whole[finite] = found
+    whole[finite] = result
     return whole
 
 
@@ -89,7 +89,7 @@ def _finite(cloud: PointCloud) -> PointCloud:
 
 
 def _object(trained: Checkpoint, cloud: PointCloud) -> np.ndarray:
-    """[N, C] float32 in the unit sphere, with normals where the model wants them."""
+    """[N, C] float32 in the unit sphere, with normals if the model takes them."""
     xyz = cloud.points[:, :3].astype(np.float64)
     xyz -= xyz.mean(0)
     xyz /= max(np.linalg.norm(xyz, axis=1).max(), 1e-12)

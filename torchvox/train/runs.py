@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training run: data, model, Lightning's trainer, and what is left in the output folder."""
+"""One training run: data, model, Lightning's trainer, and the files in the output folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torchvox.data.generated import Generated
 from torchvox.io.writers import write_text, write_whole
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
-from torchvox.train.builders import BUILDERS, TASKS, Labels, build_data, build_model, labels_of
+from torchvox.train.builders import build_data, build_model, labels_of
 from torchvox.train.checkpoint import describe, load_weights, start_from
 from torchvox.train.config import Config, parse_config
 from torchvox.train.detecting import DetectionModule
@@ -35,6 +35,7 @@ from torchvox.train.lightning_module import BaseModule, TrainingModule
 from torchvox.train.loading import InMemory, SharedBatches, make_loader
 from torchvox.train.logs import LOG, forget_after, make_loggers, say, screen
 from torchvox.train.norm import convert_batch_norm
+from torchvox.train.tasks import BUILDERS, TASKS, Labels
 
 BEST, LAST, CONFIG = "best.ckpt", "last.ckpt", "config.yaml"
 MODEL = "model.pt"
@@ -60,7 +61,7 @@ def fit(
     with lock(output, wait=False) as is_mine:
         if not is_mine:
             raise WrongUseError(
-                f"{output} is that of a training which runs now: wait, or give another --output"
+                f"{output} belongs to a training that runs now: wait, or give another --output"
             )
         _check_folder(output, resume)
         return _fit(config, output, resume, quiet)
@@ -73,9 +74,9 @@ def _fit(config: Config, output: Path, resume: bool, quiet: bool) -> dict[str, f
     torch.manual_seed(config.train.seed)
     model = build_model(config, labels)
     if config.train.init is not None and not resume:
-        made = start_from(model, config.train.init, labels.classes)
-        if made and not quiet:
-            say(f"not from {config.train.init}, but made anew: {', '.join(made)}")
+        fresh = start_from(model, config.train.init, labels.classes)
+        if fresh and not quiet:
+            say(f"initialized, as {config.train.init} does not fit: {', '.join(fresh)}")
     if config.train.devices * config.train.nodes > 1:
         on_gpu = config.train.device != "cpu" and torch.cuda.is_available()
         model = convert_batch_norm(model, on_gpu)
@@ -103,7 +104,7 @@ def _fit(config: Config, output: Path, resume: bool, quiet: bool) -> dict[str, f
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             trainer.fit(module, data, ckpt_path=last, weights_only=True)
-        except SystemExit as error:  # what Lightning makes of an interrupt, without a word
+        except SystemExit as error:  # what Lightning makes of an interrupt, silently
             if not isinstance(error.__context__, KeyboardInterrupt):
                 raise
             with contextlib.suppress(ValueError):  # in another thread than the first
@@ -184,7 +185,7 @@ class WholeCheckpoints(TorchCheckpointIO):
 
 
 class RunData(LightningDataModule):
-    """The two splits; in memory on the training device where the configuration says so."""
+    """The two splits; in memory on the training device if the configuration asks for it."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -264,7 +265,7 @@ def _prepare(config: Config, output: Path, resume: bool) -> None:
 
 def _write_model(config: Config, labels: Labels, output: Path) -> None:
     """The best weights alone, in the form that torchvox export takes. The model is that of the
-    configuration: best.ckpt may be anyone's and name code of its own."""
+    configuration: best.ckpt may come from elsewhere and name foreign code."""
     model = build_model(config, labels)
     if config.task == "detect" or type(model) in BUILDERS.values():
         load_weights(model, output / BEST)
@@ -284,7 +285,7 @@ def _steps_of(checkpoint: Path) -> int:
     try:
         return int(checkpoints.read(checkpoint)["global_step"])
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:  # of the reader too
-        raise CheckpointError(f"{checkpoint} is no checkpoint to resume from: {error}") from None
+        raise CheckpointError(f"{checkpoint} holds no checkpoint to resume from: {error}") from None
 
 
 @contextlib.contextmanager

@@ -73,7 +73,7 @@ class AnchorHead(nn.Module):
 
 class MultiHead(TaskHead):
     """Scores and boxes of anchors, a head per task. forward returns [cls, box, []] with a map per
-    task each; the parts of the code of a box lie one behind the other, and are then read as
+    task each; the parts of the code of a box follow one another, and are then read as
     [A, code]."""
 
     def __init__(self, in_channels: int, classes: Sequence[str], config: MultiHeadConfig) -> None:

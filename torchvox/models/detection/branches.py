@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What heads in tasks are made of."""
+"""Parts of heads with tasks."""
 
 import math
 from itertools import pairwise
@@ -57,15 +57,15 @@ class TaskHead(nn.Module):
     def outputs(self, x: Tensor) -> List[Tensor]:
         """Of every branch of every task."""
         x = self.shared(x)
-        found: List[Tensor] = []
+        maps: List[Tensor] = []
         if self.merged is not None:
             for map_, channels in zip(self.merged(x), self.channels):  # noqa: B905 (TorchScript)
-                found.append(map_.narrow(1, 0, channels))
+                maps.append(map_.narrow(1, 0, channels))
         else:
             for task in self.tasks:
                 for branch in task.values():
-                    found.append(branch(x))
-        return found
+                    maps.append(branch(x))
+        return maps
 
     @torch.jit.unused
     def merge(self) -> None:
@@ -75,8 +75,7 @@ class TaskHead(nn.Module):
 
 
 class Decoder(nn.Module):
-    """What decoders share. Not a decoder by itself. labels: of the classes of all tasks, in their
-    order."""
+    """The options that decoders share. labels: of the classes of all tasks, in their order."""
 
     def __init__(self, labels: Sequence[int], detections: DetectionsConfig) -> None:
         super().__init__()
@@ -128,14 +127,14 @@ class MergedBranches(nn.Module):
         x = self.first(x)
         count, batch, height, width = self.weight.size(0), x.size(0), x.size(2), x.size(3)
         cells = x.permute(0, 2, 3, 1).reshape(-1, count, self.width).permute(1, 2, 0)
-        given = torch.bmm(self.weight, cells)
-        given = given.view(count, 9, self.most, batch, height, width)
+        parts = torch.bmm(self.weight, cells)
+        parts = parts.view(count, 9, self.most, batch, height, width)
         shape = [count, self.most, batch, height + 2, width + 2]
         total = self.bias.float().expand(shape).contiguous()
         for cell in range(9):
-            # A cell gives to the one above it what that takes from below.
+            # What a cell adds to the one above it is that one's part from below.
             y, x0 = 2 - cell // 3, 2 - cell % 3
-            total[:, :, :, y : y + height, x0 : x0 + width] += given[:, cell]
+            total[:, :, :, y : y + height, x0 : x0 + width] += parts[:, cell]
         maps = total[:, :, :, 1 : height + 1, 1 : width + 1].transpose(1, 2)
         return list(maps.unbind(0))
 

@@ -2,21 +2,20 @@
 """What a pillar detector is made of, as frozen plain values: the arguments of its class, the `args`
 of a configuration file, and what a checkpoint keeps. Lengths are meters, angles radians."""
 
-import contextlib
-import dataclasses
-import typing
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Tuple, Type, TypeVar, Union
+from typing import Annotated, Dict, Literal, Optional, Tuple, Union
 
-from torchvox._configs import unknown_key
-from torchvox.ops.annotations import AssignMode, NmsMode
+from torchvox._values import AboveZero, Count, Limits, NotNegative, Number, Positive, Share
 
-T = TypeVar("T")
 Floats3 = Tuple[float, float, float]
 Floats6 = Tuple[float, float, float, float, float, float]
 Names = Tuple[str, ...]
 PARTS = {"reg": 2, "z": 1, "dim": 3, "rot": 2, "vel": 2}  # of a box, with their channels
-KINDS = {bool: "true or false", str: "a word", int: "a whole number", float: "a number"}
+Size3 = Annotated[Floats3, Limits(gt=0)]
+Sizes = Annotated[Tuple[int, ...], Limits(gt=0)]
+Numbers = Annotated[Tuple[float, ...], Limits()]
+Kept = Annotated[int, Limits(gt=0, lt=2**31)]
+Grid = Literal["ends", "centers"]
 
 
 @dataclass(frozen=True)
@@ -32,12 +31,12 @@ class EncoderConfig:
     legacy: the center offset also stands in for the absolute coordinates of its axes.
     """
 
-    channels: Tuple[int, ...] = (64,)
-    pad_semantics: str = "reference"
+    channels: Sizes = (64,)
+    pad_semantics: Literal["reference", "none"] = "reference"
     legacy: bool = False
-    center_axes: int = 3
-    eps: float = 1e-3
-    momentum: float = 0.01
+    center_axes: Literal[2, 3] = 3
+    eps: AboveZero = 1e-3
+    momentum: Share = 0.01
 
 
 @dataclass(frozen=True)
@@ -49,19 +48,19 @@ class VisibilityConfig:
     """
 
     channels: Names
-    height: float = 0.25
-    origin: Floats3 = (0.0, 0.0, 0.0)
+    height: AboveZero = 0.25
+    origin: Annotated[Floats3, Limits()] = (0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
 class BackboneConfig:
-    """Blocks of 3x3 convolutions: one with the stride, then as many as `layers` says."""
+    """Blocks of 3x3 convolutions: one with the stride, then `layers` further ones."""
 
-    layers: Tuple[int, ...] = (3, 5, 5)
-    strides: Tuple[int, ...] = (2, 2, 2)
-    channels: Tuple[int, ...] = (64, 128, 256)
-    eps: float = 1e-3
-    momentum: float = 0.01
+    layers: Annotated[Tuple[int, ...], Limits(ge=0)] = (3, 5, 5)
+    strides: Sizes = (2, 2, 2)
+    channels: Sizes = (64, 128, 256)
+    eps: AboveZero = 1e-3
+    momentum: Share = 0.01
 
 
 @dataclass(frozen=True)
@@ -72,20 +71,20 @@ class NeckConfig:
     stride_one: "transposed" or "conv": which 1x1 map has stride 1. Their weights look alike.
     """
 
-    strides: Tuple[float, ...] = (1.0, 2.0, 4.0)
-    channels: Tuple[int, ...] = (128, 128, 128)
-    stride_one: str = "transposed"
-    eps: float = 1e-3
-    momentum: float = 0.01
+    strides: Annotated[Tuple[float, ...], Limits(gt=0)] = (1.0, 2.0, 4.0)
+    channels: Sizes = (128, 128, 128)
+    stride_one: Literal["transposed", "conv"] = "transposed"
+    eps: AboveZero = 1e-3
+    momentum: Share = 0.01
 
 
 @dataclass(frozen=True)
 class AnchorConfig:
     """The boxes of a class at every cell. bottom: z of their lower side."""
 
-    size: Floats3
-    bottom: float
-    rotations: Tuple[float, ...] = (0.0, 1.57)
+    size: Size3
+    bottom: Number
+    rotations: Numbers = (0.0, 1.57)
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,10 @@ class DirectionConfig:
     """How the direction bin completes the yaw: yaw' = wrap(yaw - offset) + offset + period * bin,
     wrap(v) = v - floor(v / period + limit) * period. flip: bins count down (zhulf0804)."""
 
-    offset: float = 0.78539
-    limit: float = 0.0
+    offset: Number = 0.78539
+    limit: Number = 0.0
     flip: bool = False
-    bins: int = 2
+    bins: Annotated[int, Limits(ge=0, le=64)] = 2
 
 
 @dataclass(frozen=True)
@@ -110,9 +109,9 @@ class AnchorHeadConfig:
     """
 
     anchors: Tuple[AnchorConfig, ...]
-    grid: str = "ends"
-    area: Tuple[float, ...] = ()
-    code_size: int = 7
+    grid: Grid = "ends"
+    area: Numbers = ()
+    code_size: Literal[7, 8, 9, 10] = 7
     direction: Optional[DirectionConfig] = None
 
 
@@ -126,18 +125,18 @@ class MultiHeadConfig:
 
     anchors: Tuple[AnchorConfig, ...]
     tasks: Tuple[Names, ...]
-    grid: str = "ends"
-    area: Tuple[float, ...] = ()
-    code_size: int = 10
+    grid: Grid = "ends"
+    area: Numbers = ()
+    code_size: Literal[7, 8, 9, 10] = 10
     direction: Optional[DirectionConfig] = None
-    shared: int = 64
-    width: int = 64
-    convs: int = 1
-    branches: Dict[str, int] = field(default_factory=PARTS.copy)
-    shared_eps: float = 1e-3
-    shared_momentum: float = 0.01
-    eps: float = 1e-5
-    momentum: float = 0.1
+    shared: Positive = 64
+    width: Positive = 64
+    convs: Count = 1
+    branches: Dict[str, Positive] = field(default_factory=PARTS.copy)
+    shared_eps: AboveZero = 1e-3
+    shared_momentum: Share = 0.01
+    eps: AboveZero = 1e-5
+    momentum: Share = 0.1
 
 
 @dataclass(frozen=True)
@@ -149,15 +148,15 @@ class CenterHeadConfig:
     """
 
     tasks: Tuple[Names, ...]
-    shared: int = 64
-    width: int = 64
-    convs: int = 1
+    shared: Positive = 64
+    width: Positive = 64
+    convs: Count = 1
     velocity: bool = True
-    rot: str = "cos_sin"
+    rot: Literal["cos_sin", "sin_cos"] = "cos_sin"
     conv_bias: bool = False
-    heat_bias: float = -2.19
-    eps: float = 1e-5
-    momentum: float = 0.1
+    heat_bias: Number = -2.19
+    eps: AboveZero = 1e-5
+    momentum: Share = 0.1
 
 
 @dataclass(frozen=True)
@@ -175,23 +174,23 @@ class DetectionsConfig:
         from -y; the boxes that come out are l, w, h and turn counterclockwise from x in both.
     """
 
-    score: float = 0.1
+    score: Share = 0.1
     strict: bool = False
-    pre: int = 4096
-    post: int = 500
-    nms: Tuple[float, ...] = (0.01,)
-    mode: NmsMode = "rotated"
-    group: str = "none"
+    pre: Kept = 4096
+    post: Kept = 500
+    nms: Annotated[Tuple[float, ...], Limits(ge=0)] = (0.01,)
+    mode: Literal["rotated", "circle"] = "rotated"
+    group: Literal["none", "class", "task"] = "none"
     shared_pre: bool = False
     global_post: bool = False
     best_class: bool = False
     center_range: Tuple[float, ...] = ()
-    box_format: str = "lwh"
+    box_format: Literal["lwh", "wlh_clockwise"] = "lwh"
 
 
 @dataclass(frozen=True)
 class AnchorLossConfig:
-    """How a head with anchors is taught; see `torchvox.anchor_targets` and `torchvox.anchor_loss`.
+    """The loss of a head with anchors; see `torchvox.anchor_targets` and `torchvox.anchor_loss`.
 
     matched, unmatched: overlaps, one of each class. any_class: anchors meet boxes of all classes.
     mode: "pcdet" or "mmdet". weights: of the terms of classes, boxes and directions.
@@ -199,34 +198,34 @@ class AnchorLossConfig:
         all by the positive anchors of the batch.
     """
 
-    matched: Tuple[float, ...]
-    unmatched: Tuple[float, ...]
+    matched: Numbers
+    unmatched: Numbers
     any_class: bool = False
-    mode: AssignMode = "pcdet"
-    weights: Floats3 = (1.0, 2.0, 0.2)
-    code_weights: Tuple[float, ...] = ()
-    beta: float = 1 / 9
-    negative_weight: float = 1.0
-    normalizer: str = "sample"
+    mode: Literal["pcdet", "mmdet"] = "pcdet"
+    weights: Annotated[Floats3, Limits(ge=0)] = (1.0, 2.0, 0.2)
+    code_weights: Numbers = ()
+    beta: NotNegative = 1 / 9
+    negative_weight: Number = 1.0
+    normalizer: Literal["sample", "batch"] = "sample"
 
 
 @dataclass(frozen=True)
 class CenterLossConfig:
-    """How heat maps and their boxes are taught; see `torchvox.center_targets`.
+    """The loss of heat maps and their boxes; see `torchvox.center_targets`.
 
     peaks: what the loss of heat maps is divided by: "cells" that are centers, or "objects".
     divisor: of the loss of boxes, with n objects: "max", of 1 and n, or "eps", n + 1e-4.
     velocity_weight: of velocities among the numbers of a box.
     """
 
-    overlap: float = 0.1
+    overlap: Number = 0.1
     min_radius: int = 2
     max_objects: int = 500
-    peaks: str = "cells"
-    divisor: str = "max"
-    heat_weight: float = 1.0
-    box_weight: float = 0.25
-    velocity_weight: float = 0.2
+    peaks: Literal["cells", "objects"] = "cells"
+    divisor: Literal["max", "eps"] = "max"
+    heat_weight: Number = 1.0
+    box_weight: Number = 0.25
+    velocity_weight: Number = 0.2
 
 
 @dataclass(frozen=True)
@@ -234,7 +233,7 @@ class _Detector:
     classes: Names
     point_cloud_range: Floats6
     pillar_size: Floats3
-    head: Any  # of a type of its own in each detector
+    head: object  # of another type in each detector
     columns: int = 4
     column_scale: Tuple[float, ...] = ()
     max_points: int = 32
@@ -255,7 +254,7 @@ class PointPillarsConfig(_Detector):
         factor for each, applied inside the model.
     max_points: of a pillar, the first ones in input order; max_pillars: (training, evaluation);
         -1: no limit, which is the dynamic voxelization.
-    loss: how it is taught; None: it cannot be.
+    loss: None: it cannot be trained.
     """
 
     head: Union[AnchorHeadConfig, MultiHeadConfig]
@@ -268,77 +267,3 @@ class CenterPointPillarsConfig(_Detector):
 
     head: CenterHeadConfig
     loss: Optional[CenterLossConfig] = CenterLossConfig()
-
-
-def plain(config: Any) -> Any:
-    """As dicts, lists, strings and numbers."""
-    if dataclasses.is_dataclass(config):
-        return {f.name: plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
-    if isinstance(config, (tuple, list)):
-        return [plain(value) for value in config]
-    return dict(config) if isinstance(config, Mapping) else config
-
-
-def from_plain(kind: Type[T], values: Union[T, Mapping[str, Any]], where: str = "") -> T:
-    """The configuration of plain values. Raises ValueError for an unknown key, naming the nearest
-    known one, a missing one, or a value of another type."""
-    if isinstance(values, kind):
-        return values
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{where[:-1] or kind.__name__} must hold keys and values, got {values!r}")
-    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for key in values:
-        if key not in known:
-            raise ValueError(unknown_key(str(key), list(known), where))
-    for name, one in known.items():
-        absent = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
-        if absent and name not in values:
-            raise ValueError(f"{where}{name} is missing")
-    types = typing.get_type_hints(kind)
-    made = {k: _made(types[k], value, f"{where}{k}.") for k, value in values.items()}
-    return kind(**made)
-
-
-def _made(kind: Any, value: Any, where: str) -> Any:
-    """A value of a field: nested configurations, tuples from lists, numbers and words."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Union:
-        if value is None and type(None) in inner:
-            return None
-        kinds = [one for one in inner if one is not type(None)]
-        several = len(kinds) > 1 and isinstance(value, Mapping)
-        # A head with tasks is the one of several heads.
-        chosen = kinds[int("tasks" in value)] if several else kinds[0]
-        if len(kinds) > 1 and isinstance(value, tuple(kinds)):
-            return value
-        return _made(chosen, value, where)
-    if dataclasses.is_dataclass(kind):
-        return from_plain(kind, value, where)  # type: ignore[arg-type]
-    if origin is tuple:
-        if isinstance(value, (str, Mapping)) or not hasattr(value, "__iter__"):
-            raise ValueError(f"{where[:-1]} must be a list, got {value!r}")
-        several = len(inner) == 2 and inner[1] is Ellipsis
-        if not several and len(value) != len(inner):
-            raise ValueError(f"{where[:-1]} must have {len(inner)} values, got {list(value)}")
-        kinds = [inner[0]] * len(value) if several else list(inner)
-        return tuple(
-            _made(one, item, f"{where}{i}.")
-            for i, (one, item) in enumerate(zip(kinds, value, strict=True))
-        )
-    if origin is dict:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{where[:-1]} must hold keys and values, got {value!r}")
-        return {str(k): _made(inner[1], item, f"{where}{k}.") for k, item in value.items()}
-    return _scalar(kind, value, where[:-1])
-
-
-def _scalar(kind: type, value: Any, name: str) -> Any:
-    """A bool, str, int or float; a number from a word too, as YAML takes 1e-3 for a word."""
-    made = value
-    if kind in (int, float) and not isinstance(value, bool):
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            number = kind(value)
-            made = number if isinstance(value, str) or number == value else value
-    if not isinstance(made, kind) or (kind is not bool and isinstance(made, bool)):
-        raise ValueError(f"{name} must be {KINDS[kind]}, got {value!r}")
-    return made

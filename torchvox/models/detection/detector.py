@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import torch
 from torch import Tensor, nn
 
+from torchvox._values import plain
 from torchvox.models.detection.anchor_head import (
     AnchorDecoder,
     AnchorHead,
@@ -24,7 +25,6 @@ from torchvox.models.detection.config import (
     MultiHeadConfig,
     PointPillarsConfig,
     VisibilityConfig,
-    plain,
 )
 from torchvox.models.detection.losses import AnchorLoss, CenterLoss
 from torchvox.models.detection.validation import map_size, stride_of, validated
@@ -56,7 +56,7 @@ class VisibilityPlanes(nn.Module):
 
 
 class PillarDetector(nn.Module):
-    """What the two detectors share: from points to maps. Not a model by itself."""
+    """Base of the two detectors: from points to maps."""
 
     def __init__(self, config: Detector) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class PillarDetector(nn.Module):
 
         points, num_points: as of `forward`. boxes: [B, G, 7 or 9] float32; labels: [B, G] int32,
         -1 where there is no box; num_boxes: [B] int32. weight: [B, G] float32, 0 for boxes that
-        teach nothing, no background either. No host synchronization.
+        produce no loss, neither as object nor as background. No host synchronization.
         Raises ValueError without `loss` in the configuration, or where boxes are not "lwh".
         """
         config = self._config
@@ -199,53 +199,55 @@ class PointPillars(PillarDetector):
     """
 
     def __init__(self, config: Union[PointPillarsConfig, Mapping[str, Any]]) -> None:
-        made = validated(PointPillarsConfig, config)
-        super().__init__(made)
-        head = made.head
-        size, area = map_size(made), _area(made, head.area)
+        config = validated(PointPillarsConfig, config)
+        super().__init__(config)
+        head = config.head
+        size, area = map_size(config), _area(config, head.area)
         if isinstance(head, MultiHeadConfig):
-            self.head = MultiHead(self.neck.out_channels, made.classes, head)
-            anchors = anchors_of_tasks(made.classes, head)
-            groups = _groups(made.classes, head.tasks)
+            self.head = MultiHead(self.neck.out_channels, config.classes, head)
+            anchors = anchors_of_tasks(config.classes, head)
+            groups = _groups(config.classes, head.tasks)
         else:
-            self.head = AnchorHead(self.neck.out_channels, len(made.classes), head)
-            anchors, groups = [head.anchors], [list(range(len(made.classes)))]
+            self.head = AnchorHead(self.neck.out_channels, len(config.classes), head)
+            anchors, groups = [head.anchors], [list(range(len(config.classes)))]
         tasks = [anchor_boxes(mine, size, area, head.grid) for mine in anchors]
         labels = [label for group in groups for label in group]
-        self.decoder = AnchorDecoder(tasks, labels, head.code_size, head.direction, made.detections)
-        if made.loss is not None:
+        self.decoder = AnchorDecoder(
+            tasks, labels, head.code_size, head.direction, config.detections
+        )
+        if config.loss is not None:
             rotations = [len(anchor.rotations) for anchor in head.anchors]
-            self.taught = AnchorLoss(groups, rotations, made.loss, head.direction)
+            self.criterion = AnchorLoss(groups, rotations, config.loss, head.direction)
 
     @torch.jit.unused
     def teach(self, maps: List[List[Tensor]], *batch: Any) -> Dict[str, Tensor]:
-        return self.taught(maps, [task.boxes for task in self.decoder.tasks], *batch)
+        return self.criterion(maps, [task.boxes for task in self.decoder.tasks], *batch)
 
 
 class CenterPointPillars(PillarDetector):
     """A pillar detector with a heat map per class. Everything else as `PointPillars`."""
 
     def __init__(self, config: Union[CenterPointPillarsConfig, Mapping[str, Any]]) -> None:
-        made = validated(CenterPointPillarsConfig, config)
-        super().__init__(made)
-        self.head = CenterHead(self.neck.out_channels, made.head)
-        groups = _groups(made.classes, made.head.tasks)
+        config = validated(CenterPointPillarsConfig, config)
+        super().__init__(config)
+        self.head = CenterHead(self.neck.out_channels, config.head)
+        groups = _groups(config.classes, config.head.tasks)
         self.decoder = CenterDecoder(
             [label for group in groups for label in group],
-            made.pillar_size,
-            made.point_cloud_range,
-            stride_of(made),
-            made.head.rot,
-            made.detections,
+            config.pillar_size,
+            config.point_cloud_range,
+            stride_of(config),
+            config.head.rot,
+            config.detections,
         )
-        if made.loss is not None:
-            nx, ny = map_size(made)
-            grid = made.point_cloud_range, made.pillar_size, stride_of(made), (ny, nx)
-            self.taught = CenterLoss(groups, *grid, made.head, made.loss)
+        if config.loss is not None:
+            nx, ny = map_size(config)
+            grid = config.point_cloud_range, config.pillar_size, stride_of(config), (ny, nx)
+            self.criterion = CenterLoss(groups, *grid, config.head, config.loss)
 
     @torch.jit.unused
     def teach(self, maps: List[List[Tensor]], *batch: Any) -> Dict[str, Tensor]:
-        return self.taught(maps, *batch)
+        return self.criterion(maps, *batch)
 
 
 def _is_one(batch: int) -> bool:

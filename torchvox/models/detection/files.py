@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detectors from configuration files: `task: detect`, and a `model` with `kind` and `args`."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence, Tuple, Type, Union
+from typing import Any, Dict, List, Literal, Mapping, Sequence, Tuple, Type, Union
 
 from torch import nn
 
-from torchvox._configs import read, shipped, unknown_key
+from torchvox._configs import read, shipped
 from torchvox._errors import WrongUseError
+from torchvox._values import from_plain
 from torchvox.models.detection.config import CenterPointPillarsConfig, PointPillarsConfig
 from torchvox.models.detection.detector import CenterPointPillars, PointPillars
 from torchvox.models.detection.validation import validated
@@ -17,6 +19,22 @@ KINDS: Dict[str, Tuple[Type[nn.Module], type]] = {
     "center_pointpillars": (CenterPointPillars, CenterPointPillarsConfig),
 }
 TRAINING = ("data", "train")  # entries about how it is trained, which others read
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """kind: a key of torchvox.train.tasks.BUILDERS, or "module:Class"; for detect a kind of
+    detector. args: its arguments; the numbers of classes, categories and columns come from the
+    data."""
+
+    kind: str
+    args: Dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _File:
+    task: Literal["detect"]
+    model: ModelConfig
 
 
 def detector_names() -> List[str]:
@@ -39,27 +57,19 @@ def detector(name: Union[str, Path], overrides: Sequence[str] = ()) -> nn.Module
 
 def checked(content: Mapping[str, Any], name: str) -> Tuple[str, Any]:
     """(kind, its configuration). Raises WrongUseError that names what is wrong."""
-    content = {key: part for key, part in content.items() if key not in TRAINING}
-    for key, known in (("", ("task", "model")), ("model", ("kind", "args"))):
-        part = content.get(key) if key else content
-        if not isinstance(part, Mapping):
-            raise WrongUseError(f"{name}: {key} must hold keys and values")
-        for one in part:
-            if one not in known:
-                raise WrongUseError(f"{name}: {unknown_key(one, known, key and key + '.')}")
-        for one in known:
-            if one not in part:
-                raise WrongUseError(f"{name}: {key and key + '.'}{one} is missing")
-    if content["task"] != "detect":
-        raise WrongUseError(f"{name}: task must be detect, got {content['task']!r}")
-    return checked_model(content["model"]["kind"], content["model"]["args"], name)
+    try:
+        file = from_plain(_File, {k: v for k, v in content.items() if k not in TRAINING})
+    except ValueError as error:
+        raise WrongUseError(f"{name}: {error}") from None
+    return checked_model(file.model, name)
 
 
-def checked_model(kind: Any, args: Any, name: str) -> Tuple[str, Any]:
+def checked_model(model: ModelConfig, name: str) -> Tuple[str, Any]:
     """The same of the `model` of a configuration. Raises WrongUseError."""
-    if not isinstance(kind, str) or kind not in KINDS:
+    kind = model.kind
+    if kind not in KINDS:
         raise WrongUseError(f"{name}: model.kind must be one of {', '.join(KINDS)}, got {kind!r}")
     try:
-        return kind, validated(KINDS[kind][1], args)
+        return kind, validated(KINDS[kind][1], model.args)
     except ValueError as error:
         raise WrongUseError(f"{name}: model.args: {error}") from None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What detectors are taught: from maps and boxes to the terms of a loss, on the device, without a
+"""Losses of detectors: from maps and boxes to the terms of a loss, on the device, without a
 host synchronization. `PointPillars.loss` and `CenterPointPillars.loss` call these."""
 
 import itertools
@@ -170,12 +170,12 @@ class CenterLoss:
             own = torch.stack([heat[:, label] for label in mine], 1)
             terms[0] = terms[0] + self.heat_loss(maps[0][task], own, objects)
             parts = [kind[task] for kind in maps[1:] if len(kind) > 0]
-            found = torch.cat([part.float().flatten(2) for part in parts], 1)
-            terms[1] = terms[1] + self.box_loss(found, boxes, cell[:, task], box[:, task], objects)
+            rows = torch.cat([part.float().flatten(2) for part in parts], 1)
+            terms[1] = terms[1] + self.box_loss(rows, boxes, cell[:, task], box[:, task], objects)
         return {"heat": terms[0] * config.heat_weight, "boxes": terms[1] * config.box_weight}
 
     def heat_loss(self, logits: Tensor, target: Tensor, objects: Tensor) -> Tensor:
-        """Focal loss of a task's maps [B, C, H, W]; targets below 0 count for nothing."""
+        """Focal loss of a task's maps [B, C, H, W]; targets below 0 do not count."""
         p = logits.float().sigmoid().clamp(TINY, 1 - TINY)
         peak = target == 1
         at_peaks = torch.where(peak, p.log() * (1 - p).square(), 0.0)
@@ -185,19 +185,19 @@ class CenterLoss:
         return -(at_peaks.sum() + elsewhere.sum()) / of_all_processes(peaks.to(p.dtype), 1)
 
     def box_loss(
-        self, found: Tensor, boxes: Tensor, cell: Tensor, box: Tensor, objects: Tensor
+        self, maps: Tensor, boxes: Tensor, cell: Tensor, box: Tensor, objects: Tensor
     ) -> Tensor:
         """Absolute differences of a task's maps [B, 8 or 10, H * W] at the cells [B, M]."""
-        used, width = cell >= 0, found.size(1)
+        used, width = cell >= 0, maps.size(1)
         at = cell.clamp(min=0).long()[:, None].expand(-1, width, -1)
         target = self.code(boxes, cell.clamp(min=0), box.clamp(min=0))[..., :width]
-        difference = found.gather(2, at).transpose(1, 2) - target
-        known = used[..., None] & target.isfinite()
-        size = torch.where(known, difference, 0.0).abs()
+        difference = maps.gather(2, at).transpose(1, 2) - target
+        counts = used[..., None] & target.isfinite()
+        size = torch.where(counts, difference, 0.0).abs()
         total = size[..., :8].sum() + self.config.velocity_weight * size[..., 8:].sum()
         if self.config.divisor == "max":
-            return total / of_all_processes(objects.to(found.dtype), 1)
-        return total / (of_all_processes(objects.to(found.dtype)) + TINY)
+            return total / of_all_processes(objects.to(maps.dtype), 1)
+        return total / (of_all_processes(objects.to(maps.dtype)) + TINY)
 
     def code(self, boxes: Tensor, cell: Tensor, box: Tensor) -> Tensor:
         """What the maps are to hold for boxes [B, G, 7 or 9] at cells [B, M]: [B, M, 10]."""

@@ -47,8 +47,7 @@ class Detections:
 
 @dataclass(frozen=True)
 class Runner:
-    """A detector with what is known about it. It sees point_cloud_range, (x0, y0,
-    z0, x1, y1, z1)."""
+    """A detector that runs. It sees points in point_cloud_range, (x0, y0, z0, x1, y1, z1)."""
 
     call: Callable[[Tensor, Tensor], Any]
     classes: Tuple[str, ...]
@@ -65,13 +64,12 @@ class Runner:
         outputs = self.call(points[None].to(self.device), count.to(self.device))
         boxes, scores, labels, overflow = _of_one_scan(outputs, len(self.classes))
         order = np.argsort(-scores, kind="stable")
-        found = (boxes[order], scores[order], labels[order])
-        return Detections(*found, self.classes, overflow)
+        return Detections(boxes[order], scores[order], labels[order], self.classes, overflow)
 
 
-def _of_one_scan(outputs: Any, classes: int) -> Tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """boxes, scores and labels in use, and the overflow. Raises CheckpointError: a program may be
-    anyone's."""
+def _of_one_scan(outputs: object, classes: int) -> Tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """boxes, scores and labels in use, and the overflow. Raises CheckpointError for anything else
+    that a foreign program gives."""
     tensors = tuple(outputs) if isinstance(outputs, (list, tuple)) else ()
     dims = [one.dim() if isinstance(one, Tensor) else -1 for one in tensors]
     if dims == [3, 2, 2, 1, 1] and tensors[0].size(2) in (7, 9):
@@ -79,8 +77,8 @@ def _of_one_scan(outputs: Any, classes: int) -> Tuple[np.ndarray, np.ndarray, np
         n = int(kept)
         if 0 <= n <= min(len(boxes), len(scores), len(labels)):
             boxes, scores, labels = boxes[:n], scores[:n], labels[:n]
-            known = ((labels >= 0) & (labels < classes)).all()
-            if known and np.isfinite(boxes).all() and np.isfinite(scores).all():
+            labelled = ((labels >= 0) & (labels < classes)).all()
+            if labelled and np.isfinite(boxes).all() and np.isfinite(scores).all():
                 return boxes, scores, labels, int(overflow)
     raise CheckpointError(
         "the program must give boxes [1, K, 7 or 9], scores, labels, count and overflow, with "
@@ -115,7 +113,7 @@ def _script(path: Union[str, Path], device: torch.device) -> Any:
 def load_form(path: Union[str, Path], device: torch.device, trust_code: bool = False) -> Any:
     """A detector as it is kept, unchanged: a checkpoint of torchvox.models, the name of a model
     with weights, a TorchScript program, or one of torch.export or AOTInductor, which may hold any
-    code and so wants trust_code. Raises CheckpointError, WrongUseError."""
+    code and so needs trust_code. Raises CheckpointError, WrongUseError."""
     path = named_file(path)
     kind = checkpoints.kind_of_program(path)
     if kind in ("export", "aoti"):
@@ -124,7 +122,7 @@ def load_form(path: Union[str, Path], device: torch.device, trust_code: bool = F
         return load_program(path, kind)
     model = _script(path, device) if kind else checkpoints.load(path).to(device)
     if not hasattr(model, "point_cloud_range"):
-        raise CheckpointError(f"{path} is no detector")
+        raise CheckpointError(f"{path} is not a detector")
     return model
 
 
@@ -136,7 +134,7 @@ def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
     """
     path = named_file(path)
     if not path.is_file():
-        raise CheckpointError(f"{path} does not exist or is no file")
+        raise CheckpointError(f"{path} does not exist or is not a file")
     if checkpoints.is_program(path):
         model = _script(path, device)
     else:
@@ -146,7 +144,7 @@ def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
             model = (merge_heads(model) if can_merge(model) else model).to(device)
     names = ("classes", "columns", "point_cloud_range")
     if not all(hasattr(model, name) for name in names):
-        raise CheckpointError(f"{path} is no detector")
+        raise CheckpointError(f"{path} is not a detector")
     classes, columns, point_cloud_range = (getattr(model, name) for name in names)
     if not 3 <= int(columns) <= 3 + len(COLUMNS):
         raise CheckpointError(f"{path} sees {columns} columns, where 3 to 5 are known")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pillar net, backbone and neck of a pillar detector: what tensors say, and where each belongs."""
+"""Pillar net, backbone and neck of a pillar detector: their sizes and names in a checkpoint."""
 
 from dataclasses import dataclass
 from math import prod
@@ -20,7 +20,7 @@ NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 def shape(state: State, name: str, axes: int = 1) -> List[int]:
     """Of a tensor that must have so many axes, or more."""
     if name not in state:
-        raise CheckpointError(f"the checkpoint has no {name}, which tells the size of its network")
+        raise CheckpointError(f"the checkpoint has no {name}, which has the size of its network")
     sizes = list(state[name].shape)
     if len(sizes) < axes or 0 in sizes:
         raise CheckpointError(f"{name} must have {axes} or more axes, none of size 0, got {sizes}")
@@ -44,42 +44,10 @@ def conv(theirs: str, ours: str, bias: bool = False) -> List[Pair]:
     return [(f"{theirs}.{part}", f"{ours}.{part}") for part in parts]
 
 
-def encoder(
-    state: State,
-    settings: Settings,
-    layer: str,
-    *,
-    columns: Optional[int],
-    axes: int,
-    **defaults: Any,
-) -> Dict[str, Any]:
-    """layer: name of a linear weight, {} its number if there can be several. columns of the points:
-    None when the axes of the center offset are always the given ones, else these are what remains.
-    defaults: of the configuration, assumed. Returns columns and the encoder's configuration."""
-    outs: List[int] = []
-    while layer.format(len(outs)) in state and (not outs or "{}" in layer):
-        outs.append(shape(state, layer.format(len(outs)))[0])
-    inputs = shape(state, layer.format(0), 2)[1]
-    if columns is None:
-        columns = settings.choose("columns", inputs - 3 - axes, SHAPES)
-    else:
-        columns = settings.choose("columns", columns)
-        axes = settings.choose("encoder.center_axes", inputs - 3 - columns, SHAPES)
-    if columns < 3 or axes not in (2, 3):
-        raise CheckpointError(
-            f"{layer.format(0)} has {inputs} inputs: columns + 3 + 2 or 3 are known, "
-            f"with columns of {columns} it has {inputs - 3 - columns} more"
-        )
-    known = {name: settings.choose(f"encoder.{name}", value) for name, value in defaults.items()}
-    channels = [2 * c for c in outs[:-1]] + outs[-1:]
-    return {"columns": columns, "encoder": {"channels": channels, "center_axes": axes, **known}}
-
-
 @dataclass(frozen=True)
 class PillarNames:
-    """linear, norm: of a layer of the pillar net, {} its number if there can be several. blocks,
-    deblocks: the lists of blocks of backbone and neck. first: number of the first convolution in a
-    block."""
+    """linear, norm: of a layer of the pillar net, {} its number. blocks, deblocks: the lists of
+    blocks of backbone and neck. first: number of the first convolution in a block."""
 
     linear: str
     norm: str
@@ -87,7 +55,7 @@ class PillarNames:
     deblocks: str
     first: int
 
-    def described(
+    def describe(
         self,
         state: State,
         settings: Settings,
@@ -96,19 +64,38 @@ class PillarNames:
         stride_one: str,
         *,
         columns: Optional[int] = None,
-        axes: int = 3,
         pad_semantics: str = "reference",
         legacy: bool = False,
     ) -> Dict[str, Any]:
-        """The configuration up to the head. columns, axes: see `encoder`; grid, unknown: see
-        `grid_of`; stride_one: see `neck`."""
-        known = {"pad_semantics": pad_semantics, "legacy": legacy}
-        linear = self.linear + ".weight"
-        seen = encoder(state, settings, linear, columns=columns, axes=axes, **known)
-        chosen = grid_of(settings, grid, unknown)
+        """The configuration up to the head. columns: of the points, where the center offset may
+        have two axes or three; None: it has three. grid, unknown: see `grid_of`; stride_one: see
+        `neck`."""
+        layer, axes = f"{self.linear}.weight", 3
+        outs: List[int] = []
+        while layer.format(len(outs)) in state:
+            outs.append(shape(state, layer.format(len(outs)))[0])
+        inputs = shape(state, layer.format(0), 2)[1]
+        if columns is None:
+            columns = settings.choose("columns", inputs - 3 - axes, SHAPES)
+        else:
+            columns = settings.choose("columns", columns)
+            axes = settings.choose("encoder.center_axes", inputs - 3 - columns, SHAPES)
+        if columns < 3 or axes not in (2, 3):
+            raise CheckpointError(
+                f"{layer.format(0)} has {inputs} inputs: columns + 3 + 2 or 3 are known, "
+                f"with columns of {columns} it has {inputs - 3 - columns} more"
+            )
+        rules = settings.choices("encoder", {"pad_semantics": pad_semantics, "legacy": legacy})
+        channels = [2 * c for c in outs[:-1]] + outs[-1:]
+        place = grid_of(settings, grid, unknown)
         blocks = backbone(state, settings, self.blocks, self.first)
-        necks = neck(state, settings, self.deblocks, blocks, stride_one)
-        return {**chosen, **seen, "backbone": blocks, "neck": necks}
+        return {
+            **place,
+            "columns": columns,
+            "encoder": {"channels": channels, "center_axes": axes, **rules},
+            "backbone": blocks,
+            "neck": neck(state, settings, self.deblocks, blocks, stride_one),
+        }
 
     def pairs(self, config: Mapping[str, Any]) -> List[Pair]:
         """Every tensor before the head with its name here."""
@@ -145,8 +132,8 @@ def grid_of(settings: Settings, grid: Mapping[str, Any], unknown: str) -> Dict[s
     """Range, pillars and caps, and what the columns are scaled by. grid: as published. unknown: why
     the network is none of the published ones, whose grid must be given; "" when it is."""
     if unknown:
-        known = {name: settings.need(name, unknown) for name in grid if name != "column_scale"}
-        return {**known, "column_scale": settings.choose("column_scale", [])}
+        place = {name: settings.need(name, unknown) for name in grid if name != "column_scale"}
+        return {**place, "column_scale": settings.choose("column_scale", [])}
     return {name: settings.choose(name, value) for name, value in grid.items()}
 
 

@@ -2,7 +2,7 @@
 """Center heads in checkpoints of other programs: classes by task, and where each tensor belongs."""
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing.backbone_neck import Pair, State, conv, norm, shape
@@ -14,13 +14,26 @@ from torchvox.ops.detection import CENTER_DECODE_NMS_CONVENTIONS
 @dataclass(frozen=True)
 class TaskNames:
     """shared: convolution and batch norm. tasks: the list of tasks. parts: our names to theirs.
-    layer: names of convolution and batch norm k of a branch. last: that behind n of these."""
+    conv, norm: of layer k of a branch, {0}: k, {1}: 3 * k, {2}: 3 * k + 1. last: the convolution
+    behind k of these."""
 
     shared: Tuple[str, str]
     tasks: str
     parts: Mapping[str, str]
-    layer: Callable[[int], Tuple[str, str]]
-    last: Callable[[int], str]
+    conv: str
+    norm: str
+    last: str
+
+    def at(self, task: int, part: str, name: str, layer: int) -> str:
+        number = name.format(layer, 3 * layer, 3 * layer + 1)
+        return f"{self.tasks}.{task}.{self.parts[part]}.{number}"
+
+    def convs(self, state: State, part: str) -> int:
+        """Layers of a branch before its last convolution."""
+        layers = 0
+        while f"{self.at(0, part, self.norm, layers)}.running_mean" in state:
+            layers += 1
+        return layers
 
 
 def center_head(
@@ -29,15 +42,12 @@ def center_head(
     """Class names, the configuration of the head, and why it is none of the published ones, ""
     when it is."""
     counts: List[int] = []
-    first = f"{names.tasks}.{{}}.{names.parts['hm']}.{names.layer(0)[0]}.weight"
-    convs = 1
-    while f"{names.tasks}.0.{names.parts['hm']}.{names.layer(convs)[1]}.weight" in state:
-        convs += 1
-    while first.format(len(counts)) in state:
-        at = f"{names.tasks}.{len(counts)}.{names.parts['hm']}.{names.last(convs)}.weight"
-        counts.append(shape(state, at)[0])
+    convs = max(1, names.convs(state, "hm"))
+    first = f"{names.at(0, 'hm', names.conv, 0)}.weight"
+    while (last := f"{names.at(len(counts), 'hm', names.last, convs)}.weight") in state:
+        counts.append(shape(state, last)[0])
     if not counts:
-        raise CheckpointError(f"the checkpoint has no {first.format(0)}")
+        raise CheckpointError(f"the checkpoint has no {first}")
     unknown = ""
     if counts == [len(task) for task in NUSCENES_TASKS]:
         tasks = settings.choose("head.tasks", NUSCENES_TASKS)
@@ -45,13 +55,12 @@ def center_head(
     else:
         unknown = f"tasks of {counts} classes are not those of a published net"
         tasks, classes = settings.need("head.tasks", unknown), settings.need("classes", unknown)
-    width = shape(state, first.format(0))[0]
     head = {
         "tasks": [list(task) for task in tasks],
         "shared": shape(state, f"{names.shared[0]}.weight")[0],
-        "width": width,
+        "width": shape(state, first)[0],
         "convs": convs,
-        "velocity": f"{names.tasks}.0.{names.parts['vel']}.{names.last(convs)}.weight" in state,
+        "velocity": f"{names.at(0, 'vel', names.last, convs)}.weight" in state,
         "rot": settings.choose("head.rot", CENTER_DECODE_NMS_CONVENTIONS[convention]["rot_order"]),
         "conv_bias": f"{names.shared[0]}.bias" in state,
     }
@@ -65,15 +74,14 @@ def task_pairs(config: Mapping[str, Any], names: TaskNames) -> List[Pair]:
     pairs = conv(names.shared[0], "head.shared.conv", bias)
     pairs += norm(names.shared[1], "head.shared.norm")
     for t in range(len(head["tasks"])):
-        for part, theirs in names.parts.items():
+        for part in names.parts:
             if part == "vel" and not head.get("velocity", True):
                 continue
-            at, ours = f"{names.tasks}.{t}.{theirs}", f"head.tasks.{t}.{part}"
+            ours = f"head.tasks.{t}.{part}"
             for k in range(head["convs"]):
-                conv_name, norm_name = names.layer(k)
-                pairs += conv(f"{at}.{conv_name}", f"{ours}.layers.{k}.conv", bias)
-                pairs += norm(f"{at}.{norm_name}", f"{ours}.layers.{k}.norm")
-            pairs += conv(f"{at}.{names.last(head['convs'])}", f"{ours}.out", bias=True)
+                pairs += conv(names.at(t, part, names.conv, k), f"{ours}.layers.{k}.conv", bias)
+                pairs += norm(names.at(t, part, names.norm, k), f"{ours}.layers.{k}.norm")
+            pairs += conv(names.at(t, part, names.last, head["convs"]), f"{ours}.out", bias=True)
     return pairs
 
 

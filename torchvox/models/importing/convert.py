@@ -25,7 +25,7 @@ UNFIT = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, Ru
 @dataclass(frozen=True)
 class Imported:
     """model: in evaluation mode. state: the checkpoint's own tensors. used: how many there were.
-    flags: what was chosen that the network does not show. notes: what is to be known of it."""
+    flags: what was chosen that the network does not show. notes: warnings about such models."""
 
     model: nn.Module
     layout: Layout
@@ -56,89 +56,92 @@ def tensors_of(content: Any) -> Dict[str, Tensor]:
     return state
 
 
-def meta_of(content: Any) -> Dict[str, Any]:
+def meta_of(content: object) -> Dict[str, Any]:
     """What programs of OpenMMLab write beside the tensors: their release, their configuration."""
     meta = content.get("meta") if isinstance(content, dict) else None
     return meta if isinstance(meta, dict) else {}
 
 
-def config_of(content: Any) -> str:
+def config_of(content: object) -> str:
     """The text of the configuration: under "config" by mmcv, under "cfg" by mmengine."""
     meta = meta_of(content)
     return str(meta.get("config") or meta.get("cfg") or "")
 
 
 def convert(
-    content: Any,
+    content: object,
     layout: Optional[str] = None,
     settings: Optional[Mapping[str, Any]] = None,
     declared: Optional[Declared] = None,
 ) -> Imported:
     """The model of a checkpoint's content. layout: name of one of LAYOUTS; None: inferred from the
     names.
-    settings: values of a detector's configuration, nested or by dotted names, that the tensors do
-    not tell and that are not those of the published networks. declared: the same from the
+    settings: values of a detector's configuration, nested or by dotted names, that no tensor
+    shows and that are not those of the published networks. declared: the same from the
     configuration of the program; None: from the file, where mmdetection3d wrote it.
 
     Raises CheckpointError, naming the tensors, when one is missing, left over or of another shape,
     and when a setting is needed or does not fit.
     """
     state = tensors_of(content)
-    known = [one for one in LAYOUTS if layout in (None, one.name) and one.matches(state)]
-    if layout is None:
-        release = str(meta_of(content).get("mmdet3d_version", ""))
-        known = [one for one in known if release.startswith(one.release)]
-    if not known:
-        sources = [one.source for one in LAYOUTS if layout in (None, one.name)]
-        if not sources:
-            names = ", ".join(one.name for one in LAYOUTS)
-            raise CheckpointError(f"no layout {layout!r}: there are {names}")
-        raise CheckpointError(
-            f"the tensors are not named as in {' or '.join(sources)}: {_some(list(state))}"
-        )
-    detector = bool(known[0].boxes)
+    chosen = _layout_of(content, state, layout)
+    detector = bool(chosen.boxes)
     if (settings or declared) and not detector:
-        raise CheckpointError(f"{known[0].source}: the tensors tell everything, nothing can be set")
-    if declared is None:  # det3d writes its own there, which reads alike and means something else
-        declared = mmdet3d_config(config_of(content) if known[0].configured else "")
-    chosen = Settings(settings or {}, declared.settings)
+        raise CheckpointError(f"{chosen.source}: its tensors say everything, nothing can be set")
+    if declared is None:
+        declared = mmdet3d_config(config_of(content) if chosen.configured else "")
+    options = Settings(settings or {}, declared.settings)
     try:
-        found = known[0].describe(state, chosen)
-        config = {"config": chosen.applied(found.config)} if detector else found.config
+        network = chosen.describe(state, options)
+        config = {"config": options.applied(network.config)} if detector else network.config
         check_values(config)
-        check_network(lambda: build(found.model, config), state)
-        model = build(found.model, config)
+        check_network(lambda: build(network.model, config), state)
+        model = build(network.model, config)
     except CheckpointError:
         raise
     except UNFIT as error:
-        raise CheckpointError(f"{known[0].source}: {error}") from None
-    fill(model, state, known[0].pairs(model, state))
+        raise CheckpointError(f"{chosen.source}: {error}") from None
+    fill(model, state, chosen.pairs(model, state))
     if detector:
         _unscale(model)
-    notes = declared.notes if declared.settings else known[0].notes.get(found.model, ())
-    return Imported(model.eval(), known[0], state, len(state), tuple(chosen.flags), notes)
+    notes = declared.notes if declared.settings else chosen.notes.get(network.model, ())
+    return Imported(model.eval(), chosen, state, len(state), tuple(options.flags), notes)
+
+
+def _layout_of(content: object, state: State, name: Optional[str]) -> Layout:
+    """The layout of this name, or that of the tensors' names and the release in the file."""
+    named = [one for one in LAYOUTS if name in (None, one.name)]
+    if not named:
+        names = ", ".join(one.name for one in LAYOUTS)
+        raise CheckpointError(f"no layout {name!r}: there are {names}")
+    release = str(meta_of(content).get("mmdet3d_version", "")) if name is None else ""
+    for one in named:
+        if one.matches(state) and (name is not None or release.startswith(one.release)):
+            return one
+    sources = " or ".join(one.source for one in named)
+    raise CheckpointError(f"the tensors are not named as in {sources}: {_some(list(state))}")
 
 
 def fill(model: nn.Module, state: State, names: List[Pair]) -> None:
     """Loads the tensors. Trailing sizes of 1, of 1x1 convolutions, are dropped where the model has
     none."""
-    own, wanted = model.state_dict(), [theirs for theirs, _ in names]
+    own, taken = model.state_dict(), [theirs for theirs, _ in names]
     old = not any(name.endswith("num_batches_tracked") for name in state)  # torch before 0.4.1
     missing = [
         theirs
-        for theirs in wanted
+        for theirs in taken
         if theirs not in state and not (old and theirs.endswith("num_batches_tracked"))
     ]
-    left = sorted(set(state) - set(wanted))
+    left = sorted(set(state) - set(taken))
     if missing or left:
         parts = [("has no ", missing), ("has tensors that nothing takes: ", left)]
-        said = "; and ".join(f"{words}{_some(keys)}" for words, keys in parts if keys)
-        raise CheckpointError(f"the checkpoint {said}")
+        problems = "; and ".join(f"{words}{_some(keys)}" for words, keys in parts if keys)
+        raise CheckpointError(f"the checkpoint {problems}")
     kept = [(theirs, ours) for theirs, ours in names if ours is not None]
     apart = sorted(set(own) ^ {ours for _, ours in kept})
     if apart:
         raise CheckpointError(f"the checkpoint and the network differ in {_some(apart)}")
-    assert len(set(wanted)) == len(wanted) and len(kept) == len(own)
+    assert len(set(taken)) == len(taken) and len(kept) == len(own)
     loaded: Dict[str, Tensor] = {}
     for theirs, ours in kept:
         tensor = state.get(theirs, own[ours])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a source tells of its checkpoints: which network, and where each tensor belongs."""
+"""What a source knows of its checkpoints: which network, and where each tensor belongs."""
 
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
@@ -23,21 +23,24 @@ class Found:
 
 @dataclass(frozen=True)
 class Layout:
-    """name: of the preset too. matches: whether tensor names are of this layout. describe: the
-    network, from tensors and settings. pairs: every tensor with its name in a model of ours.
+    """name: of the preset too. keys: how names of its tensors alone begin. describe: the network,
+    from tensors and settings. pairs: every tensor with its name in a model of ours.
     boxes: convention of what the network detects. release: how the release that wrote a file must
     begin, where others have the same names. configured: whether files hold the configuration, as
-    those of mmdetection3d do. notes: to be said with a model, by its class."""
+    those of mmdetection3d do. notes: printed with a model, by its class."""
 
     name: str
     source: str
-    matches: Callable[[State], bool]
+    keys: Tuple[str, ...]
     describe: Callable[[State, Settings], Found]
     pairs: Callable[[nn.Module, State], List[Pair]]
     boxes: str = ""
     release: str = ""
     configured: bool = False
     notes: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+
+    def matches(self, state: State) -> bool:
+        return any(name.startswith(self.keys) for name in state)
 
 
 def width(state: State, name: str, axis: int) -> int:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint does not say of its network, and who said it instead."""
+"""What a checkpoint does not say of its network, and where it comes from instead."""
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.ops.conventions import Options
@@ -22,7 +22,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Declared:
-    """settings: by dotted names. notes: what is to be known of networks trained with it."""
+    """settings: by dotted names. notes: warnings about networks trained with it."""
 
     settings: Dict[str, Any] = field(default_factory=dict)
     notes: Tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Settings:
         self.flags: List[Flag] = []
 
     def choose(self, name: str, value: Any, how: str = ASSUMED) -> Any:
-        """The override, else the declared value, else the given one; either way a flag."""
+        """The override, else the declared value, else this one; adds a flag in any case."""
         if name in self._given:
             value, how = self._given[name]
             self._open.pop(name, None)
@@ -79,11 +79,23 @@ class Settings:
         return config
 
 
-def put(settings: Dict[str, Any], **values: Any) -> None:
-    """Values by names with __ for dots; None is nothing said."""
-    for name, value in values.items():
+def pick(content: Mapping[str, Any], places: Mapping[str, str]) -> Dict[str, Any]:
+    """Settings by their names, each from a dotted place in a configuration; what is not there or
+    None is left out."""
+    settings: Dict[str, Any] = {}
+    for name, place in places.items():
+        value: Any = content
+        for key in place.split("."):
+            value = None if value is None else value.get(key)
         if value is not None:
-            settings[name.replace("__", ".")] = value
+            settings[name] = value
+    return settings
+
+
+def least(*caps: Optional[int]) -> Dict[str, int]:
+    """The smallest of the caps before the suppression, if there is one."""
+    numbers = [cap for cap in caps if cap is not None]
+    return {"detections.pre": min(numbers)} if numbers else {}
 
 
 def detections(settings: Settings, options: Options, **numbers: Any) -> Dict[str, Any]:
@@ -97,13 +109,11 @@ def detections(settings: Settings, options: Options, **numbers: Any) -> Dict[str
 
 def flat(values: Mapping[str, Any], where: str = "") -> Dict[str, Any]:
     """Nested mappings by dotted names; lists are values."""
-    found: Dict[str, Any] = {}
+    names: Dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{where}{key}.")
-        else:
-            found[f"{where}{key}"] = value
-    return found
+        nested = isinstance(value, Mapping)
+        names |= flat(value, f"{where}{key}.") if nested else {f"{where}{key}": value}
+    return names
 
 
 def shown(flags: List[Flag]) -> List[Tuple[str, str]]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does an imported model run, with finite outputs on a generated scene? That the mapping of its
-layout is right is shown where the upstream networks are: `torchvox import --verify`."""
+"""Does an imported model run, with finite outputs on a generated scene? `torchvox import --verify`
+compares it with the upstream network."""
 
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
@@ -26,25 +26,29 @@ class SmokeReport:
     boxes: Optional[int]
 
     def trouble(self) -> Optional[str]:
-        """Why the model is of no use; None when it runs."""
+        """Why the model is unusable; None when it runs."""
         finite = self.output < float("inf")
         return None if finite else f"its greatest output on {self.scene} is {self.output}"
 
     def rows(self) -> List[Tuple[str, str]]:
         """What to print: names and values."""
-        found = self.imported
-        model, used = found.model, found.used
-        return [
-            ("layout", f"{found.layout.name} ({found.layout.source})"),
-            ("model", f"{type(model).__name__}: {_sizes(model.config())}"),
-            ("tensors", f"{used} of {used} used, each once"),
-            ("parameters", f"{sum(p.numel() for p in model.parameters()):,}"),
-            *shown(list(found.flags)),
-            *(("note", note) for note in found.notes),
-            ("scene", self.scene),
-            ("greatest output", f"{self.output:.4g}"),
-            *([] if self.boxes is None else [("boxes", str(self.boxes))]),
-        ]
+        boxes = [] if self.boxes is None else [("boxes", str(self.boxes))]
+        return [*rows_of(self.imported, self.scene, self.output), *boxes]
+
+
+def rows_of(imported: Imported, scene: str, output: float) -> List[Tuple[str, str]]:
+    """The first rows of any report of a model that ran on a scene."""
+    model, used, layout = imported.model, imported.used, imported.layout
+    return [
+        ("layout", f"{layout.name} ({layout.source})"),
+        ("model", f"{type(model).__name__}: {_sizes(model.config())}"),
+        ("tensors", f"{used} of {used} used, each once"),
+        ("parameters", f"{sum(p.numel() for p in model.parameters()):,}"),
+        *shown(list(imported.flags)),
+        *(("note", note) for note in imported.notes),
+        ("scene", scene),
+        ("greatest output", f"{output:.4g}"),
+    ]
 
 
 def _sizes(config: Dict[str, Any]) -> str:

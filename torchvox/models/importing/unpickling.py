@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of training programs, which name classes of their own beside the tensors."""
+"""Checkpoints of training programs, which name their own classes beside the tensors."""
 
 import zipfile
 from pathlib import Path
@@ -11,21 +11,21 @@ from torchvox.models.checkpoints import CheckpointError, read
 
 
 class Opaque:
-    """Stands for an object of a class that is not loaded: a logger, a history. What the file wants
-    to give it is dropped."""
+    """Stand-in for an object of a class that is not loaded, such as a logger. Its state is
+    dropped."""
 
-    def __new__(cls, *args: Any) -> "Opaque":
+    def __new__(cls, *args: object) -> "Opaque":
         return super().__new__(cls)
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: object) -> None:
         pass
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         pass
 
 
-def _dict(*args: Any) -> Dict[Any, Any]:
-    """In place of collections.defaultdict, whatever it makes its values with."""
+def _dict(*args: object) -> Dict[Any, Any]:
+    """An empty dict in place of collections.defaultdict, whatever its factory."""
     return {}
 
 
@@ -42,18 +42,18 @@ def read_foreign(path: Union[str, Path]) -> Any:
         names = _unknown(path)
         if not names:
             raise
-    known = {"collections.defaultdict": _dict}
-    stands_in: List[Any] = [(known.get(name, Opaque), name) for name in names]
-    with torch.serialization.safe_globals(stands_in):
+    plain = {"collections.defaultdict": _dict}
+    stand_ins: List[Any] = [(plain.get(name, Opaque), name) for name in names]
+    with torch.serialization.safe_globals(stand_ins):
         return read(path)
 
 
 def _unknown(path: Union[str, Path]) -> List[str]:
-    """Classes that a file names and torch does not allow; none for a file that is no archive."""
+    """Classes in a file that torch does not allow; none if the file is not an archive."""
     if not zipfile.is_zipfile(path):
         return []
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:  # whatever is wrong with the file, reading it has said already
+    except Exception:  # the error of reading the file is reported
         return []
     return [name for name in names if not name.startswith(("torch.", "numpy."))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The comparison of an imported model with the original, which lies in the source tree."""
+"""The comparison of an imported model with the original, which is part of the source tree."""
 
 import importlib
 import importlib.util
@@ -13,7 +13,7 @@ from torchvox._errors import WrongUseError
 from torchvox.models.importing.convert import Imported
 
 UPSTREAM = Path(__file__).resolve().parents[3] / "tests" / "upstream"
-NAME = "torchvox_upstream"  # of its package, whatever else is called upstream
+NAME = "torchvox_upstream"  # of its package, so that no other one named upstream is taken
 
 
 def parity(imported: Imported, points: Optional[Tensor] = None) -> Any:
@@ -26,7 +26,7 @@ def parity(imported: Imported, points: Optional[Tensor] = None) -> Any:
     """
     if not (UPSTREAM / "detector_parity.py").is_file():
         raise WrongUseError(
-            "verifying needs the source tree of torchvox, where the upstream networks lie "
+            "verifying needs the source tree of torchvox, where the upstream networks are "
             "(tests/upstream): use torchvox from a clone of it"
         )
     if NAME not in sys.modules:

@@ -3,8 +3,9 @@
 their configurations. Nothing of a configuration is run."""
 
 import ast
+from functools import partial
 from math import pi
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping
 
 from torch import nn
 
@@ -21,7 +22,7 @@ from torchvox.models.importing.backbone_neck import (
 from torchvox.models.importing.centers import TaskNames, center_detections, center_head, task_pairs
 from torchvox.models.importing.layouts import Found, Layout
 from torchvox.models.importing.published import KITTI, KITTI_ANCHORS, MMDET3D_KITTI, NUSCENES
-from torchvox.models.importing.settings import SHAPES, Declared, Settings, detections, put
+from torchvox.models.importing.settings import SHAPES, Declared, Settings, detections, least, pick
 from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
 
 Config = Mapping[str, Any]
@@ -34,39 +35,25 @@ CENTERS = TaskNames(
     ("pts_bbox_head.shared_conv.conv", "pts_bbox_head.shared_conv.bn"),
     "pts_bbox_head.task_heads",
     {"reg": "reg", "z": "height", "dim": "dim", "rot": "rot", "vel": "vel", "hm": "heatmap"},
-    lambda k: (f"{k}.conv", f"{k}.bn"),
-    lambda n: f"{n}",
+    "{0}.conv",
+    "{0}.bn",
+    "{0}",
 )
 
 
-def described(
-    names: PillarNames, head: str, convention: str, dir_offset: float, box_format: str
-) -> Callable[[State, Settings], Found]:
-    def describe(state: State, settings: Settings) -> Found:
-        if CENTER.linear.format(0) + ".weight" in state:
-            return _centers(state, settings, convention, box_format)
-        return _anchors(state, settings, names, head, convention, dir_offset, box_format)
-
-    return describe
-
-
-def _anchors(
-    state: State,
-    settings: Settings,
-    names: PillarNames,
-    at: str,
-    convention: str,
-    dir_offset: float,
-    box_format: str,
+def _describe(
+    state: State, settings: Settings, convention: str, dir_offset: float, box_format: str
 ) -> Found:
-    per_cell = per_cell_of(state, f"{at}.conv_reg.weight")
-    count, unknown = shape(state, f"{at}.conv_cls.weight")[0] // per_cell, ""
+    if CENTER.linear.format(0) + ".weight" in state:
+        return _describe_centers(state, settings, convention, box_format)
+    per_cell, unknown = per_cell_of(state, "bbox_head.conv_reg.weight"), ""
+    count = shape(state, "bbox_head.conv_cls.weight")[0] // per_cell
     if (per_cell, count) != (6, 3):
         unknown = f"{per_cell} anchors a cell and {count} classes are not those of a published net"
     wide = box_format != "lwh"
     classes, boxes = classes_and_anchors(settings, unknown, MMDET3D_KITTI, KITTI_ANCHORS, wide)
-    config = names.described(state, settings, KITTI, unknown, "transposed", columns=4, legacy=True)
-    bins = shape(state, f"{at}.conv_dir_cls.weight")[0] // per_cell
+    config = MMDET3D.describe(state, settings, KITTI, unknown, "transposed", columns=4, legacy=True)
+    bins = shape(state, "bbox_head.conv_dir_cls.weight")[0] // per_cell
     options = ANCHOR_DECODE_NMS_CONVENTIONS[convention]
     turn = {"offset": dir_offset, "limit": options["dir_limit"], "flip": options["dir_flip"]}
     direction = settings.choices("head.direction", turn)
@@ -78,43 +65,36 @@ def _anchors(
     return Found("PointPillars", {"classes": classes, **config})
 
 
-def _centers(state: State, settings: Settings, convention: str, box_format: str) -> Found:
+def _describe_centers(state: State, settings: Settings, convention: str, box_format: str) -> Found:
     if "pts_bbox_head.conv_cls.weight" in state:
         raise CheckpointError("pts_bbox_head.conv_cls: anchors that all classes share are unknown")
     grid = {**NUSCENES, "max_pillars": [30_000, 40_000]}
     classes, head, unknown = center_head(state, settings, CENTERS, convention)
-    config = CENTER.described(state, settings, grid, unknown, "conv", columns=5)
-    chosen = center_detections(settings, convention, box_format=box_format)
-    config |= {"head": head, "detections": chosen}
+    config = CENTER.describe(state, settings, grid, unknown, "conv", columns=5)
+    rules = center_detections(settings, convention, box_format=box_format)
+    config |= {"head": head, "detections": rules}
     return Found("CenterPointPillars", {"classes": classes, **config})
 
 
-def named(names: PillarNames, head: str) -> Callable[[nn.Module, State], List[Pair]]:
-    def pairs(model: nn.Module, state: State) -> List[Pair]:
-        config = model.config()["config"]
-        if "conv_bias" in config["head"]:
-            return CENTER.pairs(config) + task_pairs(config, CENTERS)
-        found = names.pairs(config)
-        for theirs, ours in (("cls", "cls"), ("reg", "box"), ("dir_cls", "dir")):
-            found += conv(f"{head}.conv_{theirs}", f"head.{ours}", bias=True)
-        return found
-
+def _pairs(model: nn.Module, state: State) -> List[Pair]:
+    config = model.config()["config"]
+    if "conv_bias" in config["head"]:
+        return CENTER.pairs(config) + task_pairs(config, CENTERS)
+    pairs = MMDET3D.pairs(config)
+    for theirs, ours in (("cls", "cls"), ("reg", "box"), ("dir_cls", "dir")):
+        pairs += conv(f"bbox_head.conv_{theirs}", f"head.{ours}", bias=True)
     return pairs
 
 
-def _matches(state: State) -> bool:
-    known = ("voxel_encoder.pfn_layers.", "pts_voxel_encoder.pfn_layers.")
-    return any(key.startswith(known) for key in state)
-
-
 SOURCE = "open-mmlab/mmdetection3d"
-# Nothing in the tensors tells the two: the release that wrote a file does.
+KEYS = ("voxel_encoder.pfn_layers.", "pts_voxel_encoder.pfn_layers.")
+# No tensor differs between the two: the release that wrote a file does.
 LAYOUT_0 = Layout(
     "mmdet3d_0",
     f"{SOURCE} before 1.0",
-    _matches,
-    described(MMDET3D, "bbox_head", "mmdet3d_0", 0.0, "wlh_clockwise"),
-    named(MMDET3D, "bbox_head"),
+    KEYS,
+    partial(_describe, convention="mmdet3d_0", dir_offset=0.0, box_format="wlh_clockwise"),
+    _pairs,
     boxes="mmdet3d_0",
     release="0.",
     configured=True,
@@ -122,9 +102,9 @@ LAYOUT_0 = Layout(
 LAYOUT = Layout(
     "mmdet3d",
     SOURCE,
-    _matches,
-    described(MMDET3D, "bbox_head", "mmdet3d", -pi / 2, "lwh"),
-    named(MMDET3D, "bbox_head"),
+    KEYS,
+    partial(_describe, convention="mmdet3d", dir_offset=-pi / 2, box_format="lwh"),
+    _pairs,
     boxes="mmdet3d",
     configured=True,
 )
@@ -134,9 +114,9 @@ LAYOUT = Layout(
 
 
 def mmdet3d_config(text: str) -> Declared:
-    """text: of a configuration in Python, as checkpoints hold it, all values in place; what stands
-    in a _base_ is not followed. Only literals and dict(..) are understood; other statements are
-    passed over. Raises CheckpointError for a model that is not built as those of mmdetection3d."""
+    """text: of a configuration in Python, as checkpoints hold it, with all values in place; a
+    _base_ is not followed. Only literals and dict(..) are understood; other statements are
+    skipped. Raises CheckpointError for a model that is not built as those of mmdetection3d."""
     values = literals(text)
     model = values.get("model")
     if not isinstance(model, dict):
@@ -149,27 +129,40 @@ def mmdet3d_config(text: str) -> Declared:
         ) from None
 
 
+ANCHOR_HEAD = {
+    "head.direction.offset": "dir_offset",
+    "head.direction.limit": "dir_limit_offset",
+}
+ANCHOR_RULES = {
+    "detections.score": "score_thr",
+    "detections.pre": "nms_pre",
+    "detections.post": "max_num",
+}
+CENTER_RULES = {"detections.score": "score_threshold", "detections.post": "post_max_size"}
+CODER = {"detections.score": "score_threshold", "detections.center_range": "post_center_range"}
+
+
 def _declared(values: Config, model: Config) -> Declared:
-    settings: Dict[str, Any] = {}
-    head = model.get("bbox_head") or model.get("pts_bbox_head") or {}
-    encoder = model.get("voxel_encoder") or model.get("pts_voxel_encoder") or {}
-    put(settings, classes=values.get("class_names"), **_declared_grid(model, encoder))
-    backbone = model.get("backbone") or model.get("pts_backbone") or {}
-    necks = model.get("neck") or model.get("pts_neck") or {}
-    put(settings, backbone__strides=backbone.get("layer_strides"))
-    put(settings, neck__strides=necks.get("upsample_strides"))
-    # Where `type` is not said, the part goes on from that of another file, and what it leaves out
-    # is said there.
+    def part(name: str) -> Config:
+        return model.get(name) or model.get(f"pts_{name}") or {}
+
+    head, encoder, necks = part("bbox_head"), part("voxel_encoder"), part("neck")
+    layer = part("voxel_layer") or (model.get("data_preprocessor") or {}).get("voxel_layer") or {}
+    settings = pick(values, {"classes": "class_names"}) | _declared_grid(layer, encoder)
+    settings |= pick(part("backbone"), {"backbone.strides": "layer_strides"})
+    settings |= pick(necks, {"neck.strides": "upsample_strides"})
+    # A part without `type` continues that of another file, which holds what is missing here.
     if "legacy" in encoder or "type" in encoder:
-        put(settings, encoder__legacy=bool(encoder.get("legacy", True)))
+        settings["encoder.legacy"] = bool(encoder.get("legacy", True))
     if "use_conv_for_no_stride" in necks or "type" in necks:
         conv = necks.get("use_conv_for_no_stride", False)
-        put(settings, neck__stride_one="conv" if conv else "transposed")
-    test_cfg: Config = model.get("test_cfg") or values.get("test_cfg") or {}
+        settings["neck.stride_one"] = "conv" if conv else "transposed"
+    rules: Config = model.get("test_cfg") or values.get("test_cfg") or {}
+    rules = rules.get("pts", rules)
     if "tasks" in head:
-        _declared_centers(settings, head, test_cfg.get("pts", test_cfg))
+        settings |= _declared_centers(head, rules)
     elif "anchor_generator" in head:
-        _declared_anchors(settings, head, test_cfg.get("pts", test_cfg))
+        settings |= _declared_anchors(settings, head, rules)
     return Declared(settings)
 
 
@@ -178,35 +171,34 @@ def _class_name(part: Config) -> str:
     return str(part.get("type", "")).split(".")[-1]
 
 
-def _declared_grid(model: Config, encoder: Config) -> Dict[str, Any]:
-    layers = [model.get("voxel_layer"), model.get("pts_voxel_layer")]
-    layers.append((model.get("data_preprocessor") or {}).get("voxel_layer"))
-    layer: Config = next((one for one in layers if one), {})
-    limits = layer.get("point_cloud_range", encoder.get("point_cloud_range"))
-    caps = layer.get("max_voxels")
+def _declared_grid(layer: Config, encoder: Config) -> Dict[str, Any]:
+    grid = {"point_cloud_range": "point_cloud_range", "pillar_size": "voxel_size"}
+    settings = pick(encoder, grid) | pick(layer, {**grid, "max_points": "max_num_points"})
+    if layer.get("max_voxels") is not None:
+        settings["max_pillars"] = list(layer["max_voxels"])
     kind = _class_name(encoder)
     if kind not in ("", "PillarFeatureNet", "DynamicPillarFeatureNet"):
         raise CheckpointError(f"voxel_encoder of type {kind} is unknown: PillarFeatureNet is known")
-    dynamic = kind.startswith("Dynamic")
-    padding = "none" if dynamic else "reference"
-    return {
-        "point_cloud_range": limits,
-        "pillar_size": layer.get("voxel_size", encoder.get("voxel_size")),
-        "max_points": -1 if dynamic else layer.get("max_num_points"),
-        "max_pillars": [-1, -1] if dynamic else None if caps is None else list(caps),
-        "encoder__pad_semantics": padding if kind else None,
-    }
+    if kind.startswith("Dynamic"):
+        settings |= {"max_points": -1, "max_pillars": [-1, -1]}
+    if kind:
+        settings["encoder.pad_semantics"] = "none" if kind.startswith("Dynamic") else "reference"
+    return settings
 
 
-def _declared_anchors(settings: Dict[str, Any], head: Config, test_cfg: Config) -> None:
-    if not test_cfg.get("use_rotate_nms", True):
+def _declared_anchors(before: Config, head: Config, rules: Config) -> Dict[str, Any]:
+    """before: the other settings."""
+    if not rules.get("use_rotate_nms", True):
         raise CheckpointError("use_rotate_nms=False is unknown: boxes are compared as they turn")
+    settings = pick(head, ANCHOR_HEAD) | pick(rules, ANCHOR_RULES)
+    if "nms_thr" in rules:
+        settings["detections.nms"] = [rules["nms_thr"]]
     generator = head["anchor_generator"]
     ranges, sizes = generator.get("ranges", []), generator.get("sizes", [])
     if "type" in generator:
         aligned = _class_name(generator).startswith("Aligned")
-        put(settings, head__grid="centers" if aligned else "ends")
-    if len(ranges) == len(sizes) == len(settings.get("classes", [])):
+        settings["head.grid"] = "centers" if aligned else "ends"
+    if len(ranges) == len(sizes) == len(before.get("classes", [])):
         rotations = generator.get("rotations", [0, 1.57])
         settings["head.anchors"] = [
             {"size": size, "bottom": span[2], "rotations": rotations}
@@ -215,40 +207,23 @@ def _declared_anchors(settings: Dict[str, Any], head: Config, test_cfg: Config) 
     areas = {(span[0], span[1], span[3], span[4]) for span in ranges}
     if len(areas) > 1:
         raise CheckpointError("anchors of classes with areas of their own are unknown")
-    limits = settings.get("point_cloud_range", [])
+    limits = before.get("point_cloud_range", [])
     whole = tuple(limits[i] for i in (0, 1, 3, 4)) if limits else ()
     if areas and areas != {whole}:
         settings["head.area"] = list(areas.pop())
-    put(
-        settings,
-        head__direction__offset=head.get("dir_offset"),
-        head__direction__limit=head.get("dir_limit_offset"),
-        detections__score=test_cfg.get("score_thr"),
-        detections__pre=test_cfg.get("nms_pre"),
-        detections__post=test_cfg.get("max_num"),
-        detections__nms=[test_cfg["nms_thr"]] if "nms_thr" in test_cfg else None,
-    )
+    return settings
 
 
-def _declared_centers(settings: Dict[str, Any], head: Config, test_cfg: Config) -> None:
-    tasks = [list(task["class_names"]) for task in head["tasks"]]
-    coder = head.get("bbox_coder", {})
-    circle = test_cfg.get("nms_type") == "circle"
-    threshold = test_cfg.get("min_radius") if circle else test_cfg.get("nms_thr")
-    if threshold is not None and not isinstance(threshold, list):
-        threshold = [threshold]
-    caps = [coder.get("max_num"), test_cfg.get("pre_max_size")]
-    put(
-        settings,
-        classes=[name for task in tasks for name in task],
-        head__tasks=tasks,
-        detections__mode="circle" if circle else "rotated",
-        detections__nms=threshold,
-        detections__score=coder.get("score_threshold", test_cfg.get("score_threshold")),
-        detections__pre=min((cap for cap in caps if cap is not None), default=None),
-        detections__post=test_cfg.get("post_max_size"),
-        detections__center_range=coder.get("post_center_range"),
-    )
+def _declared_centers(head: Config, rules: Config) -> Dict[str, Any]:
+    tasks, coder = [list(task["class_names"]) for task in head["tasks"]], head.get("bbox_coder", {})
+    circle = rules.get("nms_type") == "circle"
+    settings = pick(rules, CENTER_RULES) | pick(coder, CODER)
+    settings |= least(coder.get("max_num"), rules.get("pre_max_size"))
+    threshold = rules.get("min_radius") if circle else rules.get("nms_thr")
+    if threshold is not None:
+        settings["detections.nms"] = threshold if isinstance(threshold, list) else [threshold]
+    settings["detections.mode"] = "circle" if circle else "rotated"
+    return {**settings, "classes": [name for task in tasks for name in task], "head.tasks": tasks}
 
 
 def literals(text: str) -> Dict[str, Any]:
@@ -257,25 +232,25 @@ def literals(text: str) -> Dict[str, Any]:
         statements = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deep
         return {}
-    known: Dict[str, Any] = {}
+    names: Dict[str, Any] = {}
     for statement in statements:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             name = statement.targets[0].id
             try:
-                known[name] = _value(statement.value, known)
+                names[name] = _value(statement.value, names)
             except (ValueError, KeyError, TypeError, RecursionError, MemoryError):
-                known.pop(name, None)  # what it was before is not what it is
-    return known
+                names.pop(name, None)  # its earlier value no longer holds
+    return names
 
 
-def _value(node: ast.AST, known: Dict[str, Any]) -> Any:
+def _value(node: ast.AST, names: Dict[str, Any]) -> Any:
     if isinstance(node, ast.Name):
-        return known[node.id]
+        return names[node.id]
     if isinstance(node, (ast.List, ast.Tuple)):
-        return [_value(item, known) for item in node.elts]
+        return [_value(item, names) for item in node.elts]
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)
-        return {_value(key, known): _value(value, known) for key, value in pairs if key is not None}
+        return {_value(key, names): _value(value, names) for key, value in pairs if key is not None}
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
-        return {one.arg: _value(one.value, known) for one in node.keywords if one.arg is not None}
+        return {one.arg: _value(one.value, names) for one in node.keywords if one.arg is not None}
     return ast.literal_eval(node)

@@ -26,7 +26,7 @@ from torchvox.models.importing.published import (
     NUSCENES_TASKS,
     OPENPCDET_KITTI,
 )
-from torchvox.models.importing.settings import SHAPES, Declared, Settings, detections, put
+from torchvox.models.importing.settings import SHAPES, Declared, Settings, detections, least, pick
 from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
 
 Config = Mapping[str, Any]
@@ -46,8 +46,9 @@ CENTERS = TaskNames(
     ("dense_head.shared_conv.0", "dense_head.shared_conv.1"),
     "dense_head.heads_list",
     {"reg": "center", "z": "center_z", "dim": "dim", "rot": "rot", "vel": "vel", "hm": "hm"},
-    lambda k: (f"{k}.0", f"{k}.1"),
-    lambda n: f"{n}",
+    "{0}.0",
+    "{0}.1",
+    "{0}",
 )
 # Parts in the order of the code of a box.
 CODE = {"reg": "reg", "z": "height", "dim": "size", "rot": "angle", "vel": "velo"}
@@ -55,8 +56,9 @@ HEADS = TaskNames(
     ("dense_head.shared_conv.0", "dense_head.shared_conv.1"),
     "dense_head.rpn_heads",
     {"cls": "conv_cls", **{ours: f"conv_box.conv_{theirs}" for ours, theirs in CODE.items()}},
-    lambda k: (f"{3 * k}", f"{3 * k + 1}"),
-    lambda n: f"{3 * n}",
+    "{1}",
+    "{2}",
+    "{1}",
 )
 
 
@@ -76,7 +78,7 @@ def _single(state: State, settings: Settings) -> Found:
         unknown = f"{per_cell} anchors a cell, {count} classes and {inputs} inputs"
         unknown += " are not those of a published net"
     classes, boxes = classes_and_anchors(settings, unknown, OPENPCDET_KITTI, KITTI_ANCHORS)
-    config = PILLARS.described(state, settings, KITTI, unknown, "transposed")
+    config = PILLARS.describe(state, settings, KITTI, unknown, "transposed")
     direction, options = None, ANCHOR_DECODE_NMS_CONVENTIONS["openpcdet"]
     if "dense_head.conv_dir_cls.weight" in state:
         bins = shape(state, "dense_head.conv_dir_cls.weight")[0] // per_cell
@@ -101,11 +103,8 @@ def _several(state: State, settings: Settings) -> Found:
     if count != len(names):
         unknown = f"{count} classes are not those of a published net"
     classes, boxes = classes_and_anchors(settings, unknown, names, NUSCENES_ANCHORS)
-    config = PILLARS.described(state, settings, NUSCENES, unknown, "transposed")
+    config = PILLARS.describe(state, settings, NUSCENES, unknown, "transposed")
     tasks = [[classes[label] for label in head] for head in heads]
-    convs = 0
-    while f"dense_head.rpn_heads.0.conv_cls.{3 * convs + 1}.running_mean" in state:
-        convs += 1
     config["head"] = {
         "anchors": boxes,
         "tasks": settings.choose("head.tasks", tasks, SHAPES),
@@ -113,7 +112,7 @@ def _several(state: State, settings: Settings) -> Found:
         "code_size": 10,
         "shared": shape(state, "dense_head.shared_conv.0.weight")[0],
         "width": shape(state, "dense_head.rpn_heads.0.conv_cls.0.weight")[0],
-        "convs": convs,
+        "convs": HEADS.convs(state, "cls"),
     }
     options = ANCHOR_DECODE_NMS_CONVENTIONS["openpcdet_multihead"]
     config["detections"] = detections(settings, options, score=0.1, pre=1000, post=83, nms=[0.2])
@@ -128,7 +127,7 @@ def _centers(state: State, settings: Settings) -> Found:
     if padding == "none":
         grid |= {"max_points": -1, "max_pillars": [-1, -1]}
     classes, head, unknown = center_head(state, settings, CENTERS, "openpcdet")
-    config = PILLARS.described(state, settings, grid, unknown, "transposed", pad_semantics=padding)
+    config = PILLARS.describe(state, settings, grid, unknown, "transposed", pad_semantics=padding)
     config |= {"head": head, "detections": center_detections(settings, "openpcdet")}
     return Found("CenterPointPillars", {"classes": classes, **config})
 
@@ -158,10 +157,7 @@ NOTES = {
 LAYOUT = Layout(
     "openpcdet",
     "open-mmlab/OpenPCDet",
-    lambda state: (
-        any(key.startswith("vfe.pfn_layers.") for key in state)
-        and any(key.startswith("dense_head.") for key in state)
-    ),
+    ("vfe.pfn_layers.",),
     _describe,
     _pairs,
     boxes="openpcdet",
@@ -184,66 +180,75 @@ def openpcdet_config(content: Config) -> Declared:
         raise CheckpointError(f"the configuration is not built as OpenPCDet's: {error}") from None
 
 
+PLACES = {
+    "classes": "CLASS_NAMES",
+    "point_cloud_range": "DATA_CONFIG.POINT_CLOUD_RANGE",
+    "backbone.strides": "MODEL.BACKBONE_2D.LAYER_STRIDES",
+    "neck.strides": "MODEL.BACKBONE_2D.UPSAMPLE_STRIDES",
+}
+VOXELS = {"pillar_size": "VOXEL_SIZE", "max_points": "MAX_POINTS_PER_VOXEL"}
+DIRECTION = {"head.direction.offset": "DIR_OFFSET", "head.direction.limit": "DIR_LIMIT_OFFSET"}
+SELECTION = {
+    "detections.score": "SCORE_THRESH",
+    "detections.post": "NMS_CONFIG.NMS_POST_MAXSIZE",
+    "detections.center_range": "POST_CENTER_LIMIT_RANGE",
+}
+
+
 def _declared(content: Config, model: Config) -> Declared:
-    settings: Dict[str, Any] = {}
-    classes = list(content.get("CLASS_NAMES", [])) or None
-    put(settings, classes=classes)
-    data = content.get("DATA_CONFIG", {})
-    put(settings, point_cloud_range=data.get("POINT_CLOUD_RANGE"))
-    for step in data.get("DATA_PROCESSOR", []):
+    settings, head = pick(content, PLACES), model["DENSE_HEAD"]
+    for step in content.get("DATA_CONFIG", {}).get("DATA_PROCESSOR", []):
         if step["NAME"].startswith("transform_points_to_voxels"):
-            caps = step.get("MAX_NUMBER_OF_VOXELS")
-            put(
-                settings,
-                pillar_size=step["VOXEL_SIZE"],
-                max_points=step.get("MAX_POINTS_PER_VOXEL"),
-                max_pillars=None if caps is None else [caps["train"], caps["test"]],
-            )
+            settings |= pick(step, VOXELS)
+            if caps := step.get("MAX_NUMBER_OF_VOXELS"):
+                settings["max_pillars"] = [caps["train"], caps["test"]]
     settings |= _declared_encoder(model.get("VFE", {}))
-    backbone = model.get("BACKBONE_2D", {})
-    put(settings, backbone__strides=backbone.get("LAYER_STRIDES"))
-    put(settings, neck__strides=backbone.get("UPSAMPLE_STRIDES"))
-    head = model["DENSE_HEAD"]
-    if "CLASS_NAMES_EACH_HEAD" in head:
-        return _declared_centers(settings, head)
-    _declared_anchors(settings, head, classes or [])
-    chosen = model.get("POST_PROCESSING", {})
-    nms = chosen.get("NMS_CONFIG", {})
-    put(settings, detections__score=chosen.get("SCORE_THRESH"), **_declared_nms(nms))
-    put(settings, detections__pre=nms.get("NMS_PRE_MAXSIZE"))
-    if "MULTI_CLASSES_NMS" in nms:
-        put(settings, detections__group="class" if nms["MULTI_CLASSES_NMS"] else "none")
-    return Declared(settings)
+    if "CLASS_NAMES_EACH_HEAD" not in head:
+        settings |= _declared_anchors(head, settings.get("classes", []))
+        rules = model.get("POST_PROCESSING", {})
+        settings |= _declared_selection(rules)
+        if "MULTI_CLASSES_NMS" in (nms := rules.get("NMS_CONFIG", {})):
+            settings["detections.group"] = "class" if nms["MULTI_CLASSES_NMS"] else "none"
+        return Declared(settings)
+    settings["head.tasks"] = [list(names) for names in head["CLASS_NAMES_EACH_HEAD"]]
+    settings |= _declared_selection(head.get("POST_PROCESSING", {}))
+    note = misplaced_code_weights(
+        head.get("SEPARATE_HEAD_CFG", {}).get("HEAD_ORDER", []),
+        head.get("LOSS_CONFIG", {}).get("LOSS_WEIGHTS", {}).get("code_weights", []),
+    )
+    return Declared(settings, (note,) if note else ())
 
 
 def _declared_encoder(layer: Config) -> Dict[str, Any]:
-    """Rows of other columns could be rows of another cloud: no tensor tells them apart."""
+    """Rows of other columns could be rows of another cloud: their tensors look alike."""
     if not layer:
         return {}
     name = layer.get("NAME")
     if name not in ENCODERS:
         raise CheckpointError(f"VFE.NAME {name} is unknown: {', '.join(ENCODERS)} are known")
-    for key, known in (("WITH_DISTANCE", False), ("USE_ABSLOTE_XYZ", True)):
-        if layer.get(key, known) is not known:
-            raise CheckpointError(f"VFE.{key} {layer[key]} is unknown: {known} is known")
+    for key, supported in (("WITH_DISTANCE", False), ("USE_ABSLOTE_XYZ", True)):
+        if layer.get(key, supported) is not supported:
+            raise CheckpointError(f"VFE.{key} {layer[key]} is unknown: {supported} is known")
     if name == "PillarVFE":
         return {"encoder.pad_semantics": "reference"}
     return {"encoder.pad_semantics": "none", "max_points": -1, "max_pillars": [-1, -1]}
 
 
-def _declared_nms(nms: Config) -> Dict[str, Any]:
+def _declared_selection(rules: Config) -> Dict[str, Any]:
+    """From the POST_PROCESSING of a model or a head."""
+    settings, nms = pick(rules, SELECTION), rules.get("NMS_CONFIG", {})
     threshold, kind = nms.get("NMS_THRESH"), nms.get("NMS_TYPE", "nms_gpu")
     if kind != "nms_gpu":
         raise CheckpointError(f"NMS_CONFIG.NMS_TYPE {kind} is unknown: nms_gpu is known")
-    return {
-        "detections__nms": None if threshold is None else [threshold],
-        "detections__post": nms.get("NMS_POST_MAXSIZE"),
-    }
+    if threshold is not None:
+        settings["detections.nms"] = [threshold]
+    return settings | least(rules.get("MAX_OBJ_PER_SAMPLE"), nms.get("NMS_PRE_MAXSIZE"))
 
 
-def _declared_anchors(settings: Dict[str, Any], head: Config, classes: List[str]) -> None:
+def _declared_anchors(head: Config, classes: List[str]) -> Dict[str, Any]:
+    settings = pick(head, DIRECTION) if head.get("USE_DIRECTION_CLASSIFIER") else {}
     parts = (head.get("SEPARATE_REG_CONFIG") or {}).get("REG_LIST", PARTS)
-    if list(parts) != PARTS:  # the order of the channels, which no name of a tensor tells
+    if list(parts) != PARTS:  # the order of the channels, which no name of a tensor shows
         raise CheckpointError(f"REG_LIST {parts} is unknown: {PARTS} is known")
     boxes = {}
     for one in head.get("ANCHOR_GENERATOR_CONFIG", []):
@@ -257,28 +262,7 @@ def _declared_anchors(settings: Dict[str, Any], head: Config, classes: List[str]
         settings["head.grid"] = "centers" if one.get("align_center") else "ends"
     if boxes and set(boxes) == set(classes):
         settings["head.anchors"] = [boxes[name] for name in classes]
-    if head.get("USE_DIRECTION_CLASSIFIER"):
-        offset, limit = head.get("DIR_OFFSET"), head.get("DIR_LIMIT_OFFSET")
-        put(settings, head__direction__offset=offset, head__direction__limit=limit)
-
-
-def _declared_centers(settings: Dict[str, Any], head: Config) -> Declared:
-    chosen = head.get("POST_PROCESSING", {})
-    nms = chosen.get("NMS_CONFIG", {})
-    caps = [chosen.get("MAX_OBJ_PER_SAMPLE"), nms.get("NMS_PRE_MAXSIZE")]
-    put(
-        settings,
-        head__tasks=[list(names) for names in head["CLASS_NAMES_EACH_HEAD"]],
-        detections__score=chosen.get("SCORE_THRESH"),
-        detections__center_range=chosen.get("POST_CENTER_LIMIT_RANGE"),
-        detections__pre=min((cap for cap in caps if cap is not None), default=None),
-        **_declared_nms(nms),
-    )
-    note = misplaced_code_weights(
-        head.get("SEPARATE_HEAD_CFG", {}).get("HEAD_ORDER", []),
-        head.get("LOSS_CONFIG", {}).get("LOSS_WEIGHTS", {}).get("code_weights", []),
-    )
-    return Declared(settings, (note,) if note else ())
+    return settings
 
 
 def misplaced_code_weights(order: List[str], weights: List[float]) -> str:

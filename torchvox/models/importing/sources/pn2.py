@@ -55,7 +55,7 @@ def _layers(model: nn.Module, state: State) -> Iterator[Layer]:
 LAYOUT = Layout(
     "pn2",
     "erikwijmans/Pointnet2_PyTorch",
-    lambda state: any(key.startswith("SA_modules.0.mlps.0.") for key in state),
+    ("SA_modules.0.mlps.0.",),
     _describe,
     layer_pairs(_layers),
 )

@@ -49,7 +49,7 @@ def _layers(model: nn.Module, state: State) -> Iterator[Layer]:
 LAYOUT = Layout(
     "yanx27",
     "yanx27/Pointnet_Pointnet2_pytorch",
-    lambda state: any(key.startswith(("sa1.mlp_convs.", "sa1.conv_blocks.")) for key in state),
+    ("sa1.mlp_convs.", "sa1.conv_blocks."),
     _describe,
     layer_pairs(_layers),
 )

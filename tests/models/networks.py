@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small networks of every class by name, and what holds for all of them."""
+
+import detectors
+import nets
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchvox.models import export, fuse_batch_norms
+from torchvox.models.detection import PillarDetector
+
+DETECTORS = {name: (lambda n=name: detectors.small(n)) for name in detectors.SMALL}
+POINT_NETS = {
+    f"{name}, {preset}": (lambda n=name, p=preset: nets.SMALL[n](preset=p))
+    for name in nets.SMALL
+    for preset in ("yanx27", "pn2")
+}
+MODELS = {**DETECTORS, **POINT_NETS}
+each_model = pytest.mark.parametrize("name", MODELS)
+each_detector = pytest.mark.parametrize("name", DETECTORS)
+each_point_net = pytest.mark.parametrize("name", nets.SMALL)
+
+
+def detects(model: nn.Module) -> bool:
+    return isinstance(model, PillarDetector)
+
+
+def fast(name: str, dtype: torch.dtype | None = None) -> nn.Module:
+    """The model as it is run: fused, and merged where it is a detector."""
+    model = MODELS[name]()
+    return detectors.fused(model, dtype) if detects(model) else fuse_batch_norms(model, dtype)
+
+
+def outputs(answer) -> tuple[Tensor, ...]:
+    return tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
+
+
+def scores(model: nn.Module, *some: Tensor) -> list[Tensor]:
+    """The maps of the head of a detector, or the scores of a PointNet++."""
+    if detects(model):
+        return [m for kind in model.maps(*some) for m in kind]
+    return [model(*some)]
+
+
+def inputs(model: nn.Module, *lengths: int) -> tuple[Tensor, ...]:
+    """Points, perhaps a category, lengths."""
+    return export.example_inputs(model, lengths)
