@@ -10,30 +10,16 @@ from typing import Any
 from torch import nn
 
 from torchvox._errors import WrongUseError
-<<<<<<< HEAD
+from torchvox._values import plain
 from torchvox.data.generated import Generated
-from torchvox.data.readers import nuscenes
 from torchvox.data.readers.folder import ScanFolder
 from torchvox.data.readers.kitti import Kitti
 from torchvox.data.readers.modelnet import ModelNet40
+from torchvox.data.readers.nuscenes import NuScenes
 from torchvox.data.readers.s3dis import S3DIS
-from torchvox.data.worlds import furniture, shapes
 from torchvox.data.worlds.rooms import Rooms
 from torchvox.data.worlds.shapes import Shapes
 from torchvox.data.worlds.street import World
-from torchvox.data.worlds.street.objects import CLASSES
-=======
-from torchvox._values import plain
-from torchvox.data.folder import ScanFolder
-from torchvox.data.generated import Generated
-from torchvox.data.kitti import Kitti
-from torchvox.data.lidar import World
-from torchvox.data.modelnet import ModelNet40
-from torchvox.data.nuscenes import NuScenes
-from torchvox.data.rooms import Rooms
-from torchvox.data.s3dis import S3DIS
-from torchvox.data.shapes import Shapes
->>>>>>> h-models
 from torchvox.models.detection.files import KINDS as DETECTORS
 from torchvox.train.config import Config
 from torchvox.train.tasks import BUILDERS, TASKS, Labels, builder, checked_detector

@@ -29,8 +29,9 @@ from torchvox._values import (
 )
 from torchvox._yaml import check_size
 from torchvox.augment import Nudge, WholeScan
-from torchvox.data import furniture, nuscenes, shapes
-from torchvox.data.lidar.objects import CLASSES
+from torchvox.data.readers import nuscenes
+from torchvox.data.worlds import furniture, shapes
+from torchvox.data.worlds.street.objects import CLASSES
 from torchvox.models.detection.files import ModelConfig
 from torchvox.train.tasks import TASKS, Labels, check_arguments, checked_detector
 
