@@ -7,7 +7,7 @@
 #include "csrc/kernels/occupancy/state.h"
 #include "csrc/kernels/rays/input.h"
 #include "csrc/kernels/rays/transform_points.h"
-#include "csrc/kernels/voxel/grid.h"
+#include "csrc/kernels/spatial/voxel_grid.h"
 
 namespace torchvox {
 

@@ -10,7 +10,7 @@
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/voxel/grid.h"
+#include "csrc/kernels/spatial/voxel_grid.h"
 
 namespace torchvox {
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "csrc/kernels/rays/tally.h"
-#include "csrc/kernels/voxel/grid.h"
+#include "csrc/kernels/spatial/voxel_grid.h"
 
 namespace torchvox {
 
