@@ -7,8 +7,8 @@
 //         permutations
 #pragma once
 
-#include "csrc/kernels/filter/voxel_key.h"
-#include "csrc/kernels/spatial/distance.h"
+#include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/spatial/curves.h"
 
 namespace torchvox {
 

@@ -1,55 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Point -> cell of an unbounded lattice -> 63-bit key, and back: the one definition for CPU, CUDA
-// and C++ tests. Entry of voxel_keys and voxel_cells.
+// Entry of voxel_keys and voxel_cells: point -> cell of an unbounded lattice -> 63-bit key, and
+// back. The one definition for CPU, CUDA and C++ tests.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/spatial/curves.h"
 
 namespace torchvox {
-
-enum class KeyLayout { kMorton, kZyx };
-
-inline constexpr int64_t kNoVoxelKey = -1;
-inline constexpr int kMostKeyBits = 63;
-inline constexpr int kMostCellBits = kMostKeyBits / 3;  // of an axis
-
-// The low 21 bits of x, two zeros after each; and the inverse.
-TORCHVOX_HD uint64_t spread_bits(uint64_t x) {
-  x = (x | x << 32) & 0x001f00000000ffffu;
-  x = (x | x << 16) & 0x001f0000ff0000ffu;
-  x = (x | x << 8) & 0x100f00f00f00f00fu;
-  x = (x | x << 4) & 0x10c30c30c30c30c3u;
-  return (x | x << 2) & 0x1249249249249249u;
-}
-TORCHVOX_HD uint64_t gather_bits(uint64_t x) {
-  x &= 0x1249249249249249u;
-  x = (x | x >> 2) & 0x10c30c30c30c30c3u;
-  x = (x | x >> 4) & 0x100f00f00f00f00fu;
-  x = (x | x >> 8) & 0x001f0000ff0000ffu;
-  x = (x | x >> 16) & 0x001f00000000ffffu;
-  return (x | x >> 32) & 0x00000000001fffffu;
-}
-
-// The cells that keys name: `bits` an axis, from `lower` on.
-struct KeyFrame {
-  int64_t lower[3] = {0, 0, 0};  // x, y, z
-  int bits = kMostCellBits;
-  KeyLayout layout = KeyLayout::kMorton;
-
-  // Of a cell, counted from `lower`.
-  TORCHVOX_HD uint64_t key(int64_t sample, const uint64_t cell[3]) const {
-    const uint64_t place = layout == KeyLayout::kMorton
-        ? spread_bits(cell[0]) << 2 | spread_bits(cell[1]) << 1 | spread_bits(cell[2])
-        : (cell[2] << bits | cell[1]) << bits | cell[0];
-    return static_cast<uint64_t>(sample) << (3 * bits) | place;
-  }
-  TORCHVOX_HD uint64_t cell_of(uint64_t key, int axis) const {
-    const uint64_t mask = (uint64_t{1} << bits) - 1;
-    if (layout == KeyLayout::kMorton) return gather_bits(key >> (2 - axis)) & mask;
-    return key >> (axis * bits) & mask;
-  }
-};
 
 // keys [rows]; counts [clouds + 1, kKeyCounts], row 0 the whole call, row 1 + b sample b.
 enum KeyCount { kPointsKeyed, kPointsOutsideFrame, kPointsWithoutPlace, kKeyCounts };
@@ -119,19 +77,6 @@ struct VoxelCellsArgs {
 
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(VoxelCellsArgs);
 
-TORCHVOX_HD void write_cell(const KeyFrame& frame, int64_t key, int32_t* out) {
-  int32_t cell[4] = {-1, -1, -1, -1};
-  for (int axis = 0; axis < 3 && key >= 0; ++axis) {
-    cell[3 - axis] = static_cast<int32_t>(
-        frame.lower[axis] + static_cast<int64_t>(frame.cell_of(static_cast<uint64_t>(key), axis)));
-  }
-  if (key >= 0) cell[0] = static_cast<int32_t>(key >> (3 * frame.bits));
-#ifdef __CUDA_ARCH__
-  *reinterpret_cast<int4*>(out) = make_int4(cell[0], cell[1], cell[2], cell[3]);
-#else
-  memcpy(out, cell, sizeof(cell));
-#endif
-}
 TORCHVOX_HD void write_cells(const VoxelCellsArgs& args, int64_t row) {
   write_cell(args.frame, args.keys[row], args.cells + 4 * row);
 }

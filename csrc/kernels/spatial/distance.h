@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Squared distances in one of two orders of rounding, the gap to a box that bounds them, and Morton
-// and Hilbert codes of points in a cube, which only bring neighbors together: no rounding there can
-// change a result.
+// Squared distances in one of two orders of rounding, the gap to a box that bounds them from below,
+// and the cells of a cube around a cloud.
 #pragma once
 
 #include <cmath>
@@ -71,49 +70,6 @@ TORCHVOX_HD float scale_of(const float low[3], const float high[3], uint32_t cel
     extent = side > extent ? side : extent;
   }
   return extent > 0.0f ? static_cast<float>(cells) / extent : 0.0f;
-}
-
-// The low 10 bits of x with two zeros before each.
-TORCHVOX_HD uint32_t spread_bits(uint32_t x) {
-  x = (x | (x << 16)) & 0x030000ffu;
-  x = (x | (x << 8)) & 0x0300f00fu;
-  x = (x | (x << 4)) & 0x030c30c3u;
-  return (x | (x << 2)) & 0x09249249u;
-}
-
-// `cells` a power of two, at most 1024.
-TORCHVOX_HD uint32_t morton_code(const Point3& p, const float low[3], float scale, uint32_t cells) {
-  return spread_bits(cell_of(p.a, low[0], scale, cells)) |
-      spread_bits(cell_of(p.b, low[1], scale, cells)) << 1 |
-      spread_bits(cell_of(p.c, low[2], scale, cells)) << 2;
-}
-
-// Turns a cell of a cube of 2^bits cells a side, bits 0 to 31, into its place on the cube's Hilbert
-// curve: the bits of the three axes interleaved, the first's highest. Cells next to each other on
-// the curve share a face. (Skilling, "Programming the Hilbert curve", 2004.)
-TORCHVOX_HD void to_hilbert(uint32_t (&axis)[3], int bits) {
-  const uint32_t top = (uint32_t{1} << bits) >> 1;
-  for (uint32_t bit = top; bit > 1; bit /= 2) {
-    const uint32_t below = bit - 1;
-    for (uint32_t& other : axis) {
-      const bool set = other & bit;
-      const uint32_t change = (axis[0] ^ other) & below;
-      axis[0] ^= set ? below : change;
-      other ^= set ? 0 : change;
-    }
-  }
-  axis[1] ^= axis[0];
-  axis[2] ^= axis[1];
-  uint32_t flip = 0;
-  for (uint32_t bit = top; bit > 1; bit /= 2) flip ^= axis[2] & bit ? bit - 1 : 0;
-  for (uint32_t& each : axis) each ^= flip;
-}
-
-// The place of a cell, bits at most 10.
-TORCHVOX_HD uint32_t hilbert_code(uint32_t x, uint32_t y, uint32_t z, int bits) {
-  uint32_t axis[3] = {x, y, z};
-  to_hilbert(axis, bits);
-  return spread_bits(axis[0]) << 2 | spread_bits(axis[1]) << 1 | spread_bits(axis[2]);
 }
 
 }  // namespace torchvox

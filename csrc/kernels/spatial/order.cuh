@@ -6,6 +6,7 @@
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/spatial/candidates.h"
+#include "csrc/kernels/spatial/curves.h"
 #include "csrc/kernels/spatial/radix_sort.h"
 
 namespace torchvox {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "csrc/kernels/spatial/candidates.h"
+#include "csrc/kernels/spatial/curves.h"
 #include "csrc/kernels/spatial/radix_sort.h"
 
 namespace torchvox {

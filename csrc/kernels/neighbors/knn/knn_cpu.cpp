@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "csrc/kernels/neighbors/knn/knn.h"
+#include "csrc/kernels/spatial/curves.h"
 
 namespace torchvox {
 namespace {

@@ -4,6 +4,7 @@
 // to 16 points a thread. Points are read once or twice; after that only samples are written.
 #include "csrc/kernels/sampling/fps/candidates.cuh"
 #include "csrc/kernels/sampling/fps/kernels.cuh"
+#include "csrc/kernels/spatial/curves.h"
 
 namespace torchvox {
 namespace {
