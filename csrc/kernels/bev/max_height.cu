@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // bev_max_height and its gradient on the GPU. Points are entered into a table of keys (height, then
-// lowest row) by atomic maximum: one thread a point, one read of 16 bytes, at most one atomic, none
-// where a neighbor in the warp has the cell and a larger key. Then one thread four cells reads the
-// table and writes the outputs, or one thread a point writes the cells that it tops (BevPlan). The
-// gradient takes one thread a point.
+// lowest row) by atomic maximum: one thread per point, one read of 16 bytes, at most one atomic,
+// none where a neighbor in the warp has the cell and a larger key. Then one thread four cells reads
+// the table and writes the outputs, or one thread per point writes the cells that it tops
+// (BevPlan). The gradient takes one thread per point.
 #include <algorithm>
 
 #include "csrc/kernels/bev/max_height.h"

@@ -2,11 +2,11 @@
 //
 // bev_rasterize and its gradient on the GPU, after the tables are cleared:
 //
-//   scatter  one thread a point, integer atomics into the tables of its cell
-//   mean     warps sum the listed intensities of their cells; a block a cell above 1,024 points
+//   scatter  one thread per point, integer atomics into the tables of its cell
+//   mean     warps sum the listed intensities of their cells; one block per cell above 1,024 points
 //   planes   one thread four cells and eight planes: tables read, image written once, 16 bytes each
 //
-// The gradient fills the same tables; then one thread a point gathers.
+// The gradient fills the same tables; then one thread per point gathers.
 #include "csrc/kernels/bev/rasterize.h"
 #include "csrc/kernels/bev/scatter.cuh"
 #include "csrc/kernels/core/warp.cuh"
@@ -104,7 +104,7 @@ __device__ __forceinline__ float sum_large(const BevRasterizeArgs& args, int64_t
   return sum.total();
 }
 
-// Means of the cells with points, one thread a cell. Large ones are listed.
+// Means of the cells with points, one thread per cell. Large ones are listed.
 __global__ void __launch_bounds__(kBevThreads, 3)
     bev_mean_kernel(const __grid_constant__ BevRasterizeArgs args,
                     const __grid_constant__ BevRasterTables tables) {
@@ -182,7 +182,7 @@ __device__ __forceinline__ void plane_values(const BevRasterizeArgs& args,
   }
 }
 
-// One thread a group of cells and a few planes in turn: the writes of a warp are consecutive in
+// One thread per group of cells and a few planes in turn: the writes of a warp are consecutive in
 // every plane, 16 bytes a thread when kWidth is 4 (which must divide grid.cells()). The arguments
 // stay in constant memory, since planes are looked up by a run-time index.
 constexpr int kPlanesPerThread = 8;

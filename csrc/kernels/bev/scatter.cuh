@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pass over the points on the device, one thread a point, and the clearing that precedes it.
+// The pass over the points on the device, one thread per point, and the clearing that precedes it.
 // All kernels here belong to a chain of dependent launches.
 #pragma once
 
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kBevThreads) bev_clear_kernel(Fills... fills) 
 template <class... Fills>
 cudaError_t launch_clear(const CudaContext& context, const Fills&... fills) {
   const int64_t most = std::max({fills.bytes...});
-  // One block a multiprocessor is enough, and leaves room for the next kernel to move in.
+  // One block per multiprocessor is enough, and leaves room for the next kernel to move in.
   const unsigned blocks = blocks_for(ceil_div<int64_t>(most, 16), kBevThreads, context.target, 1);
   return launch_blocks(bev_clear_kernel<Fills...>, blocks, kBevThreads, context.stream, fills...);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// box_query on the GPU: one block a box, which meets 8,192 points at a time as 256 words of bits.
+// box_query on the GPU: one block per box, which meets 8,192 points at a time as 256 words of bits.
 // Without a grid a point's slot is a sum over the bits before it. With one the block lists the
 // points of its words in order and takes 256 of them at once; its warps then take their slots one
 // after the other, from counters in shared memory, or in the output where a grid is large.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// place_boxes on the GPU: one block a scene. A warp meets the scene with one try or one candidate
+// place_boxes on the GPU: one block per scene. A warp meets the scene with one try or one candidate
 // of a group at a time, lane by lane; scene and candidates stay in the caches.
 #include "csrc/kernels/boxes/place_boxes.h"
 #include "csrc/kernels/core/launch.cuh"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which points lie in which boxes on the GPU: one thread a point; a block stages 128 boxes in
+// Which points lie in which boxes on the GPU: one thread per point; a block stages 128 boxes in
 // shared memory at a time, so that each is read and turned once a block. Counts take four points a
-// thread, are added up by block, and then by one warp a box: no atomics.
+// thread, are added up by block, and then by one warp per box: no atomics.
 #include <algorithm>
 
 #include "csrc/kernels/boxes/points_in_boxes.h"
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// One warp a box.
+// One warp per box.
 __global__ void __launch_bounds__(kThreads)
     sum_kernel(const __grid_constant__ PointsInBoxesArgs args, const int32_t* partial,
                int64_t blocks) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rotated IoU and its gradient on the GPU. A matrix: one block a tile of 64 x 64 pairs, whose boxes
-// it reads once into shared memory; each entry is written once. Pairs: one thread a pair.
-// Gradients: one thread a pair, or one warp a box, whose lanes sum every 32nd pair: no atomics.
+// Rotated IoU and its gradient on the GPU. A matrix: one block per tile of 64 x 64 pairs, whose
+// boxes it reads once into shared memory; each entry is written once. Pairs: one thread per pair.
+// Gradients: one thread per pair, or one warp per box, whose lanes sum every 32nd pair: no atomics.
 
 #include <algorithm>
 
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kPairTileThreads)
   }
 }
 
-// One warp a box of a, then of b: a lane sums every 32nd pair.
+// One warp per box of a, then of b: a lane sums every 32nd pair.
 template <class T>
 __global__ void __launch_bounds__(32 * kRowWarps)
     matrix_gradient_kernel(const __grid_constant__ RotatedIouBackwardArgs args) {

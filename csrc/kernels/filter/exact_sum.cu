@@ -5,7 +5,7 @@
 //
 //   rows   those of the places, by a search of the offsets
 //   load   the values, all at once, into shared memory
-//   add    a thread a row and column, or several where there are few rows
+//   add    one thread per row and column, or several where there are few rows
 //
 // What several blocks have of a row is added up by integer atomics, and the last one stores it.
 #include <algorithm>

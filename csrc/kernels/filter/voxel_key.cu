@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_keys and voxel_cells on the GPU: one thread a row.
+// voxel_keys and voxel_cells on the GPU: one thread per row.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/filter/voxel_key.cuh"
 

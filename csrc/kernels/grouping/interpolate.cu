@@ -2,8 +2,8 @@
 //
 // Interpolation from three neighbors on the GPU. Channel-last: a block 64 queries, whose rows and
 // weights are made once in shared memory; threads move up to 16 bytes of channels. Channels first:
-// one thread one query of eight planes. Gradient of the weights: one warp a query, which reads its
-// gradient once and three rows of features. Weights: one thread a query.
+// one thread one query of eight planes. Gradient of the weights: one warp per query, which reads
+// its gradient once and three rows of features. Weights: one thread per query.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/interpolate.h"
 
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// One warp a query, a lane each of the 32 sums of its three weights: grad is read once.
+// One warp per query, a lane each of the 32 sums of its three weights: grad is read once.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads)
     weight_grad_kernel(const __grid_constant__ InterpolateWeightGradArgs args, int64_t count) {

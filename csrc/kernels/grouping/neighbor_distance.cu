@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Gradients of neighbor distances on the GPU. By the points: a segment sum over the inverse index.
-// By the queries: one thread an axis of a query, which reads its k gradients and gathers k
+// By the queries: one thread per axis of a query, which reads its k gradients and gathers k
 // coordinates, eight under way at once.
 #include "csrc/kernels/grouping/neighbor_distance.h"
 #include "csrc/kernels/grouping/segment_sum.cuh"
@@ -9,7 +9,7 @@
 namespace torchvox {
 namespace {
 
-// One thread an axis of a query. Its slots are consecutive; their points are read ahead, where a
+// One thread per axis of a query. Its slots are consecutive; their points are read ahead, where a
 // slot names none the first point.
 template <class T, class Index>
 __global__ void __launch_bounds__(kRowThreads)

@@ -280,7 +280,8 @@ cudaError_t launch_reducer(const SegmentReduceArgs& args, void* memory,
                               bits, per_block, chunks);
 }
 
-// A block its entries: a thread an entry finds its segment, then a row of threads an entry spreads.
+// A block its entries: one thread per entry finds its segment, then a row of threads an entry
+// spreads.
 constexpr int kSpreadEntries = 256;  // of a block, at most
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kRowThreads)

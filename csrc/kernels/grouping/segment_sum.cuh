@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// Rows side by side, for layouts in which they are: a thread a row, blocks walk the items.
+// Rows side by side, for layouts in which they are: one thread per row, blocks walk the items.
 template <class Gradient>
 __global__ void __launch_bounds__(kRowThreads)
     rows_kernel(const __grid_constant__ typename Gradient::Args args) {

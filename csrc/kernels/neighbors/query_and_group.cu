@@ -2,7 +2,8 @@
 //
 // The grouping step of query_and_group and its gradient on the GPU. A block takes up to 128 slots;
 // groups of lanes copy the features of a slot, consecutive words, and subtract its coordinates;
-// rows leave in 16-byte words, each written once. The gradient: one thread a coordinate of a query.
+// rows leave in 16-byte words, each written once. The gradient: one thread per coordinate of a
+// query.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/query_and_group.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// radius_neighbors on the GPU: the ball query counts, CUB sums, a thread a row clamps its offset
-// and fills the unused slots, and the ball query writes. The points are binned once.
+// radius_neighbors on the GPU: the ball query counts, CUB sums, one thread per row clamps its
+// offset and fills the unused slots, and the ball query writes. The points are binned once.
 #include <cub/device/device_scan.cuh>
 
 #include <optional>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// occupancy_extract on the GPU: CUB sorts the slots by key, those not in use last; a block a region
-// counts; CUB sums; a block a region writes.
+// occupancy_extract on the GPU: CUB sorts the slots by key, those not in use last; one block per
+// region counts; CUB sums; one block per region writes.
 #include <cub/block/block_scan.cuh>
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// pillar_moments on the GPU. Means: one warp a pillar, its points gathered once. Moments: one block
-// 1,024 points, decorated once into shared memory, threads sum patches of the triangle; then the
-// tree of tree_sum.cuh and one thread an entry.
+// pillar_moments on the GPU. Means: one warp per pillar, its points gathered once. Moments: one
+// block 1,024 points, decorated once into shared memory, threads sum patches of the triangle; then
+// the tree of tree_sum.cuh and one thread per entry.
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/pillars/moments.h"
 #include "csrc/kernels/pillars/norm.h"
@@ -30,7 +30,7 @@ struct MomentsWork {
         tree(ceil_div<int64_t>(args.map.count, kBlockPoints), args.entries(), workspace) {}
 };
 
-// One warp a row: the mean of its points, of which 32 are fetched at once. A lane adds up the
+// One warp per row: the mean of its points, of which 32 are fetched at once. A lane adds up the
 // coordinate lane % 3 of all of them. Counts the rows that are pillars; `pillars` is cleared by the
 // first kernel of the chain.
 template <class T, class Real>
@@ -220,7 +220,7 @@ cudaError_t launch(const PillarMomentsArgs& args, void* memory, const CudaContex
   });
 }
 
-// The fused batch norm and its gradient: one thread an output; the moments are read by all of them
+// The fused batch norm and its gradient: one thread per output; the moments are read by all of them
 // and stay in the nearest cache. Outputs are few: small blocks spread them.
 cudaError_t launch(const PillarNormArgs& args, void*, const CudaContext& context) {
   return launch_elements<norm_output, 32>(args, args.outputs, context);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lists of prepare.cuh on the GPU. Points: one thread a point, 8 bytes read, one word written
-// at its slot. Rows: one thread a row, 16 bytes read, one atomic minimum.
+// The lists of prepare.cuh on the GPU. Points: one thread per point, 8 bytes read, one word written
+// at its slot. Rows: one thread per row, 16 bytes read, one atomic minimum.
 #include <algorithm>
 #include <cub/device/device_scan.cuh>
 
@@ -21,15 +21,15 @@ bool fixed_lists(const PillarMap& map) {
   return map.max_points <= (8 * map.count + (int64_t{1} << 24)) / (map.rows.rows + 1);
 }
 
-// One thread a row.
+// One thread per row.
 __global__ void __launch_bounds__(kThreads) counts_kernel(PillarMap map, int32_t* counts) {
   for (int64_t row = global_thread(); row < map.rows.rows; row += global_stride()) {
     counts[row] = static_cast<int32_t>(map.stored(row));
   }
 }
 
-// One thread a point, and a part of the table. Lists of fixed length take any slot that fits: what
-// a row does not store is never read.
+// One thread per point, and a part of the table. Lists of fixed length take any slot that fits:
+// what a row does not store is never read.
 __global__ void __launch_bounds__(kThreads)
     enter_points_kernel(PillarMap map, PillarLists lists, uint32_t* table, int64_t cells) {
   let_next_begin();
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// One thread a row. Of rows with one cell the lowest stays, in any order of arrival.
+// One thread per row. Of rows with one cell the lowest stays, in any order of arrival.
 __global__ void __launch_bounds__(kThreads) enter_rows_kernel(PillarRows rows, uint32_t* table) {
   let_next_begin();
   wait_for_previous();

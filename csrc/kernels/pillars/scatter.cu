@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // pillar_scatter and its gradient on the GPU: a group of lanes a cell writes the row or zeros, each
-// byte once, in words of up to 16 bytes. The gradient: one thread a value, read where it lies.
+// byte once, in words of up to 16 bytes. The gradient: one thread per value, read where it lies.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/pillars/prepare.cuh"
 #include "csrc/kernels/pillars/scatter.h"
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(CanvasZeros canvas, c
   }
 }
 
-// One thread a value of the gradient, channels fastest.
+// One thread per value of the gradient, channels fastest.
 template <class Element>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(PillarScatterBackwardArgs args, const uint32_t* table) {

@@ -9,10 +9,10 @@
 
 namespace torchvox {
 
-// Few enough rows for one thread a column.
+// Few enough rows for one thread per column.
 inline constexpr int64_t kLastTreeRows = 128;
 
-// One thread a column and group of 32 rows; threads of a warp read neighboring columns.
+// One thread per column and group of 32 rows; threads of a warp read neighboring columns.
 static __global__ void __launch_bounds__(256)
     tree_level_kernel(const double* from, int64_t rows, int64_t columns, double* to) {
   let_next_begin();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ray_regions on the GPU: a thread a ray enters its regions, CUB sorts the set, empty places last.
+// ray_regions on the GPU: one thread per ray enters its regions, CUB sorts the set, empty places
+// last.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "csrc/kernels/core/launch.cuh"

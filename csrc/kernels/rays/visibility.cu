@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ray_visibility on the GPU: a thread a ray. Bytes are read before they are written, so that most
-// visits of a busy voxel end in a cache.
+// ray_visibility on the GPU: one thread per ray. Bytes are read before they are written, so that
+// most visits of a busy voxel end in a cache.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/rays/visibility.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ray_voxels on the GPU: a thread a ray counts its visits, CUB sums, a thread a ray writes them.
+// ray_voxels on the GPU: one thread per ray counts its visits, CUB sums, one thread per ray writes
+// them.
 #include <cub/device/device_scan.cuh>
 
 #include "csrc/kernels/core/launch.cuh"

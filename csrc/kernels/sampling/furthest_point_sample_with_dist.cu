@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// furthest_point_sample_with_dist on the GPU: one block a cloud, which reads the row of each sample
-// coalesced and keeps its running distances in shared memory, or in scratch memory where they do
-// not fit. One barrier a sample: the slots of the argmax are double-buffered.
+// furthest_point_sample_with_dist on the GPU: one block per cloud, which reads the row of each
+// sample coalesced and keeps its running distances in shared memory, or in scratch memory where
+// they do not fit. One barrier a sample: the slots of the argmax are double-buffered.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/sampling/furthest_point_sample_with_dist.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
-static_assert(kWarps == 32);  // a lane a warp
+static_assert(kWarps == 32);  // one lane per warp
 
 __device__ __forceinline__ uint64_t warp_max_key(uint64_t key) {
   const uint32_t high = warp_max(static_cast<uint32_t>(key >> 32));

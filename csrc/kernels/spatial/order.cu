@@ -2,8 +2,8 @@
 //
 // Clouds put in order along a Hilbert curve through a cube with one scale for all axes. The order
 // decides how small the boxes of tiles are, nothing else: ties, rounding and lost bits cost speed,
-// not exactness. summary: one block 1,024 points, read once. key, gather: one thread a position, a
-// radix sort of 8-byte pairs between them.
+// not exactness. summary: one block 1,024 points, read once. key, gather: one thread per position,
+// a radix sort of 8-byte pairs between them.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "csrc/kernels/spatial/order.cuh"

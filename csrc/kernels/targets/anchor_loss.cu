@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// anchor_loss and its gradient on the GPU: one thread an anchor. Every logit is read once, boxes
+// anchor_loss and its gradient on the GPU: one thread per anchor. Every logit is read once, boxes
 // and directions of positive anchors alone; a block of 256 anchors leaves one sum a term, and one
 // block a term adds those up. The gradient is written once, and read is what the loss read.
 #include "csrc/kernels/core/launch.cuh"
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// One block a term of a sample. A block's sum takes the place of values that were read before.
+// One block per term of a sample. A block's sum takes the place of values that were read before.
 template <class M>
 __global__ void __launch_bounds__(kThreads)
     sum_kernel(const __grid_constant__ AnchorLossArgs args, const LossScratch scratch) {

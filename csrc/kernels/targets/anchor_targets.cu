@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// anchor_targets on the GPU. Two passes of one shape, best and assign: a thread an anchor, which
+// anchor_targets on the GPU. Two passes of one shape, best and assign: one thread per anchor, which
 // stays in registers for all samples of the block; of each sample the boxes that reach into the
 // block's bounds, few as a rule, are listed in shared memory by rising index. Anchors are read
 // once a pass, and written is what is asked for; best overlaps are raised by integer atomics on
@@ -17,7 +17,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kBlocksPerMultiprocessor = 8;
 
-// The rectangle of every box, and zeros where the passes add: one thread an element.
+// The rectangle of every box, and zeros where the passes add: one thread per element.
 __global__ void __launch_bounds__(kThreads)
     prepare_kernel(const __grid_constant__ AnchorTargetsArgs args, const AnchorScratch scratch) {
   const int64_t rows = args.targets.rows(), boxes = args.targets.batches * rows;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// center_targets on the GPU: one warp a task of a sample fills its slots by rising index; then one
-// thread a cell takes the largest Gaussian of the objects that reach into its tile, listed in
+// center_targets on the GPU: one warp per task of a sample fills its slots by rising index; then
+// one thread a cell takes the largest Gaussian of the objects that reach into its tile, listed in
 // shared memory in any order. Every cell is written once.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"

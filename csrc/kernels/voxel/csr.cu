@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_csr on the GPU: a radix sort of (row, point), one thread a point or row before and after
+// voxel_csr on the GPU: a radix sort of (row, point), one thread per point or row before and after
 // it.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/spatial/radix_sort.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The greedy choice. One block a segment; a warp looks after four tiles in a row and each lane
+// The greedy choice. One block per segment; a warp looks after four tiles in a row and each lane
 // after two neighboring boxes of each. In turn every tile is decided by its warp; then all warps
 // mark those of their later boxes that the tile's kept ones suppress, first of all those of the
 // next tile, so that its warp can decide while the others go on. A lane fetches its own words some

@@ -5,7 +5,7 @@
 // first meet all that were kept. A block takes 64 boxes, the rows, against 256 that come later, one
 // a thread. Few pairs survive the test of their circles, scattered over the lanes: these are listed
 // in shared memory, and whole warps do the long test. About 10 instructions a pair and 300 a listed
-// one. Preparing takes one thread a box: 28 bytes read, 32 written.
+// one. Preparing takes one thread per box: 28 bytes read, 32 written.
 #include "csrc/kernels/boxes/nms/scratch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 

@@ -3,7 +3,7 @@
 // rotated_nms on the GPU: the argsort of the scores, then NMS. Up to 16,384 boxes a segment the
 // place of a box is the number of boxes before it, in one kernel: a block takes 32 boxes, one a
 // lane, its warps share out the keys, 4,096 in shared memory at a time. More: radix sorts of (key,
-// index). Either way one thread a box then writes it, ready for the rule, to its place.
+// index). Either way one thread per box then writes it, ready for the rule, to its place.
 #include <algorithm>
 
 #include "csrc/kernels/boxes/nms/scratch.cuh"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Decode + top-k + NMS on the GPU, a kernel a step. Score, refine, tie: one block a chunk of the
+// Decode + top-k + NMS on the GPU, a kernel a step. Score, refine, tie: one block per chunk of the
 // candidates of a selection; the score maps are read once, their codes of 4 bytes up to three times
-// a level. Decode: one thread a selected candidate. Rank: one warp four of them. Write: one thread
-// a row of the result. Or all steps up to ordered rows in one cooperative launch, a block a
+// a level. Decode: one thread per selected candidate. Rank: one warp four of them. Write: one
+// thread a row of the result. Or all steps up to ordered rows in one cooperative launch, a block a
 // multiprocessor: most selections end at the first level, and what the launches of the others cost
 // is most of the time of one scan.
 #include "csrc/kernels/detection/decode_nms/select.cuh"

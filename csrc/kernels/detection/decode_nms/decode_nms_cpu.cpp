@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Decode + top-k + NMS on the CPU: chunks of candidates are scored in parallel; each selection is
-// then cut by nth_element, sorted and decoded; NMS; a task a sample writes the rows.
+// then cut by nth_element, sorted and decoded; NMS; one task per sample writes the rows.
 #include <algorithm>
 #include <cstring>
 #include <functional>

@@ -75,7 +75,7 @@ struct DecodeWork {
     const int64_t forced = decode_kernels_plan.value();
     const bool wanted = forced == kAutomatic ? all * most <= kFusedCandidates : forced == 1;
     fused = wanted && target.cooperative_launch;
-    // A block a multiprocessor, or about two, whatever the batch.
+    // One block per multiprocessor, or about two, whatever the batch.
     const int64_t even = ceil_div<int64_t>(all * most, (fused ? 1 : 2) * multiprocessors);
     const int64_t least = fused ? kFusedThreads : kDecodeThreads;
     chunk = ceil_div<int64_t>(even > 0 ? even : 1, least) * least;

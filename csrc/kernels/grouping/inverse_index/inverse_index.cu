@@ -2,8 +2,8 @@
 //
 // Inverse indices on the GPU. A counting sort of the slots of each cloud by row, where its rows can
 // be counted in shared memory; for more rows a stable radix sort of the slots by (cloud, row), with
-// one thread a slot or row before and after it. Also flat neighbor rows, one thread a slot: 4 to 8
-// bytes read, 4 written.
+// one thread per slot or row before and after it. Also flat neighbor rows, one thread per slot: 4
+// to 8 bytes read, 4 written.
 //
 // Counting splits slots into partitions, one a block, and these into runs, one a warp; every count
 // is an integer, and a slot's place is the number of those before it, so no order of execution
@@ -25,7 +25,7 @@ namespace {
 
 // What the sums need to know of a row, whose segment is [begin, end): which groups begin after it,
 // and, when it is long, a task for each of its chunks. The tasks of a row stand together; which row
-// comes first is of no consequence. One thread a row.
+// comes first is of no consequence. One thread per row.
 __device__ void schedule_row(const InverseIndex& inverse, int64_t cloud, int64_t row,
                              uint32_t begin, uint32_t end) {
   int32_t* const group_rows = inverse.group_rows + cloud * (inverse.groups() + 1);
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kCountThreads)
   const auto written = static_cast<uint32_t>(min(plan.tile_rows, plan.row_stride - tile.first_row));
   const auto* const quads = reinterpret_cast<const uint4*>(row_counts);
   for (uint32_t i = threadIdx.x; i < written / 4; i += kCountThreads) counts[i] = quads[i];
-  // A warp a chunk of the scan; tiles are made of whole chunks.
+  // One warp per chunk of the scan; tiles are made of whole chunks.
   const uint32_t lane = threadIdx.x % 32;
   for (uint32_t begin = threadIdx.x / 32 * kScanRows; begin < written;
        begin += kCountThreads / 32 * kScanRows) {

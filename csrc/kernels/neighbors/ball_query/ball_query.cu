@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The choice of a ball query's kernel, and the query over cells: a warp a query, a lane a point;
-// the points of the cells around it are read once, 16 bytes each; hits gather in shared memory, and
-// those of lowest index are written in order. In a dense neighborhood the warp passes over boxes of
-// 32 points in index order instead, up to the k-th hit. Where all hits are wanted, they are counted
-// first, without being gathered; rows of many hits pass over the boxes.
+// The choice of a ball query's kernel, and the query over cells: one warp per query, one lane per
+// point; the points of the cells around it are read once, 16 bytes each; hits gather in shared
+// memory, and those of lowest index are written in order. In a dense neighborhood the warp passes
+// over boxes of 32 points in index order instead, up to the k-th hit. Where all hits are wanted,
+// they are counted first, without being gathered; rows of many hits pass over the boxes.
 #include "csrc/kernels/neighbors/ball_query/kernels.cuh"
 
 namespace torchvox {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cells of a ball query. count: one thread a point, one atomic in its bucket; a warp boxes its
-// 32 points. begin: one block a prefix sum over 2,048 buckets. place: one thread a point moves 16
-// bytes to its bucket.
+// The cells of a ball query. count: one thread per point, one atomic in its bucket; a warp boxes
+// its 32 points. begin: one block per prefix sum over 2,048 buckets. place: one thread per point
+// moves 16 bytes to its bucket.
 #include "csrc/kernels/neighbors/ball_query/kernels.cuh"
 
 namespace torchvox {
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__
   }
 }
 
-// One block a chunk of buckets, eight of them a thread. Chunks lie in any order.
+// One block per chunk of buckets, eight of them a thread. Chunks lie in any order.
 __global__ void __launch_bounds__(kThreads) begin_kernel(const __grid_constant__ CellsWork work) {
   constexpr int kEach = kBuckets / kThreads;
   __shared__ uint32_t sums[kThreads / 32];

@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A warp a query, its points straight from memory: any number of axes, any type.
+// One warp per query, its points straight from memory: any number of axes, any type.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
     generic_kernel(const __grid_constant__ BallQueryArgs args) {

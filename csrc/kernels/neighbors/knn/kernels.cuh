@@ -18,7 +18,7 @@ auto with_list_run(int64_t k, Body&& body) {
   return body(std::integral_constant<int, 4>{});
 }
 
-// Any k, dtype, norm and number of axes: a block a query, which selects by the bits of the
+// Any k, dtype, norm and number of axes: one block per query, which selects by the bits of the
 // distance.
 cudaError_t launch_knn_select(const KnnArgs& args, const CudaContext& context);
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // knn on the GPU: the chosen kernel; for tiles the steps order, boxes, queries and search, for as
-// many clouds at a time as share the workspace. The order of a small cloud: one block a cloud,
-// whose points are sorted in registers as words of 32 bits. Boxes: one block a group of tiles, one
-// warp a tile, 16 bytes a point. Queries: one thread a query, which finds the tile to begin with by
-// binary search.
+// many clouds at a time as share the workspace. The order of a small cloud: one block per cloud,
+// whose points are sorted in registers as words of 32 bits. Boxes: one block per group of tiles,
+// one warp a tile, 16 bytes a point. Queries: one thread per query, which finds the tile to begin
+// with by binary search.
 #include <cub/block/block_radix_sort.cuh>
 
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
@@ -13,7 +13,7 @@
 namespace torchvox {
 namespace {
 
-// One block a cloud orders batched clouds of up to so many points.
+// One block per cloud orders batched clouds of up to so many points.
 constexpr int64_t kMostBlockOrdered = 4096;
 constexpr int kIndexBits = 12;  // of a point in its cloud
 constexpr int kAxisBits = 6;
@@ -54,7 +54,8 @@ __device__ CloudSummary summarize(const CandidatePoints& args, const CandidateCl
 }
 
 // One block puts one cloud in order: a word a point, its place on the curve and its index, sorted
-// in registers; then the boxes of its tiles, a warp a tile, and of its groups, a warp a group.
+// in registers; then the boxes of its tiles, one warp per tile, and of its groups, one warp per
+// group.
 template <int kThreads, int kEach>
 __global__ void __launch_bounds__(kThreads)
     block_order_kernel(const __grid_constant__ CandidatePoints args,
@@ -118,8 +119,8 @@ __device__ __forceinline__ int64_t cloud_of_group(const KnnArgs& args, const Spa
   });
 }
 
-// One block a group, one warp a tile. Tiles without points get empty boxes, and so do the packed
-// groups of no cloud, which are read where offsets in disorder make clouds overlap.
+// One block per group, one warp per tile. Tiles without points get empty boxes, and so do the
+// packed groups of no cloud, which are read where offsets in disorder make clouds overlap.
 __global__ void __launch_bounds__(kKnnGroup)
     box_kernel(const __grid_constant__ KnnArgs args, const __grid_constant__ SpatialOrder order,
                const __grid_constant__ KnnTiles tiles) {
@@ -149,7 +150,7 @@ __device__ __forceinline__ uint32_t tile_of(const SpatialOrder& order, const Ord
                     [&](uint32_t tile) { return (keys[tile * kKnnTile] & mask) <= place; });
 }
 
-// One thread a query: its axes, its cloud, and the tile to begin with, which is usually among the
+// One thread per query: its axes, its cloud, and the tile to begin with, which is usually among the
 // nearest.
 __global__ void __launch_bounds__(kThreads)
     query_kernel(const __grid_constant__ KnnArgs args, const __grid_constant__ SpatialOrder order,

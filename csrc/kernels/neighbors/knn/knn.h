@@ -31,7 +31,7 @@ struct KnnArgs {
 TORCHVOX_KERNEL(KnnArgs);
 
 inline const PlanOverride knn_kernel_plan{"knn_kernel"};  // a KnnKernel, where it takes the call
-inline const PlanOverride knn_order_plan{"knn_order"};  // CUDA: 0 a block a cloud, 1 one sort
+inline const PlanOverride knn_order_plan{"knn_order"};  // CUDA: 0 one block per cloud, 1 one sort
 inline const PlanOverride knn_cpu_plan{"knn_cpu"};  // see run_vectorized()
 
 struct KnnCloud : CloudRows {
@@ -112,9 +112,9 @@ auto with_norm(const KnnArgs& args, Body&& body) {
 
 // How a call runs, from sizes that the host knows. No plan changes a result.
 enum class KnnKernel : int64_t {
-  kScan,  // measures every point; CUDA: a warp a few queries
+  kScan,  // measures every point; CUDA: one warp per few queries
   kTiles,  // visits those tiles of a spatial order that may hold a neighbor
-  kSelect  // CUDA: a block a query, for whatever the others do not take
+  kSelect  // CUDA: one block per query, for whatever the others do not take
 };
 
 // CUDA: neighbors that a thread's registers hold, and a warp's; more are left to kSelect.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// knn that measures every point. Up to four neighbors: one thread a query; more: one warp two
-// queries, a lane a point. A block reads the points once, 1,024 at a time into shared memory; lists
-// of neighbors stay in registers.
+// knn that measures every point. Up to four neighbors: one thread per query; more: one warp two
+// queries, one lane per point. A block reads the points once, 1,024 at a time into shared memory;
+// lists of neighbors stay in registers.
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
 #include "csrc/kernels/neighbors/knn/list.cuh"
 
@@ -46,9 +46,9 @@ __device__ __forceinline__ uint32_t stage_points(const KnnArgs& args, const KnnC
   return padded;
 }
 
-// Up to kFew neighbors: a thread a query, its list in registers. Points come in ascending order of
-// their index, so that only a smaller distance displaces one. Slots that k leaves over hold 0 and
-// are never displaced.
+// Up to kFew neighbors: one thread per query, its list in registers. Points come in ascending order
+// of their index, so that only a smaller distance displaces one. Slots that k leaves over hold 0
+// and are never displaced.
 template <int kNorm>
 __global__ void __launch_bounds__(kFewThreads)
     few_kernel(const __grid_constant__ KnnArgs args, unsigned blocks_per_cloud) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// knn for any k, dtype, norm and number of axes: one block a query, a thread a point. A radix
+// knn for any k, dtype, norm and number of axes: one block per query, one thread per point. A radix
 // select over the bytes of the distances, which are computed anew each time: a query reads its
 // cloud once a byte and once to collect.
 #include <type_traits>

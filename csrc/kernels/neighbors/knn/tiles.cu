@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// knn over tiles of a spatial order: one warp a query. A lane takes a group of tiles, then a tile,
-// then a point; boxes are visited nearest first and skipped beyond the k-th neighbor. A visited
-// tile costs one coalesced read of 512 bytes.
+// knn over tiles of a spatial order: one warp per query. A lane takes a group of tiles, then a
+// tile, then a point; boxes are visited nearest first and skipped beyond the k-th neighbor. A
+// visited tile costs one coalesced read of 512 bytes.
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
 
 #include "csrc/kernels/neighbors/knn/list.cuh"
@@ -46,7 +46,7 @@ struct KnnSearch {
   int k;
   KnnList<kRun>& list;
 
-  // A lane a point.
+  // One lane per point.
   __device__ __forceinline__ void visit_tile(uint32_t tile) {
     const uint32_t at = tile * kKnnTile + threadIdx.x % 32;
     KnnKey key = kNoKey;
@@ -57,7 +57,7 @@ struct KnnSearch {
     list.take(key, k);
   }
 
-  // A lane a tile.
+  // One lane per tile.
   __device__ __forceinline__ void visit_group(uint32_t group, int first) {
     const int lane = threadIdx.x % 32;
     uint32_t bound = kVisited;
@@ -70,7 +70,7 @@ struct KnnSearch {
         [&](int tile) { visit_tile(group * kTilesOfGroup + tile); });
   }
 
-  // A lane a group. The home tile brings the reach down to about what it will be.
+  // One lane per group. The home tile brings the reach down to about what it will be.
   __device__ __forceinline__ void run(uint32_t home) {
     const uint32_t groups = ceil_div(cloud.count, uint32_t{kKnnGroup});
     const uint32_t home_group = home / kTilesOfGroup;

@@ -4,7 +4,7 @@
 // warp a pillar and 64 channels; points are staged 32 at a time in shared memory, weights stay in
 // registers. Each row of the canvas is written once, cells without a pillar as zeros by blocks with
 // time for it.
-// The gradient: one warp 32 rows by 32 channels, a lane a channel, sums in registers in double;
+// The gradient: one warp 32 rows by 32 channels, one lane per channel, sums in registers in double;
 // then the tree of tree_sum.cuh. Winners and gradients are read once, a winning point once a
 // channel.
 #include <cmath>
@@ -293,8 +293,8 @@ EncodeKernel encode_kernel_for(int64_t columns) {
 constexpr int kGradientThreads = 128;
 constexpr int kAhead = 4;  // rows read at once
 
-// One warp 32 rows and 32 channels, a lane a channel: the rows one after another, a column of the
-// weight and the bias a register each. kColumns = 0: one column a pass, any number of them.
+// One warp 32 rows and 32 channels, one lane per channel: the rows one after another, a column of
+// the weight and the bias a register each. kColumns = 0: one column a pass, any number of them.
 template <class T, class Real, int kColumns>
 __global__ void __launch_bounds__(kGradientThreads)
     gradient_kernel(PillarEncodeBackwardArgs args, double* sums) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Furthest point sampling of clouds that fit into the registers of one block: one block a cloud, up
-// to 16 points a thread. Points are read once or twice; after that only samples are written.
+// Furthest point sampling of clouds that fit into the registers of one block: one block per cloud,
+// up to 16 points a thread. Points are read once or twice; after that only samples are written.
 #include "csrc/kernels/sampling/fps/candidates.cuh"
 #include "csrc/kernels/sampling/fps/kernels.cuh"
 #include "csrc/kernels/spatial/curves.h"

@@ -277,7 +277,8 @@ __device__ __forceinline__ int drain_buffer(FpsCandidateBuffer<kPoints>& buffer,
       of_warp = warp_max<int>(buffer.best());
     } else {
       bool lowered = false;
-      for (int base = 0; base < taken; base += 32) {  // one lane a sample: does it reach the warp?
+      for (int base = 0; base < taken;
+           base += 32) {  // one lane per sample: does it reach the warp?
         const bool near =
             base + lane < taken && box.bound(samples[base + lane]) < __int_as_float(of_warp);
         unsigned hits = __ballot_sync(kFullWarp, near);

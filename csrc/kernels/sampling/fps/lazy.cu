@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Furthest point sampling of large clouds: a group of blocks a cloud, a warp a group of tiles, a
-// lane a point. The first block leads: it has the others measure their tiles from the last samples
-// and collect the points at the largest distances into its candidate buffer, and takes the next
-// samples from there. Most tiles are skipped by their boxes; the others cost 20 bytes a point, out
-// of L2.
+// Furthest point sampling of large clouds: a group of blocks a cloud, one warp per group of tiles,
+// a lane a point. The first block leads: it has the others measure their tiles from the last
+// samples and collect the points at the largest distances into its candidate buffer, and takes the
+// next samples from there. Most tiles are skipped by their boxes; the others cost 20 bytes a point,
+// out of L2.
 #include "csrc/kernels/sampling/fps/kernels.cuh"
 #include "csrc/kernels/sampling/fps/tiles.cuh"
 
@@ -395,7 +395,7 @@ cudaError_t launch_fps_lazy(const FpsArgs& args, const FpsPlan& plan, const Spat
     TORCHVOX_CUDA_CHECK(
         cudaMemsetAsync(scratch.state, 0, order.clouds * sizeof(FpsGroupState), stream));
     const cudaError_t status = launch_with(plan.members);
-    // A part of a GPU may have less than its multiprocessors: then one block a cloud.
+    // A part of a GPU may have less than its multiprocessors: then one block per cloud.
     if (status != cudaErrorCooperativeLaunchTooLarge && status != cudaErrorNotSupported) {
       return status;
     }

@@ -107,8 +107,8 @@ struct FpsTiles {
   }
 
   // Lowers the distances of group i to the nearest of `samples`; gives the new `top` of the lane's
-  // tile. `list` is [kListed], of the warp. First one lane a sample against the box of the group,
-  // then one lane a tile against those that reach it, then one lane a point.
+  // tile. `list` is [kListed], of the warp. First one lane per sample against the box of the group,
+  // then one lane per tile against those that reach it, then one lane per point.
   __device__ int measure_group(uint32_t i, const float4* samples, int samples_count,
                                uint16_t* list) {
     const int lane = threadIdx.x % 32;

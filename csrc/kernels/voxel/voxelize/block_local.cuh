@@ -84,7 +84,7 @@ struct BlockTable {
   }
 };
 
-// One thread a point. The first points are read and located, and their voxels found, while the
+// One thread per point. The first points are read and located, and their voxels found, while the
 // workspace is being cleared; later ones are read while earlier ones are inserted.
 template <class Real, class Key>
 __device__ void insert_partition(const VoxelizeArgs& args, const VoxelWork& work,
@@ -280,7 +280,7 @@ __device__ inline void copy_rows(const VoxelizeArgs& args, const PaddedRows& sha
   }
 }
 
-// For the usual arguments, see assume_common(): a lane a voxel.
+// For the usual arguments, see assume_common(): one lane per voxel.
 template <ReduceKind kKind>
 __device__ void reduce_local_quads(const VoxelizeArgs& args, const VoxelWork& work,
                                    const BlockPartition& partition, const FusedShared& shared) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // All steps of voxelize in one cooperative launch, for clouds of which every block can keep its
-// partition of consecutive points in shared memory, one thread a point at a time: what separate
+// partition of consecutive points in shared memory, one thread per point at a time: what separate
 // launches cost, and the trips of a point's slot and arrival through global memory, are most of the
 // time of a single scan.
 #include <algorithm>

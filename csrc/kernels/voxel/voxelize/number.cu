@@ -2,8 +2,8 @@
 //
 // Ids in order of first appearance. A point is its voxel's first exactly when the table holds its
 // index, so ids and segments are one exclusive sum over the points, in point order: one block 1,024
-// points. Before it insert, one thread a point, into the table, after it place, one thread a point,
-// into its voxel's segment. Then, for the sorted orders, ranks: one thread a voxel.
+// points. Before it insert, one thread per point, into the table, after it place, one thread per
+// point, into its voxel's segment. Then, for the sorted orders, ranks: one thread per voxel.
 #include <algorithm>
 #include <cub/device/device_radix_sort.cuh>
 #include <type_traits>

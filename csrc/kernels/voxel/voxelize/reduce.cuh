@@ -129,7 +129,7 @@ struct SplitShared {
   bool last;
 };
 
-// A block a chunk of 1,024 stored points of a split segment, at the levels of the sum rule: 32
+// One block per chunk of 1,024 stored points of a split segment, at the levels of the sum rule: 32
 // blocks of 32 by the warps, then their sum. The block that finishes a voxel's last chunk adds the
 // chunks up.
 template <class Real, ReduceKind kKind>
@@ -306,7 +306,7 @@ __device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work,
   __syncwarp();
 }
 
-// `count` neighboring rows by a warp: one lane a row for its index and for segments that a lane
+// `count` neighboring rows by a warp: one lane per row for its index and for segments that a lane
 // reduces, then the other small ones four at a time. Large segments have their own list.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_rows(const VoxelizeArgs& args, const VoxelWork& work, int64_t first_row,

@@ -20,7 +20,7 @@ constexpr int kClearBlocks = 3;  // a multiprocessor: they take as long as all t
 
 constexpr int kThreads = 256;
 
-// One thread an element of the result, in order: coalesced writes, and reads of a voxel's row that
+// One thread per element of the result, in order: coalesced writes, and reads of a voxel's row that
 // the points of one voxel share in cache.
 template <class Real>
 __global__ void __launch_bounds__(kThreads) gather_kernel(VoxelizeBackwardArgs args) {
