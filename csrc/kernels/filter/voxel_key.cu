@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// One thread per row: reads a point, writes its key; the block adds its counts at the end.
 template <class T, class Real>
 __global__ void __launch_bounds__(kThreads)
     keys_kernel(const __grid_constant__ VoxelKeysArgs args) {

@@ -9,21 +9,21 @@
 
 namespace torchvox {
 
-// keys [rows]; counts [clouds + 1, kKeyCounts], row 0 the whole call, row 1 + b sample b.
+// Columns of `counts`: row 0 is the whole call, row 1 + b is sample b.
 enum KeyCount { kPointsKeyed, kPointsOutsideFrame, kPointsWithoutPlace, kKeyCounts };
 
 struct VoxelKeysArgs {
   CloudBatch points;
-  bool integers = false;  // points are int32, whatever their dtype says
+  bool integers = false;  // points are int32, and their dtype is ignored
   double origin[3] = {0, 0, 0};
   double size[3] = {1, 1, 1};
   KeyFrame frame;
-  int64_t* keys = nullptr;
-  int32_t* counts = nullptr;
-  int64_t counts_stride = kKeyCounts;  // of a row of counts; others than this are cleared already
+  int64_t* keys = nullptr;  // [rows]
+  int32_t* counts = nullptr;  // [clouds + 1, kKeyCounts]
+  int64_t counts_stride = kKeyCounts;  // of a row; with another value the caller clears the counts
 
-  // floor((p - origin) / size), less `lower`; false where that is not in the frame. Below 2^62 the
-  // quotient becomes an integer, and both sides are compared exactly.
+  // cell = floor((p - origin) / size) - lower; false if that is outside the frame. Quotients below
+  // 2^62 are converted to integers, so that both ends are compared exactly.
   template <class Real>
   TORCHVOX_HD bool locate_on_axis(Real p, int axis, uint64_t* cell) const {
     constexpr Real kReach = static_cast<Real>(int64_t{1} << 62);
@@ -35,7 +35,7 @@ struct VoxelKeysArgs {
     return near && *cell >> frame.bits == 0;
   }
 
-  // The key of a point, or kNoVoxelKey; and the column of `counts` that it adds to.
+  // The key of a point, or kNoVoxelKey; and its column of `counts`.
   template <class Real>
   TORCHVOX_HD int64_t locate(int64_t sample, Real x, Real y, Real z, KeyCount* column) const {
     uint64_t cell[3];
@@ -50,7 +50,7 @@ struct VoxelKeysArgs {
     return kNoVoxelKey;
   }
 
-  // The same of a row of storage type T, which is Real or narrower.
+  // The same for a row of storage type T, which is Real or narrower.
   template <class T, class Real>
   TORCHVOX_HD int64_t locate_row(int64_t row, int64_t sample, KeyCount* column) const {
     const T* const p = static_cast<const T*>(points.data) + row * points.row_stride;
