@@ -59,7 +59,8 @@ class CascadeSum {
 // not one serial chain.
 inline constexpr int kSumChunk = 256;
 
-// The sum of the slots of a row, one after another; see kSumChunk. T is a number or Lanes of them.
+// The sum of the slots of a row, one after another; see kSumChunk. T is a number or Channels of
+// them.
 template <class T>
 class ChunkedSum {
  public:
