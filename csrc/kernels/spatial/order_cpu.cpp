@@ -11,7 +11,7 @@
 namespace torchvox {
 namespace {
 
-constexpr int kAxisBits = 10;  // of a Morton code
+constexpr int kAxisBits = 10;  // bits per axis of a Morton code
 constexpr int64_t kUnordered = 2 * kCpuTile;  // too few points to be worth an order
 constexpr int64_t kChunk = 1024;
 

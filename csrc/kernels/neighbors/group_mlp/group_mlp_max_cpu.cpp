@@ -12,9 +12,9 @@
 namespace torchvox {
 namespace {
 
-constexpr int64_t kChannels = 32;  // of a group
+constexpr int64_t kChannels = 32;  // per group
 constexpr int64_t kChunkBytes = 16;
-constexpr int64_t kGroupPairChunks = 128;  // weights between two groups
+constexpr int64_t kGroupPairChunks = 128;  // of the weights between two groups
 constexpr int kWidths[] = {1, 2, 3, 4, 8};
 constexpr int64_t kMostChunks = int64_t{1} << 24;
 
@@ -42,7 +42,7 @@ MlpPacked pack_layout(const GroupMlpArgs& args, int width) {
   return packed;
 }
 
-// True when the tensor cores can run it; fills in how.
+// Whether the tensor cores can run a call; fills in the plan.
 bool plan_tensor_cores(const GroupMlpArgs& args, const Target& target, GroupMlpPlan& plan) {
   if (target.compute_capability < 80) return false;
   if (args.mlp_dtype != DType::kHalf && args.mlp_dtype != DType::kBFloat16) return false;
@@ -55,7 +55,7 @@ bool plan_tensor_cores(const GroupMlpArgs& args, const Target& target, GroupMlpP
     if (args.layer[l].out > kMostChunks) return false;
   }
   const int64_t prepared = groups_of(args.channels) * kGroupPairChunks * kChunkBytes;
-  if (prepared + kChannels * 4 > target.shared_bytes) return false;  // and a bias
+  if (prepared + kChannels * 4 > target.shared_bytes) return false;  // with the bias
   for (const int width : kWidths) {
     if (width < widest) continue;
     if (width * groups_of(args.layer[last].out) * kGroupPairChunks > kMostChunks) return false;
@@ -99,8 +99,8 @@ constexpr int64_t kTileRows = 64;  // slots that go through all layers together
 constexpr int64_t kBlockRows = 4;
 constexpr int64_t kBlockBytes = 128;  // of outputs
 
-// What the host's loops read instead of the layers: weights [in, padded out] and biases, widened,
-// outputs filled up with zeros to whole blocks.
+// The layers for the host's loops: weights [in, padded out] and biases, widened, outputs padded
+// with zeros to whole blocks.
 template <class C>
 struct WideLayers {
   static constexpr int64_t kBlock = kBlockBytes / sizeof(C);
@@ -136,8 +136,8 @@ struct WideLayers {
   }
 };
 
-// The widest vector of the instruction sets: the others take it in parts, and its sums stay in
-// registers, which arrays of them do not.
+// A vector of 64 bytes, the widest of the instruction sets: others process it in parts, and unlike
+// an array its sums stay in registers.
 template <class C>
 struct Lanes {
   static constexpr int kCount = 64 / sizeof(C);
@@ -234,8 +234,7 @@ void run_typed(const GroupMlpArgs& args, void* memory, const ParallelFor& parall
 GroupMlpPlan make_group_mlp_plan(const GroupMlpArgs& args, const Target& target) {
   GroupMlpPlan plan;
   plan.shared_limit = target.shared_bytes;
-  const bool wanted = group_mlp_plan.value() != 0;
-  plan.tensor_cores = wanted && plan_tensor_cores(args, target, plan);
+  plan.tensor_cores = group_mlp_plan.value() != 0 && plan_tensor_cores(args, target, plan);
   if (!plan.tensor_cores) plan_portable(args, target, plan);
   return plan;
 }
