@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// occupancy_insert_ on the GPU: one thread per row finds its region, CUB sums, one warp per row
+// occupancy_insert_ on the GPU: one thread per row finds its region, CUB sums, and one warp per row
 // copies or merges it.
 #include <cub/device/device_scan.cuh>
 

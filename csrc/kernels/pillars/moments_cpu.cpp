@@ -21,7 +21,7 @@ struct MomentsWork {
         tree(args.map.count, args.entries(), workspace) {}
 };
 
-// The sums over 32 points.
+// The sums [entries] over group `group` of 32 points.
 template <class T, class Real>
 void sum_group(const PillarMomentsArgs& args, const Real* means, int64_t group, double* sums) {
   const PillarMap& map = args.map;

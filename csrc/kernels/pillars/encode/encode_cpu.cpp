@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kRowsPerTask = 64;
 constexpr int64_t kBlock = 16;  // channels of a loop that becomes vectors
 
-// The weights as the loops over channels read them: one array a column.
+// The weights as the loops over channels read them: one array per column.
 template <class Real>
 struct ChannelColumns {
   int64_t padded;
@@ -57,7 +57,7 @@ struct EncodeWork {
         channels(args, workspace) {}
 };
 
-// kBlock channels of a pillar, over all of its points.
+// kBlock channels of a pillar, over all of its n points, whose u are `offsets` [n, 3].
 template <class T, class Real>
 TORCHVOX_INLINE void encode_block(const PillarEncodeArgs& args, const EncodeWork<Real>& work,
                                   int64_t first, const Real* offsets, const int64_t* points,
@@ -95,6 +95,7 @@ TORCHVOX_INLINE void encode_block(const PillarEncodeArgs& args, const EncodeWork
   }
 }
 
+// The rows [begin, end): their values of the canvas, winners and means.
 template <class T, class Real>
 TORCHVOX_INLINE void encode_rows(const PillarEncodeArgs& args, const EncodeWork<Real>& work,
                                  int64_t begin, int64_t end) {
@@ -103,7 +104,7 @@ TORCHVOX_INLINE void encode_rows(const PillarEncodeArgs& args, const EncodeWork<
   std::vector<Real> offsets;
   std::vector<int64_t> points;
   for (int64_t row = begin; row < end; ++row) {
-    const int64_t cell = work.cells.shown(map.rows, row);
+    const int64_t cell = work.cells.cell_of(map.rows, row);
     PillarFrame<Real> frame = {};
     const int64_t n = cell >= 0 ? map.stored(row) : 0;
     if (cell >= 0) {
@@ -156,7 +157,8 @@ void run_typed(const PillarEncodeArgs& args, void* memory, const ParallelFor& pa
   });
 }
 
-// The sums of 32 rows, all channels and columns. kColumns as in RowGradient.
+// The partial sums of group `group` of 32 rows, all channels and columns. kColumns as in
+// RowGradient.
 template <class T, class Real, int kColumns>
 void sum_group(const PillarEncodeBackwardArgs& args, int64_t group, double* sums) {
   constexpr int kSums = kColumns > 0 ? kColumns + 7 : 1;

@@ -201,9 +201,10 @@ struct ShortlistDepth {
   unsigned turn = 0;  // the counter in use
 };
 
-// Puts every point of the buffer with key >= K into the shortlist, for the K that the depth suggests,
-// and returns their number, 1 to kShortlist. `best`: bits of the largest dist2, above 0. Sets `limit`
-// to the bits of K's dist2, at least `floor`. If more points than fit tie for the maximum, K also has
+// Puts every point of the buffer with key >= K into the shortlist, for the K that the depth
+// suggests, and returns their number, 1 to kShortlist. `best`: bits of the largest dist2, above 0.
+// Sets `limit` to the bits of K's dist2, at least `floor`. If more points than fit tie for the
+// maximum, K also has
 // a code, determined by bisection.
 template <int kPoints, class Shortlist>
 __device__ __forceinline__ int fill_shortlist(const FpsCandidateBuffer<kPoints>& buffer,
