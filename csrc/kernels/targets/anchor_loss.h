@@ -38,7 +38,7 @@ struct AnchorLossArgs {
   int64_t batches = 0, height = 0, width = 0, per_cell = 0;
   int64_t classes = 0;
   int codes = 7;  // 7 values, or 8 with cos, sin instead of the angle; 2 more with a velocity
-  const float* anchors = nullptr;  // [height, width, per_cell, 7] meters, yaw in radians; contiguous
+  const float* anchors = nullptr;  // [height, width, per_cell, 7] meters, radians; contiguous
   BoxArray boxes;  // float [batches, rows, 7, with a velocity 9, or more]
   IndexArray labels;  // [batches, rows]
   const int32_t* assigned = nullptr;  // [batches, height, width, per_cell]: box, or see AnchorPlace
