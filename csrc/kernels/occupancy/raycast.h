@@ -17,10 +17,10 @@ struct OccupancyRaycastArgs {
   double solid_angle = 1;  // of each ray, in steradians
   bool stop_unknown = false;
   float* distance = nullptr;  // [rows], meters
-  float* unseen = nullptr;  // [rows], cubic meters
-  int8_t* status = nullptr;  // [rows]
-  int32_t* indices = nullptr;  // [rows, 4]
-  int32_t* unknown = nullptr;  // [rows]
+  float* unseen = nullptr;  // [rows], cubic meters of unobserved space in the ray's cone
+  int8_t* status = nullptr;  // [rows]: RaycastStatus
+  int32_t* indices = nullptr;  // [rows, 4]: 0, z, y, x of the last voxel
+  int32_t* unknown = nullptr;  // [rows]: unobserved voxels on the way
 };
 
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(OccupancyRaycastArgs);

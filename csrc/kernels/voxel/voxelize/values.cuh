@@ -111,7 +111,8 @@ static __device__ __noinline__ uint32_t warp_select_few(const uint32_t* points, 
   return best;
 }
 
-// The `keep` (1 to 32) smallest of n > 32 points, ascending by lane. `scratch` [32] is in shared memory.
+// The `keep` (1 to 32) smallest of n > 32 points, ascending by lane. `scratch` [32] is in shared
+// memory.
 __device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, uint32_t keep,
                                        uint32_t* scratch) {
   constexpr uint32_t kMany = 256;
