@@ -45,7 +45,7 @@ struct BevMaxHeightArgs {
   BevGrid grid;
   HeightCode code;
   void* height = nullptr;  // [batches, cells], float, uint8_t or uint16_t
-  int32_t* top_index = nullptr;  // [batches, cells], or null: not wanted
+  int32_t* top_index = nullptr;  // [batches, cells], or null
   int32_t* counts = nullptr;  // [batches + 1, kBevCounts]
 };
 

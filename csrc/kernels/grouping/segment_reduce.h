@@ -36,7 +36,7 @@ struct SegmentReduceArgs {
 TORCHVOX_KERNEL(SegmentReduceArgs);
 
 // The gradient of each entry, from that of its segment. Without `segment`, a binary search of the
-// offsets finds it; offsets in disorder give a segment that has the entry, or none.
+// offsets finds it; if offsets do not ascend, the result is a segment that has the entry, or none.
 struct SegmentSpreadArgs {
   const void* grad = nullptr;  // [segments, channels] contiguous
   DType dtype = DType::kFloat;

@@ -37,8 +37,8 @@ TORCHVOX_HD void cast_ray(const OccupancyRaycastArgs& args, int64_t i) {
     const double length = voxels * args.rays.voxel_size;
     RayWalk<kUnitShift> walk(ray.line, ray.line.whole());
     RayPlace place = ray.line.start();
-    int crossed =
-        -1;  // the axis of the last crossing; divisions are spared where none is asked for
+    int crossed = -1;  // axis of the last crossing
+    // Where on the line, in [0, 1], the current voxel begins: a division, made only if needed.
     const auto enter = [&] {
       return crossed < 0 ? 0. : ray.line.fraction(crossed, place.done[crossed] - 1);
     };

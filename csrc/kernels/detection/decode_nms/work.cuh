@@ -81,8 +81,8 @@ struct DecodeWork {
     chunk = ceil_div<int64_t>(even > 0 ? even : 1, least) * least;
     if (!fused && chunk > 8 * least) chunk = 8 * least;
     chunks = ceil_div<int64_t>(most, chunk);
-    // Room for more than are selected ends most selections at the first level: candidates with the
-    // digit of the cut need not be told apart if all of them fit. With shared_pre the selection
+    // With room for more than are selected, most selections end at the first level: candidates with
+    // the digit of the cut need no further digits if all of them fit. With shared_pre the selection
     // must be exact.
     const int64_t more = args.shared_pre ? 0 : rows.capacity / 4 + 256;
     listed_capacity = rows.capacity == 0 ? 0 : rows.capacity + more;
