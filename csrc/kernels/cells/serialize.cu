@@ -206,8 +206,7 @@ int64_t workspace_bytes_cuda(const SerializeArgs& args, const Target&) {
 
 cudaError_t launch(const SerializeArgs& args, void* memory, const CudaContext& context) {
   if (args.cells.rows == 0) return cudaSuccess;
-  Workspace workspace(memory);
-  const SerialSort sort(args, workspace);
+  const auto sort = carve<SerialSort>(memory, args);
   const auto cleared = reinterpret_cast<char*>(sort.status[1]) - static_cast<char*>(memory);
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(memory, 0xff, static_cast<size_t>(cleared), context.stream));
   const dim3 blocks(blocks_for(args.cells.rows, kThreads, context.target, 2),

@@ -45,6 +45,12 @@ int64_t carved_bytes(const Args&... args) {
   Work(args..., workspace);
   return workspace.bytes();
 }
+// Work(args.., workspace) over `memory`, which has carved_bytes<Work>(args..).
+template <class Work, class... Args>
+Work carve(void* memory, const Args&... args) {
+  Workspace workspace(memory);
+  return Work(args..., workspace);
+}
 
 // The caller's thread pool. Calls body(begin, end) on disjoint ranges that cover [0, count), in any
 // order and on any thread. Kernels start no threads of their own.

@@ -215,8 +215,7 @@ cudaError_t add_sums(const VoxelSumArgs& args, void* memory, const CudaContext& 
   if (args.rows == 0 || args.columns == 0) return cudaSuccess;
   return with_value_type(args.type, [&](auto type) {
     using T = decltype(type);
-    Workspace workspace(memory);
-    const SumWork<T> work(args, workspace);
+    const auto work = carve<SumWork<T>>(memory, args);
     const int64_t spans = ceil_div<int64_t>(std::max(args.points, args.rows), kSpan);
     const int64_t tiles = ceil_div<int64_t>(args.columns, kTileColumns);
     return launch_after(sum_kernel<T>, static_cast<unsigned>(spans * tiles), kSpan, context, args,

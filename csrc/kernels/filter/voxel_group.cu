@@ -227,8 +227,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 cudaError_t launch_sort(const VoxelGroupArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  SortGroup work(args, workspace);
+  auto work = carve<SortGroup>(memory, args);
   const cudaStream_t stream = context.stream;
   if (args.points > 0) {
     TORCHVOX_CUDA_CHECK(launch_items(key_kernel, args.points, kThreads, context, args, work));

@@ -268,8 +268,7 @@ cudaError_t launch_reducer(const SegmentReduceArgs& args, void* memory,
   int bits = lanes_bits_for(Reducer::items(args));
   while (Team<Reducer>::shared_bytes(bits) > kMostShared) --bits;
   const size_t shared = Team<Reducer>::shared_bytes(bits);
-  Workspace workspace(memory);
-  const Chunks<Reducer> chunks(args, workspace);
+  const auto chunks = carve<Chunks<Reducer>>(memory, args);
   const int chunk_blocks =
       static_cast<int>(clamp_index(chunks.slots, 0, Reducer::kChunkBlocks * multiprocessors));
   // Fewer segments per warp, and per block, if there are few.

@@ -60,8 +60,7 @@ int64_t workspace_bytes_cuda(const RadiusNeighborsArgs& args, const Target& targ
 }
 
 cudaError_t launch(const RadiusNeighborsArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  RadiusWork work(args, context.target, workspace);
+  auto work = carve<RadiusWork>(memory, args, context.target);
   const CellsWork* const cells = work.cells ? &*work.cells : nullptr;
   const int64_t rows = args.ball.rows();
   BallQueryArgs ball = args.counting(work.hits);

@@ -22,8 +22,7 @@ struct Room {
 int64_t workspace_bytes_cpu(const RadiusNeighborsArgs& args) { return carved_bytes<Room>(args); }
 
 void run_cpu(const RadiusNeighborsArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const Room room(args, workspace);
+  const auto room = carve<Room>(memory, args);
   const int64_t rows = args.ball.rows();
   BallQueryArgs ball = args.counting(room.hits);
   int64_t hits = 0;

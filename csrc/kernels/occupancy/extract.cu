@@ -108,8 +108,7 @@ int64_t workspace_bytes_cuda(const OccupancyExtractArgs& args, const Target&) {
 }
 
 cudaError_t launch(const OccupancyExtractArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  ExtractWork work(args, workspace);
+  auto work = carve<ExtractWork>(memory, args);
   const int64_t n = args.state.capacity;
   const unsigned blocks = blocks_for(n + 1, 1, context.target);
   TORCHVOX_CUDA_CHECK(launch_items(key_kernel, n, 256, context, args, work));

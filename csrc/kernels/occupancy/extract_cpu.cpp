@@ -25,8 +25,7 @@ int64_t workspace_bytes_cpu(const OccupancyExtractArgs& args) {
 }
 
 void run_cpu(const OccupancyExtractArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const ExtractWork work(args, workspace);
+  const auto work = carve<ExtractWork>(memory, args);
   const OccupancyState& state = args.state;
   const int64_t regions = state.slots_in_use();
   std::iota(work.slots, work.slots + regions, int64_t{0});

@@ -216,8 +216,7 @@ int64_t workspace_bytes_cuda(const PillarMomentsArgs& args, const Target&) {
 }
 
 cudaError_t launch(const PillarMomentsArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  const MomentsWork work(args, workspace);
+  const auto work = carve<MomentsWork>(memory, args);
   TORCHVOX_CUDA_CHECK(work.list_work.begin(args.map, context));
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.pillars, 0, sizeof(*work.pillars), context.stream));
   TORCHVOX_CUDA_CHECK(launch_enter_points(args.map, work.list_work.lists, nullptr, 0, context));

@@ -17,8 +17,7 @@ int64_t workspace_bytes_cpu(const PillarScatterBackwardArgs& args) {
 }
 
 void run_cpu(const PillarScatterArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const HostCellRows cells(args.rows, workspace);
+  const auto cells = carve<HostCellRows>(memory, args.rows);
   cells.fill(args.rows);
   cells.write_zeros(args.canvas, args.rows, args.channels, args.dtype, parallel_for);
   const int64_t bytes = args.channels * bytes_of(args.dtype);
@@ -31,8 +30,7 @@ void run_cpu(const PillarScatterArgs& args, void* memory, const ParallelFor& par
 }
 
 void run_cpu(const PillarScatterBackwardArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const HostCellRows cells(args.rows, workspace);
+  const auto cells = carve<HostCellRows>(memory, args.rows);
   cells.fill(args.rows);
   const int64_t size = bytes_of(args.dtype);
   for_each_index(parallel_for, args.rows.rows, kRowsPerTask, [&](int64_t row) {

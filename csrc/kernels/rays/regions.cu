@@ -71,8 +71,7 @@ int64_t workspace_bytes_cuda(const RayRegionsArgs& args, const Target&) {
 }
 
 cudaError_t launch(const RayRegionsArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  RegionWork work(args, workspace);
+  auto work = carve<RegionWork>(memory, args);
   const cudaStream_t stream = context.stream;
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.set.keys, 0xff, work.set.size * 8, stream));
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.set.full, 0, 4, stream));

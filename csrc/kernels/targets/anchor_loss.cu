@@ -96,8 +96,7 @@ int64_t workspace_bytes_cuda(const AnchorLossArgs& args, const Target&) {
 
 cudaError_t launch(const AnchorLossArgs& args, void* memory, const CudaContext& context) {
   if (args.batches == 0) return cudaSuccess;
-  Workspace workspace(memory);
-  const LossScratch scratch(args, workspace);
+  const auto scratch = carve<LossScratch>(memory, args);
   return with_point_type(args.dtype, [&](auto type) {
     using M = decltype(type);
     if (args.num_anchors() > 0) {

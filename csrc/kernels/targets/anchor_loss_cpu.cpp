@@ -58,8 +58,7 @@ void sum_terms(const AnchorLossArgs& args, const LossScratch& scratch,
 int64_t workspace_bytes_cpu(const AnchorLossArgs& args) { return carved_bytes<LossScratch>(args); }
 
 void run_cpu(const AnchorLossArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const LossScratch scratch(args, workspace);
+  const auto scratch = carve<LossScratch>(memory, args);
   with_point_type(args.dtype,
                   [&](auto type) { sum_terms<decltype(type)>(args, scratch, parallel_for); });
 }

@@ -109,8 +109,7 @@ int64_t workspace_bytes_cuda(const AnchorTargetsArgs& args, const Target&) {
 cudaError_t launch(const AnchorTargetsArgs& args, void* memory, const CudaContext& context) {
   const int64_t batches = args.targets.batches;
   if (batches == 0) return cudaSuccess;
-  Workspace workspace(memory);
-  const AnchorScratch scratch(args, workspace);
+  const auto scratch = carve<AnchorScratch>(memory, args);
   TORCHVOX_CUDA_CHECK(launch_items(prepare_kernel,
                                    batches * std::max<int64_t>(args.targets.rows(), 1), kThreads,
                                    context, args, scratch));

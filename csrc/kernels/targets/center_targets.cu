@@ -95,8 +95,7 @@ int64_t workspace_bytes_cuda(const CenterTargetsArgs& args, const Target&) {
 cudaError_t launch(const CenterTargetsArgs& args, void* memory, const CudaContext& context) {
   const int64_t batches = args.targets.batches;
   if (batches == 0) return cudaSuccess;
-  Workspace workspace(memory);
-  const CenterScratch scratch(args, workspace);
+  const auto scratch = carve<CenterScratch>(memory, args);
   TORCHVOX_CUDA_CHECK(
       launch_items(place_kernel, 32 * batches * args.tasks, kThreads, context, args, scratch));
   if (args.height * args.width == 0) return cudaSuccess;

@@ -69,8 +69,7 @@ int64_t workspace_bytes_cpu(const CenterTargetsArgs& args) {
 }
 
 void run_cpu(const CenterTargetsArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const CenterScratch scratch(args, workspace);
+  const auto scratch = carve<CenterScratch>(memory, args);
   for_each_index(parallel_for, args.targets.batches, 1,
                  [&](int64_t batch) { place(args, scratch, batch); });
   for_each_index(parallel_for, args.targets.batches * args.classes, 1,

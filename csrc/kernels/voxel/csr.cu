@@ -43,8 +43,7 @@ int64_t workspace_bytes_cuda(const VoxelCsrArgs& args, const Target&) {
 }
 
 cudaError_t launch(const VoxelCsrArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  SortBuffers sort(args.points, workspace);
+  auto sort = carve<SortBuffers>(memory, args.points);
   if (args.points > 0) {
     TORCHVOX_CUDA_CHECK(launch_items(keys_kernel, args.points, kThreads, context, args, sort));
     TORCHVOX_CUDA_CHECK(radix_sort(sort, args.points, key_bits(args.rows + 1), context.stream));

@@ -264,8 +264,7 @@ cudaError_t launch_nms_chunks(const NmsArgs& args, const NmsScratch& scratch,
 
 cudaError_t launch(const NmsArgs& args, void* memory, const CudaContext& context) {
   if (args.segments == 0) return cudaSuccess;
-  Workspace workspace(memory);
-  const NmsScratch scratch(args, workspace);
+  const auto scratch = carve<NmsScratch>(memory, args);
   const int64_t boxes = args.segments * args.capacity;
   if (boxes > 0 && args.most > 0) {
     const unsigned blocks = blocks_for(boxes, kPrepareThreads, context.target);

@@ -118,8 +118,7 @@ class Segment {
 int64_t workspace_bytes_cpu(const RotatedNmsArgs& args) { return carved_bytes<ScoreArgsort>(args); }
 
 void run_cpu(const RotatedNmsArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const ScoreArgsort order(args, workspace);
+  const auto order = carve<ScoreArgsort>(memory, args);
   for_each_index(parallel_for, args.nms.segments, 1,
                  [&](int64_t s) { sort_segment(args, order, s); });
   run_cpu(order.applied_to(args.nms), nullptr, parallel_for);

@@ -167,8 +167,7 @@ cudaError_t launch_score_argsort(const RotatedNmsArgs& args, const ScoreArgsort&
     return launch_blocks(count_order_kernel, grid, kCountThreads, context.stream, args, order,
                          scratch);
   }
-  Workspace workspace(memory);
-  SortBuffers sort(boxes, workspace);
+  auto sort = carve<SortBuffers>(memory, boxes);
   TORCHVOX_CUDA_CHECK(launch_items(score_keys_kernel, boxes, kThreads, context, args, sort.keys[0],
                                    sort.values[0]));
   TORCHVOX_CUDA_CHECK(radix_sort(sort, boxes, 32, context.stream));

@@ -325,8 +325,7 @@ cudaError_t launch(const BallQueryArgs& args, void* memory, const CudaContext& c
   if (make_ball_plan(args, context.target) != BallPlan::kCells) {
     return launch_ball_queries(args, nullptr, context);
   }
-  Workspace workspace(memory);
-  const CellsWork work(args, workspace);
+  const auto work = carve<CellsWork>(memory, args);
   TORCHVOX_CUDA_CHECK(make_ball_cells(args, work, context));
   return launch_ball_queries(args, &work, context);
 }

@@ -436,8 +436,7 @@ void run_cpu(const BallQueryArgs& args, void* memory, const ParallelFor& paralle
 void run_ball_cpu(const BallQueryArgs& args, void* memory, const ParallelFor& parallel_for,
                   const std::function<void()>& between) {
   const BallPlan plan = make_ball_plan(args, Target{});
-  Workspace workspace(memory);
-  const CpuBall ball(args, plan, workspace);
+  const auto ball = carve<CpuBall>(memory, args, plan);
   if (plan != BallPlan::kGeneric) load_points(ball, parallel_for);
   if (ball.cells) fill_cells(ball);
   const auto query = [&] {

@@ -172,8 +172,7 @@ cudaError_t launch(const GroupMlpArgs& args, void* memory, const CudaContext& co
     return cudaMemsetAsync(args.out, 0, values * bytes_of(args.mlp_dtype), context.stream);
   }
   const GroupMlpPlan plan = make_group_mlp_plan(args, context.target);
-  Workspace workspace(memory);
-  const MlpWorkspace carved(args, plan, workspace);
+  const auto carved = carve<MlpWorkspace>(memory, args, plan);
   return plan.tensor_cores ? start_mma_mlp(args, plan, carved, context.stream)
                            : start_portable_mlp(args, plan, carved, context.stream);
 }

@@ -221,8 +221,7 @@ TORCHVOX_INLINE void balls(const GroupMlpArgs& args, const WideLayers<compute_t<
 
 template <class T>
 void run_typed(const GroupMlpArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const WideLayers<compute_t<T>> wide(args, workspace);
+  const auto wide = carve<WideLayers<compute_t<T>>>(memory, args);
   wide.template fill<T>(args, parallel_for);
   for_each_range(parallel_for, args.rows(), kBallsPerTask, [&](int64_t begin, int64_t end) {
     run_vectorized(group_mlp_cpu_plan, [&] { balls<T>(args, wide, begin, end); });

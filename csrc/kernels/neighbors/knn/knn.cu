@@ -215,8 +215,7 @@ bool is_block_ordered(const KnnArgs& args) {
 }
 
 cudaError_t launch_tiles(const KnnArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  TileScratch scratch(args, workspace);
+  auto scratch = carve<TileScratch>(memory, args);
   SpatialOrder& order = scratch.order;
   KnnTiles& tiles = scratch.tiles;
   for (int64_t b = 0; b < args.points.clouds; b += scratch.at_once) {

@@ -346,8 +346,7 @@ int64_t workspace_bytes_cuda(const OccupancyIntegrateArgs& args, const Target&) 
 }
 
 cudaError_t launch(const OccupancyIntegrateArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  const CudaIntegrateWork cuda(args, workspace);
+  const auto cuda = carve<CudaIntegrateWork>(memory, args);
   const IntegrateWork& work = cuda.work;
   const cudaStream_t stream = context.stream;
   const void* const end = args.skip_missing ? static_cast<void*>(work.box + work.set.size)

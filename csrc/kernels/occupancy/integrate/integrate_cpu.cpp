@@ -145,8 +145,7 @@ int64_t workspace_bytes_cpu(const OccupancyIntegrateArgs& args) {
 }
 
 void run_cpu(const OccupancyIntegrateArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const IntegrateWork work(args, workspace);
+  const auto work = carve<IntegrateWork>(memory, args);
   std::fill_n(args.counts, int{kIntegrateCounts}, 0);
   touch_regions(args, work, parallel_for);
   mark_ends(args, work, parallel_for);

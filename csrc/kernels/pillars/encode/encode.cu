@@ -375,8 +375,7 @@ int64_t workspace_bytes_cuda(const PillarEncodeArgs& args, const Target&) {
 }
 
 cudaError_t launch(const PillarEncodeArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  const EncodeWork work(args, workspace);
+  const auto work = carve<EncodeWork>(memory, args);
   const PillarMap& map = args.map;
   if (work.cells == 0 && map.rows.rows == 0) return cudaSuccess;
   const PillarLists& lists = work.list_work.lists;

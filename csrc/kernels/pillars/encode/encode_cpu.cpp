@@ -146,8 +146,7 @@ TORCHVOX_INLINE void encode_rows(const PillarEncodeArgs& args, const EncodeWork<
 
 template <class T, class Real>
 void run_typed(const PillarEncodeArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const EncodeWork<Real> work(args, workspace);
+  const auto work = carve<EncodeWork<Real>>(memory, args);
   work.list_work.fill(args.map);
   work.cells.fill(args.map.rows);
   work.channels.fill(args);
@@ -211,8 +210,7 @@ int64_t workspace_bytes_cpu(const PillarEncodeBackwardArgs& args) {
 
 void run_cpu(const PillarEncodeBackwardArgs& args, void* memory, const ParallelFor& parallel_for) {
   const int64_t values = args.outputs * (args.map.decorated() + 1);
-  Workspace workspace(memory);
-  const HostTree tree(args.map.rows.rows, values, workspace);
+  const auto tree = carve<HostTree>(memory, args.map.rows.rows, values);
   with_pillar_types(args.map.dtype, args.wide, [&](auto type, auto real) {
     const auto sum = sum_group_for<decltype(type), decltype(real)>(args.map.columns);
     for_each_index(parallel_for, tree.groups(), 1,
