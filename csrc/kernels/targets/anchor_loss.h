@@ -74,15 +74,9 @@ struct Term {
 // log(1 + e) of 0 <= e <= 1, within 1.3 ulp. In double a first-order term makes up for the rounding
 // of 1 + e.
 TORCHVOX_HD float log_one_plus(float e) {
-  float p = -3.32255266e-3f;
-  p = fma_rn(p, e, 2.02217847e-2f);
-  p = fma_rn(p, e, -5.76944873e-2f);
-  p = fma_rn(p, e, 1.06833652e-1f);
-  p = fma_rn(p, e, -1.53569132e-1f);
-  p = fma_rn(p, e, 1.96958750e-1f);
-  p = fma_rn(p, e, -2.49586686e-1f);
-  p = fma_rn(p, e, 3.33305180e-1f);
-  p = fma_rn(p, e, -4.99999344e-1f);
+  const float p = portable::polynomial(e, -3.32255266e-3f, 2.02217847e-2f, -5.76944873e-2f,
+                                       1.06833652e-1f, -1.53569132e-1f, 1.96958750e-1f,
+                                       -2.49586686e-1f, 3.33305180e-1f, -4.99999344e-1f);
   return fma_rn(p, e * e, e);
 }
 TORCHVOX_HD double log_one_plus(double e) {

@@ -166,26 +166,34 @@ __device__ __forceinline__ void first_layer(const GroupMlpArgs& args, const T* t
   }
 }
 
+// Output group n of a layer: the products of all input groups with its weights, plus its biases.
+template <class T, int kWidth, int kTiles>
+__device__ __forceinline__ void add_products(const uint4* chunks, const float* bias, int n,
+                                             const uint32_t (&rows)[kTiles][kWidth][8],
+                                             GroupSums<kTiles>& sums) {
+  const int lane = threadIdx.x & 31;
+  sums.start(bias + n * kGroup, lane & 3);
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    uint32_t operand[kTiles][8];
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+      for (int w = 0; w < 8; ++w) operand[m][w] = rows[m][k][w];
+    }
+    sums.template add<T>(operand, chunks + (n * 4 * kWidth + k) * 32 + lane, kWidth);
+  }
+}
+
 // One layer between the first and the last, in place.
 template <class T, int kWidth, int kTiles>
 __device__ __forceinline__ void hidden_layer(const uint4* chunks, const float* bias,
                                              uint32_t (&rows)[kTiles][kWidth][8]) {
-  const int lane = threadIdx.x & 31;
   uint32_t result[kTiles][kWidth][8];
 #pragma unroll
   for (int n = 0; n < kWidth; ++n) {
     GroupSums<kTiles> sums;
-    sums.start(bias + n * kGroup, lane & 3);
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) {
-      uint32_t operand[kTiles][8];
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-        for (int w = 0; w < 8; ++w) operand[m][w] = rows[m][k][w];
-      }
-      sums.template add<T>(operand, chunks + (n * 4 * kWidth + k) * 32 + lane, kWidth);
-    }
+    add_products<T>(chunks, bias, n, rows, sums);
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
@@ -252,20 +260,9 @@ __device__ __forceinline__ void last_layer(const GroupMlpArgs& args, int64_t beg
                                            const Tile (&tile)[kTiles],
                                            const uint32_t (&rows)[kTiles][kWidth][8],
                                            uint32_t* best) {
-  const int lane = threadIdx.x & 31;
   for (int n = 0; n < groups; ++n) {
     GroupSums<kTiles> sums;
-    sums.start(bias + n * kGroup, lane & 3);
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) {
-      uint32_t operand[kTiles][8];
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-        for (int w = 0; w < 8; ++w) operand[m][w] = rows[m][k][w];
-      }
-      sums.template add<T>(operand, chunks + (n * 4 * kWidth + k) * 32 + lane, kWidth);
-    }
+    add_products<T>(chunks, bias, n, rows, sums);
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
       uint32_t word[4];
