@@ -28,10 +28,10 @@ __host__ __device__ constexpr T ceil_div(T a, T b) {
 // multiprocessor: kernels reach the remaining items in a grid-stride loop. At least one block.
 inline unsigned blocks_for(int64_t count, int threads, const Target& target,
                            int per_multiprocessor = 16) {
-  const int64_t wanted = ceil_div<int64_t>(count, threads);
+  const int64_t blocks = ceil_div<int64_t>(count, threads);
   const int64_t most =
       int64_t{per_multiprocessor} * (target.multiprocessors > 0 ? target.multiprocessors : 1);
-  return static_cast<unsigned>(wanted < most ? (wanted > 0 ? wanted : 1) : most);
+  return static_cast<unsigned>(blocks < most ? (blocks > 0 ? blocks : 1) : most);
 }
 
 __device__ __forceinline__ int64_t global_thread() {

@@ -219,9 +219,9 @@ cudaError_t launch_sums(const typename Gradient::Args& args, void* partial,
   if (tasks == 0) return cudaSuccess;
   const dim3 block = block_of(items);
   const int64_t most = int64_t{16} * context.target.multiprocessors;
-  const int64_t wanted = ceil_div<int64_t>(tasks, block.y);
+  const int64_t blocks = ceil_div<int64_t>(tasks, block.y);
   return launch_after_sharing(chunks_kernel<Gradient>,
-                              dim3(static_cast<unsigned>(wanted < most ? wanted : most)), block, 0,
+                              dim3(static_cast<unsigned>(blocks < most ? blocks : most)), block, 0,
                               context, args, static_cast<Sum*>(partial));
 }
 

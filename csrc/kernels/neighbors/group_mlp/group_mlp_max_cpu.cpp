@@ -139,14 +139,14 @@ struct WideLayers {
 // A vector of 64 bytes, the widest of the instruction sets: others process it in parts, and unlike
 // an array its sums stay in registers.
 template <class C>
-struct Lanes {
+struct Values {
   static constexpr int kCount = 64 / sizeof(C);
   typedef C Vector __attribute__((vector_size(64)));
   Vector at;
 
-  static TORCHVOX_INLINE void load(const C* from, Lanes& to) { memcpy(&to.at, from, 64); }
+  static TORCHVOX_INLINE void load(const C* from, Values& to) { memcpy(&to.at, from, 64); }
   // to = x * weight + to, rounded once, as fma_rn.
-  static TORCHVOX_INLINE void add_product(C x, const Lanes& weight, Lanes& to) {
+  static TORCHVOX_INLINE void add_product(C x, const Values& weight, Values& to) {
 #pragma GCC unroll 16
     for (int j = 0; j < kCount; ++j) to.at[j] = fma_rn(x, weight.at[j], to.at[j]);
   }
@@ -159,20 +159,20 @@ TORCHVOX_INLINE void layer_of_rows(const WideLayers<C>& wide, int l, int64_t in,
   constexpr int64_t kBlock = WideLayers<C>::kBlock;
   const int64_t out = wide.padded[l], step = wide.widest;
   for (int64_t o = 0; o < out; o += kBlock) {
-    Lanes<C> sum[kBlockRows][2], weight[2];
+    Values<C> sum[kBlockRows][2], weight[2];
     for (int half = 0; half < 2; ++half) {
-      Lanes<C>::load(wide.bias[l] + o + half * Lanes<C>::kCount, sum[0][half]);
+      Values<C>::load(wide.bias[l] + o + half * Values<C>::kCount, sum[0][half]);
       for (int64_t r = 1; r < kBlockRows; ++r) sum[r][half] = sum[0][half];
     }
     for (int64_t i = 0; i < in; ++i) {
       const C* weights = wide.weight[l] + i * out + o;
-      Lanes<C>::load(weights, weight[0]);
-      Lanes<C>::load(weights + Lanes<C>::kCount, weight[1]);
+      Values<C>::load(weights, weight[0]);
+      Values<C>::load(weights + Values<C>::kCount, weight[1]);
 #pragma GCC unroll 4
       for (int64_t r = 0; r < kBlockRows; ++r) {
         const C x = from[r * step + i];
-        Lanes<C>::add_product(x, weight[0], sum[r][0]);
-        Lanes<C>::add_product(x, weight[1], sum[r][1]);
+        Values<C>::add_product(x, weight[0], sum[r][0]);
+        Values<C>::add_product(x, weight[1], sum[r][1]);
       }
     }
     for (int64_t r = 0; r < kBlockRows; ++r) {
