@@ -9,8 +9,9 @@
 
 namespace torchvox {
 
-// Folds the batch norm into the linear layer: its statistics follow from the moments of the layer's
-// inputs, without the outputs. The layer has no bias of its own. Calculates in double.
+// Weight and bias of one linear layer that stands for a layer without bias and the batch norm after
+// it. The statistics follow from the moments of the layer's inputs, without the outputs. Calculates
+// in double.
 struct PillarNormArgs {
   const double* moments = nullptr;  // [(columns + 1)(columns + 2) / 2]: count, sums, products
   const void* weight = nullptr;  // [outputs, columns]
