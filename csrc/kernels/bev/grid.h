@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The grid of a bird's-eye-view raster: which cell a point falls into, where that cell lies in the
-// image, and what is counted of the points that fall into none.
+// The grid of a bird's-eye-view raster: the cell of a point, the place of a cell in the image, and
+// the counts of points inside and outside.
 #pragma once
 
 #include <algorithm>
@@ -59,8 +59,8 @@ struct BevGrid {
 };
 
 // The pass over the points that every raster starts with: locate each point, count its fate, and
-// hand the used ones to a visitor, bool visit(const BevPoint&, row), which says whether it was the
-// first of its cell. Here for the host; scatter.cuh is for the device.
+// hand the used ones to a visitor, bool visit(const BevPoint&, row), which returns whether the
+// point was the first of its cell. Here for the host; scatter.cuh is for the device.
 
 // One loaded point: its fate, its cell in the whole batch, its height in fp32.
 struct BevPoint {
@@ -72,11 +72,11 @@ struct BevPoint {
 // T is float or double.
 template <class T>
 TORCHVOX_HD BevPoint place_point(const BevGrid& grid, T x, T y, T z, int64_t sample) {
-  BevPoint found{BevFate::kNonFinite, 0, 0.f};
-  found.fate = grid.locate(x, y, z, &found.cell);
-  found.cell += sample * grid.cells();
-  found.z = static_cast<float>(z);
-  return found;
+  BevPoint point{BevFate::kNonFinite, 0, 0.f};
+  point.fate = grid.locate(x, y, z, &point.cell);
+  point.cell += sample * grid.cells();
+  point.z = static_cast<float>(z);
+  return point;
 }
 
 template <class T>
@@ -129,7 +129,8 @@ void scatter_cpu(const CloudBatch& points, const BevGrid& grid, int32_t* counter
   });
 }
 
-// Row 0 of `counts` is the sum of the samples' rows. One column.
+// Writes one column of `counts` [batches + 1, kBevCounts] from those of the samples; row 0 is their
+// sum.
 TORCHVOX_HD void write_count_column(int column, const int32_t* counters, int64_t batches,
                                     int32_t* counts) {
   int32_t total = 0;

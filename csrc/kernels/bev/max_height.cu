@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // bev_max_height and its gradient on the GPU. Points are entered into a table of keys (height, then
-// lowest row) by atomic maximum: one thread a point, one read of 16 bytes, at most one atomic, none
-// where a neighbor in the warp has the cell and a larger key. Then one thread four cells reads the
-// table and writes the outputs, or one thread a point writes the cells that it tops (BevPlan). The
-// gradient takes one thread a point.
+// lowest row) by atomic maximum: one thread per point, one read of 16 bytes, at most one atomic,
+// none where a neighbor in the warp has the same cell and a larger key. Then one thread per four
+// cells reads the table and writes the outputs, or one thread per point writes the cell of which it
+// is the top (BevPlan). The gradient takes one thread per point.
 #include <algorithm>
 
 #include "csrc/kernels/bev/max_height.h"
@@ -15,8 +15,9 @@ namespace {
 
 constexpr int kSmallThreads = 1024;
 
-// A small image of few points by one block, since launches are most of the time of such a call: a
-// thread takes a point of every 1024, then a cell of every 1024.
+// A small image of few points in one block and one launch, since launches are most of the time of
+// such a call. Thread t takes the points and then the cells t, t + 1024, ...; points are read once,
+// outputs are written once.
 template <class T, class Key>
 __global__ void __launch_bounds__(kSmallThreads)
     small_kernel(BevMaxHeightArgs args, bool quads, int cells) {
@@ -77,7 +78,7 @@ struct DeviceHeightVisit {
     if (blockIdx.x >= first_wave && load_relaxed(slot) >= prepared.key) return false;
     using Native = typename CudaAtomicType<Key>::type;
     const Key old = atomicMax(reinterpret_cast<Native*>(slot), static_cast<Native>(prepared.key));
-    // In a table begun by points the last bit tells the first key that was entered.
+    // In a table started by points (kStarted) only the start value has its last bit clear.
     return old < prepared.key && (sizeof(Key) == 8 ? (old & 1) == 0 : old == 0);
   }
 };
@@ -89,8 +90,8 @@ cudaError_t enter_points(const BevMaxHeightArgs& args, Key* keys, const CudaCont
                         DeviceHeightVisit<Key>{keys, first_wave}, context);
 }
 
-// Plan kStarted: every output is filled, and every cell with points holds the key of some point,
-// less one. Which one, of those that race, does not matter.
+// Plan kStarted. One thread per point: fills its part of every output, and writes the key of its
+// point, minus one, into the table. Of the points of one cell any may win that race.
 template <class T>
 __global__ void __launch_bounds__(kBevThreads)
     start_kernel(BevMaxHeightArgs args, bool quads, uint64_t* keys, BevFill height, BevFill top,
@@ -104,7 +105,8 @@ __global__ void __launch_bounds__(kBevThreads)
   if (leads_neighbors(thread, key)) keys[thread.point.cell] = key - 1;
 }
 
-// Plans kCleared and kStarted: top points write their cells.
+// Plans kCleared and kStarted. One thread per point: reads the key of its cell and, if it is the
+// point's own, writes the cell's outputs.
 template <class T, class Key>
 __global__ void __launch_bounds__(kBevThreads)
     settle_kernel(BevMaxHeightArgs args, bool quads, const Key* keys) {
@@ -126,7 +128,8 @@ __global__ void __launch_bounds__(kBevThreads)
   }
 }
 
-// Four cells a thread: 16-byte reads of the table, and writes as wide as the format allows.
+// Plan kDense. One thread per four cells: 16-byte reads of the table, and writes as wide as the
+// format allows.
 template <class Key, HeightFormat kFormat>
 __global__ void __launch_bounds__(kBevThreads)
     finalize_kernel(BevMaxHeightArgs args, const Key* table, int64_t cells) {
@@ -195,7 +198,7 @@ cudaError_t launch_dense(const BevMaxHeightArgs& args, void* workspace,
   return finalize<Key, HeightFormat::kUInt16>(args, table.keys, context);
 }
 
-// Key is uint64_t for a table that points begin, uint32_t for a cleared one.
+// Plans kCleared (Key is uint32_t) and kStarted (uint64_t).
 template <class Key>
 cudaError_t launch_sparse(const BevMaxHeightArgs& args, void* workspace,
                           const CudaContext& context) {

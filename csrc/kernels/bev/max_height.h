@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of bev_max_height and its gradient, and what the CPU and CUDA implementations share: the
-// encodings of a height, the table of keys and its values.
+// Entry of bev_max_height and its gradient, and what the CPU and CUDA implementations share: how
+// heights are encoded, and the table of keys.
 #pragma once
 
 #include "csrc/kernels/bev/grid.h"
@@ -45,7 +45,7 @@ struct BevMaxHeightArgs {
   BevGrid grid;
   HeightCode code;
   void* height = nullptr;  // [batches, cells], float, uint8_t or uint16_t
-  int32_t* top_index = nullptr;  // [batches, cells], or null: not wanted
+  int32_t* top_index = nullptr;  // [batches, cells], or null
   int32_t* counts = nullptr;  // [batches + 1, kBevCounts]
 };
 
@@ -64,8 +64,9 @@ struct BevMaxHeightBackwardArgs {
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(BevMaxHeightBackwardArgs);
 
 // A cell of the table holds the maximum so far as an integer that orders as the heights do; 0 is an
-// empty cell, since no finite height maps to it. A key with an index breaks ties towards the lowest
-// row; its last bit is set, so that a key less one can stand for a point that is yet to be entered.
+// empty cell, since no finite height maps to it. A 64-bit key also holds the row and breaks ties
+// towards the lowest one; its last bit is set, so that the key minus one can stand for a point that
+// has yet to be entered.
 TORCHVOX_HD uint32_t height_key(float z, int64_t, uint32_t) {
   return ordered_bits(z + 0.f);  // + 0 makes -0 and +0 one height
 }
@@ -77,16 +78,18 @@ TORCHVOX_HD float key_height(uint64_t key) { return from_ordered_bits(uint32_t(k
 TORCHVOX_HD int32_t key_row(uint32_t) { return -1; }
 TORCHVOX_HD int32_t key_row(uint64_t key) { return int32_t(0x7fffffffu - (uint32_t(key) >> 1)); }
 
-// CUDA: how the table and the outputs get their values where there are no points.
+// CUDA: how the cells without points get their values in the table and the outputs.
 enum class BevPlan {
-  kDense,  // the table is cleared, and the outputs are made from all of it
+  kDense,  // the table is cleared, and every cell of the outputs is computed from it
   kCleared,  // table and outputs are cleared, and each top point writes its cell
-  kStarted,  // the same, but the table holds garbage except where points begin it
-  kSmall,  // the table is in the shared memory of the only block
+  kStarted,  // the same without clearing the table: points first write the cells that they will
+             // read
+  kSmall,  // a single block with the table in its shared memory
 };
 BevPlan plan_of(const BevMaxHeightArgs& args);
 
-// What kSmall has room for, and what it is meant for: a point a thread.
+// The most cells for which kSmall has room, and the most points for which it is chosen: one per
+// thread.
 inline constexpr int64_t kSmallCells = 4096;
 inline constexpr int64_t kSmallRows = 1024;
 
@@ -94,7 +97,8 @@ inline int64_t cells_of(const BevMaxHeightArgs& args) {
   return args.points.clouds * args.grid.cells();
 }
 
-// Whether keys hold an index. Without one the lowest row is found among the highest points.
+// Whether keys are 64 bits and hold a row. Otherwise the lowest row is searched among the highest
+// points.
 inline bool has_wide_keys(const BevMaxHeightArgs& args, BevPlan plan) {
   const bool indexed = plan == BevPlan::kDense || plan == BevPlan::kSmall;
   return plan == BevPlan::kStarted || (indexed && args.top_index != nullptr);

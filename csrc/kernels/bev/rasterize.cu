@@ -2,11 +2,11 @@
 //
 // bev_rasterize and its gradient on the GPU, after the tables are cleared:
 //
-//   scatter  one thread a point, integer atomics into the tables of its cell
-//   mean     warps sum the listed intensities of their cells; a block a cell above 1,024 points
-//   planes   one thread four cells and eight planes: tables read, image written once, 16 bytes each
+//   scatter  one thread per point, integer atomics into the tables of its cell
+//   mean     warps sum the listed intensities of their cells; one block per cell above 1,024 points
+//   planes   one thread per four cells and eight planes: reads tables, writes 16 bytes per plane
 //
-// The gradient fills the same tables; then one thread a point gathers.
+// The gradient fills the same tables; then one thread per point gathers.
 #include "csrc/kernels/bev/rasterize.h"
 #include "csrc/kernels/bev/scatter.cuh"
 #include "csrc/kernels/core/warp.cuh"
@@ -46,8 +46,8 @@ __device__ __forceinline__ void add_blocks(const float* blocks, int64_t count,
   }
 }
 
-// The sums of a warp's cells, one a lane, each of `count` <= 1024 values listed from `first` on.
-// The blocks of all cells together are spread over the lanes.
+// The sums of a warp's cells, one cell per lane, each of `count` <= 1024 values listed from `first`
+// on. The lanes share the blocks of 32 values of all cells evenly.
 __device__ __forceinline__ float sum_cells(const BevRasterizeArgs& args, int64_t first,
                                            int64_t count, float (&sums)[32 * 32],
                                            uint8_t (&owners)[32 * 32]) {
@@ -74,8 +74,8 @@ __device__ __forceinline__ float sum_cells(const BevRasterizeArgs& args, int64_t
 }
 
 // The sum of one cell by a whole thread block: each thread sums a block of 32 values, each warp
-// adds up its 32, the first thread adds those in order. `sums` holds a value a thread. The result
-// is right in the first thread.
+// adds up its 32, the first thread adds those in order. `sums` is shared memory for one value per
+// thread. Only the first thread returns the result.
 __device__ __forceinline__ float sum_large(const BevRasterizeArgs& args, int64_t first,
                                            int64_t count, float* sums) {
   CascadeSum<float> sum;
@@ -104,7 +104,8 @@ __device__ __forceinline__ float sum_large(const BevRasterizeArgs& args, int64_t
   return sum.total();
 }
 
-// Means of the cells with points, one thread a cell. Large ones are listed.
+// Mean intensities of the cells with points, one thread per cell: reads the rows and intensities
+// listed for the cell, writes its mean. Cells above kBevLargeCell points go into a list instead.
 __global__ void __launch_bounds__(kBevThreads, 3)
     bev_mean_kernel(const __grid_constant__ BevRasterizeArgs args,
                     const __grid_constant__ BevRasterTables tables) {
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(kBevThreads, 3)
   if (count) tables.mean[cell] = quiet(total / static_cast<float>(count));
 }
 
-// Means of the large cells, one thread block a cell.
+// Mean intensities of the listed large cells, one block per cell.
 __global__ void __launch_bounds__(kBevThreads)
     bev_large_cells_kernel(const __grid_constant__ BevRasterizeArgs args,
                            const __grid_constant__ BevRasterTables tables) {
@@ -167,7 +168,8 @@ __device__ __forceinline__ void plane_values(const BevRasterizeArgs& args,
                                              const BevRasterTables& tables, const BevPlane& plane,
                                              int64_t cell, const uint64_t (&top)[kWidth],
                                              float (&values)[kWidth]) {
-  // Slicings have most planes: one load a plane, and nothing else to wait for.
+  // Slicings have most of the planes, so they come first: one load per plane, nothing else to wait
+  // for.
   if (plane.channel == BevChannel::kOccupancy || plane.channel == BevChannel::kSlices) {
     uint32_t words[kWidth];
     load_group(sliced_row(tables, plane) + cell, words);
@@ -182,11 +184,12 @@ __device__ __forceinline__ void plane_values(const BevRasterizeArgs& args,
   }
 }
 
-// One thread a group of cells and a few planes in turn: the writes of a warp are consecutive in
-// every plane, 16 bytes a thread when kWidth is 4 (which must divide grid.cells()). The arguments
-// stay in constant memory, since planes are looked up by a run-time index.
 constexpr int kPlanesPerThread = 8;
 
+// One thread per kWidth cells and up to eight planes in turn: reads the tables, writes the image.
+// The writes of a warp are consecutive in every plane, 16 bytes per thread when kWidth is 4 (which
+// must divide grid.cells()). The arguments stay in constant memory, since planes are looked up by a
+// run-time index.
 template <int kWidth>
 __global__ void __launch_bounds__(kBevThreads)
     planes_kernel(const __grid_constant__ BevRasterizeArgs args,
@@ -217,7 +220,7 @@ __global__ void __launch_bounds__(kBevThreads)
   }
 }
 
-// The scatter over tables that it first clears.
+// Clears the tables and `counts`, then enters all points.
 cudaError_t fill_tables(const CloudBatch& points, const RasterVisit& visit, void* workspace,
                         BevFill counts, const CudaContext& context) {
   const int64_t bytes = visit.tables.zero_bytes;
@@ -226,6 +229,8 @@ cudaError_t fill_tables(const CloudBatch& points, const RasterVisit& visit, void
                         DeviceRasterVisit{visit}, context);
 }
 
+// One thread per point: reads the tables and the gradient of its cell's planes, writes the gradient
+// of its row.
 template <class T>
 __global__ void __launch_bounds__(kBevThreads)
     backward_kernel(const __grid_constant__ BevRasterizeBackwardArgs args,

@@ -25,8 +25,8 @@ enum class BevChannel : int16_t {
   kSlices,
 };
 
-// One plane of the image. `slice` of `slices` and `table_row` (where its slicing begins in
-// BevRasterTables::sliced) matter for kOccupancy and kSlices only.
+// One plane of the image. For kOccupancy and kSlices also: which slice of how many, and the row of
+// BevRasterTables::sliced where the slicing begins.
 struct BevPlane {
   BevChannel channel = BevChannel::kHeightMax;
   int16_t slice = 0;
@@ -55,7 +55,8 @@ struct BevPlanes {
   BevPlane plane[kBevMaxPlanes];
 };
 
-// The flat cell of every point, b * cells + cell, or -1: what groups points for an ordered sum.
+// The flat cell of every point, b * cells + cell, or -1: the key that groups points for an ordered
+// sum.
 struct BevCellsArgs {
   CloudBatch points;
   BevGrid grid;
@@ -69,7 +70,7 @@ struct BevRasterizeArgs {
   BevPlanes planes;
   float density[kBevMaxDensityBase];  // density of 0 .. density_base - 1 points
   int density_base = 0;
-  double height_steps = 1.;  // steps a meter of the integer height sum
+  double height_steps = 1.;  // steps per meter of the integer height sum
   float fill = 0.f;
   const int32_t* cell_offsets = nullptr;  // [batches * cells + 1], for kIntensityMean
   const int32_t* cell_points = nullptr;  // rows of the points, ascending in each cell
@@ -93,8 +94,8 @@ TORCHVOX_KERNEL(BevRasterizeBackwardArgs);
 
 inline constexpr int64_t kBevLargeCell = 1024;
 
-// Tables over all cells of the batch, present only where a plane needs them. What counts begins as
-// zeros.
+// Tables over all cells of the batch; null unless a plane needs them. Those that are counted or
+// raised start as zeros.
 struct BevRasterTables {
   uint64_t* top = nullptr;  // height_key with index: the highest point
   uint32_t* lowest = nullptr;  // ~ordered_bits of the lowest height
@@ -108,37 +109,36 @@ struct BevRasterTables {
   int32_t* large_cells = nullptr;
   uint32_t* large_count = nullptr;
   int64_t cells = 0;
-  int64_t zero_bytes = 0;  // what must be zeros, from the base on
+  int64_t zero_bytes = 0;  // bytes from the base on that must start as zeros
   int64_t bytes = 0;
 
   BevRasterTables(const CloudBatch& points, const BevGrid& grid, const BevPlanes& planes,
                   bool backward, void* base) {
-    bool lowest_wanted = false, count_wanted = false, sum_wanted = false, max_wanted = false,
-         mean_wanted = false;
-    for (int p = 0; p < planes.count; ++p) {
-      const BevChannel channel = planes.plane[p].channel;
-      lowest_wanted |= channel == BevChannel::kHeightMin || channel == BevChannel::kHeightRange;
-      count_wanted |= channel == BevChannel::kHeightMean || channel == BevChannel::kCount ||
-          channel == BevChannel::kDensity || channel == BevChannel::kIntensityMean;
-      sum_wanted |= channel == BevChannel::kHeightMean;
-      max_wanted |= channel == BevChannel::kIntensityMax;
-      mean_wanted |= channel == BevChannel::kIntensityMean;
-    }
+    const auto has = [&](auto... channels) {
+      return std::any_of(planes.plane, planes.plane + planes.count, [&](const BevPlane& plane) {
+        return ((plane.channel == channels) || ...);
+      });
+    };
     Workspace workspace(base);
     cells = points.clouds * grid.cells();
     top = workspace.take<uint64_t>(cells);
     counters = workspace.take<int32_t>((points.clouds + 1) * kBevCounts);
-    if (count_wanted) count = workspace.take<uint32_t>(cells);
+    if (has(BevChannel::kHeightMean, BevChannel::kCount, BevChannel::kDensity,
+            BevChannel::kIntensityMean)) {
+      count = workspace.take<uint32_t>(cells);
+    }
     if (!backward) {
-      if (lowest_wanted) lowest = workspace.take<uint32_t>(cells);
-      if (sum_wanted) height_sum = workspace.take<uint64_t>(cells);
-      if (max_wanted) intensity = workspace.take<uint32_t>(cells);
+      if (has(BevChannel::kHeightMin, BevChannel::kHeightRange)) {
+        lowest = workspace.take<uint32_t>(cells);
+      }
+      if (has(BevChannel::kHeightMean)) height_sum = workspace.take<uint64_t>(cells);
+      if (has(BevChannel::kIntensityMax)) intensity = workspace.take<uint32_t>(cells);
       if (planes.sliced_rows) sliced = workspace.take<uint32_t>(planes.sliced_rows * cells);
     }
-    mean_wanted = mean_wanted && !backward;
-    if (mean_wanted) large_count = workspace.take<uint32_t>(1);
+    const bool has_mean = !backward && has(BevChannel::kIntensityMean);
+    if (has_mean) large_count = workspace.take<uint32_t>(1);
     zero_bytes = workspace.bytes();
-    if (mean_wanted) {
+    if (has_mean) {
       mean = workspace.take<float>(cells);
       large_cells = workspace.take<int32_t>(points.rows / kBevLargeCell);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The pass over the points on the device, one thread a point, and the clearing that precedes it.
+// The pass over the points on the device, one thread per point, and the clearing that precedes it.
 // All kernels here belong to a chain of dependent launches.
 #pragma once
 
@@ -30,7 +30,7 @@ struct BevFill {
   }
 };
 
-// The first kernel of a chain.
+// The first kernel of a chain: all threads together fill each of the ranges.
 template <class... Fills>
 __global__ void __launch_bounds__(kBevThreads) bev_clear_kernel(Fills... fills) {
   let_next_begin();
@@ -39,12 +39,12 @@ __global__ void __launch_bounds__(kBevThreads) bev_clear_kernel(Fills... fills) 
 template <class... Fills>
 cudaError_t launch_clear(const CudaContext& context, const Fills&... fills) {
   const int64_t most = std::max({fills.bytes...});
-  // One block a multiprocessor is enough, and leaves room for the next kernel to move in.
+  // One block per multiprocessor is enough, and leaves room for the next kernel to move in.
   const unsigned blocks = blocks_for(ceil_div<int64_t>(most, 16), kBevThreads, context.target, 1);
   return launch_blocks(bev_clear_kernel<Fills...>, blocks, kBevThreads, context.stream, fills...);
 }
 
-// What one thread looks at; `sample` is -1 where there is no point.
+// The point of one thread; `sample` is -1 if there is none.
 struct BevThread {
   int64_t row, sample;
   BevPoint point;
@@ -78,9 +78,10 @@ __device__ __forceinline__ BevThread load_point(const CloudBatch& points, const 
   return load_point<T>(points, grid, quads, global_thread());
 }
 
-// True when the thread's point is used and neither neighbor in its warp is of the same cell with a
-// larger key. Of equal keys the first leads. The rest cannot be the maximum of a cell, and sweeps
-// list most cells in runs. Called by whole warps.
+// True when the thread's point is used and neither neighboring lane has a point of the same cell
+// with a larger key; of equal keys the first leads. All other points cannot be the maximum of their
+// cell. It pays because a LiDAR sweep lists most points of a cell one after another. Called by
+// whole warps.
 template <class Key>
 __device__ __forceinline__ bool leads_neighbors(const BevThread& thread, Key key) {
   const unsigned all = 0xffffffffu, lane = threadIdx.x % 32;
@@ -116,13 +117,14 @@ __device__ __forceinline__ bool leads_run(const BevThread& thread, Key key) {
   return cell >= 0 && __ffs(equal) - 1 == int(lane);
 }
 
-// The counts of one thread block on their way to `counts`, [batches + 1, kBevCounts]: voted on by
-// warp, added up in shared memory for the whole block and for its first sample. A thread of another
-// sample adds to that sample's row itself. Every call is made by the whole block.
+// Adds the counts of one thread block to `counts` [batches + 1, kBevCounts]: warps vote, and the
+// block adds up in shared memory, once for the whole call and once for the sample of its first
+// thread. A thread of another sample adds to that sample's row itself. Every function is called by
+// the whole block.
 class BlockCounts {
  public:
-  // Before the counts can be written to. `sums` is shared memory; the threads of a block have rows
-  // in their order.
+  // May run before `counts` is cleared. `sums` is shared memory; threads of a block have
+  // consecutive rows.
   __device__ BlockCounts(const CloudBatch& points, const BevThread& thread,
                          int32_t (&sums)[2 * kBevCounts])
       : thread_(thread), sums_(sums), first_sample_(points.block_of(thread.row - threadIdx.x)) {
@@ -132,7 +134,7 @@ class BlockCounts {
       vote(c, thread.sample >= 0 && c == count_of(thread.point.fate));
     }
   }
-  // Once they can. `filled` says whether the thread's point was the first of its cell.
+  // After `counts` is cleared. `filled`: the thread's point was the first of its cell.
   __device__ void add_to(int32_t* counts, bool filled) {
     vote(kBevCellsFilled, filled);
     if (thread_.sample >= 0 && thread_.sample != first_sample_) {
@@ -162,8 +164,9 @@ class BlockCounts {
   int64_t first_sample_;
 };
 
-// Counts every point and hands it to visit(thread), called by whole warps, which says whether the
-// point was the first of its cell. Visit::prepare(thread), called before, reads the points alone.
+// One thread per point: reads and counts it, and hands it to visit(thread, prepared), which enters
+// it into tables and returns whether it was the first of its cell. visit.prepare(thread) comes
+// before and must read nothing but points. Both are called by whole warps.
 template <class T, class Visit>
 __global__ void __launch_bounds__(kBevThreads)
     bev_scatter_kernel(CloudBatch points, BevGrid grid, bool quads, int32_t* counts,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// box_query on the GPU: one block a box, which meets 8,192 points at a time as 256 words of bits.
-// Without a grid a point's slot is a sum over the bits before it. With one the block lists the
-// points of its words in order and takes 256 of them at once; its warps then take their slots one
-// after the other, from counters in shared memory, or in the output where a grid is large.
+// box_query on the GPU: one block per box, which reads the bits of 8,192 points at a time. Without
+// a grid the slot of a point is the number of bits before it. With a grid the block lists the
+// points in order and handles 256 at once: its warps take their slots one after another, from one
+// counter per cell in shared memory, or in the output where there are more cells than that.
 #include <algorithm>
 
 #include "csrc/kernels/boxes/box_query.h"
@@ -17,8 +17,9 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kSharedCells = 4096;
 
-// body(rank, offset) for the points of the box among 32 * kThreads from word `first` on: how many
-// there are before, and the offset from the first. Returns how many there are.
+// body(rank, offset) for each point of the box among the 32 * kThreads from word `first` on, where
+// rank counts those before it and offset is its distance from the first. Returns their number.
+// Called by all threads.
 template <class Body>
 __device__ __forceinline__ uint32_t each_point(const BoxWalk& walk, int64_t first, uint32_t* sums,
                                                const Body& body) {
@@ -28,25 +29,29 @@ __device__ __forceinline__ uint32_t each_point(const BoxWalk& walk, int64_t firs
   return total;
 }
 
+// Without a grid. One block per box: reads its bits, writes the indices of its first points and its
+// count.
 __global__ void __launch_bounds__(kThreads)
     first_kernel(const __grid_constant__ BoxQueryArgs args, const void* bits) {
   __shared__ uint32_t sums[32];
   for (int64_t row = blockIdx.x; row < args.rows(); row += gridDim.x) {
     const BoxWalk walk(args, bits, row);
-    int64_t found = 0;
+    int64_t count = 0;
     for (int64_t first = 0; first < walk.words; first += kThreads) {
-      found += each_point(walk, first, sums, [&](uint32_t rank, int offset) {
-        const int64_t slot = found + rank;
+      count += each_point(walk, first, sums, [&](uint32_t rank, int offset) {
+        const int64_t slot = count + rank;
         if (slot < args.slots) walk.index[slot] = static_cast<int32_t>(first * 32 + offset);
       });
     }
-    if (threadIdx.x == 0) walk.count[0] = static_cast<int32_t>(found);
-    for (int64_t slot = found + threadIdx.x; slot < args.slots; slot += kThreads) {
+    if (threadIdx.x == 0) walk.count[0] = static_cast<int32_t>(count);
+    for (int64_t slot = count + threadIdx.x; slot < args.slots; slot += kThreads) {
       walk.index[slot] = -1;
     }
   }
 }
 
+// With a grid. One block per box: reads its bits and points, writes the indices of the first points
+// of each cell and the counts of the cells.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     grid_kernel(const __grid_constant__ BoxQueryArgs args, const void* bits) {

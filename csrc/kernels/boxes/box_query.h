@@ -2,10 +2,10 @@
 //
 // Entry of box_query, and its rule: the cells of a box.
 //
-// 1. points_in_boxes writes a bit for every point and box: all the memory that a call needs,
+// 1. points_in_boxes writes a bit for every point and box: the only memory that a call needs,
 //    however many points a box holds.
-// 2. The bits of a box are walked by rising index. A point's slot is its rank among those of its
-//    cell (box_query.cu, box_query_cpu.cpp).
+// 2. The bits of a box are read in ascending order. The slot of a point is its rank among the
+//    points of its cell (box_query.cu, box_query_cpu.cpp).
 #pragma once
 
 #include "csrc/kernels/boxes/points_in_boxes.h"
@@ -16,9 +16,9 @@ namespace torchvox {
 struct BoxQueryArgs {
   PointsInBoxesArgs inside;  // all but mode and out
   int64_t grid[3] = {1, 1, 1};  // cells along length, width and height; below 2^31 in all
-  int64_t slots = 0;  // of a cell
+  int64_t slots = 0;  // per cell
   int32_t* index = nullptr;  // [batches, boxes, cells, slots]; -1 in slots that are not used
-  int32_t* count = nullptr;  // [batches, boxes, cells]: points found, more than slots perhaps
+  int32_t* count = nullptr;  // [batches, boxes, cells]: points in the cell, also beyond `slots`
 
   TORCHVOX_HD int64_t cells() const { return grid[0] * grid[1] * grid[2]; }
   TORCHVOX_HD int64_t rows() const { return inside.batches * inside.boxes.rows; }
@@ -34,9 +34,9 @@ inline PointsInBoxesArgs bits_of(const BoxQueryArgs& args, Workspace& workspace)
   return bits;
 }
 
-// Where the walk of one box reads and writes.
+// The input and output ranges of one box.
 struct BoxWalk {
-  int64_t batch, words;  // of its bits that there are
+  int64_t batch, words;  // words of bits of the points that exist
   const uint32_t* bits;
   int32_t* index;
   int32_t* count;
@@ -52,7 +52,7 @@ struct BoxWalk {
   }
 };
 
-// A box cut into cells, those along its height side by side.
+// A box cut into cells, of which z varies fastest.
 template <class T>
 struct CellBox {
   PointBox<T> box;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// box_query on the CPU: a task a box walks its bits, and counts in the output.
+// box_query on the CPU: one task per box reads its bits and counts in the output.
 #include <algorithm>
 
 #include "csrc/kernels/boxes/box_query.h"

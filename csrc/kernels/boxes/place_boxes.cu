@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// place_boxes on the GPU: one block a scene. A warp meets the scene with one try or one candidate
-// of a group at a time, lane by lane; scene and candidates stay in the caches.
+// place_boxes on the GPU: one block per scene. A warp compares one try, or one candidate of a
+// group, with the scene at a time, one box per lane; scene and candidates stay in the caches.
 #include "csrc/kernels/boxes/place_boxes.h"
 #include "csrc/kernels/core/launch.cuh"
 
@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kThreads = 512;
 
+// One block per scene: reads its boxes and candidates and writes the choices.
 __global__ void __launch_bounds__(kThreads)
     place_kernel(const __grid_constant__ PlaceBoxesArgs args, const PlaceScratch scratch) {
   __shared__ int32_t room;

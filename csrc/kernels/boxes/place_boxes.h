@@ -4,7 +4,7 @@
 // one thread on the host:
 //
 //   collect   the boxes of the scene; the candidates by group, then index
-//   place     group by group: the free candidates join the scene
+//   place     group by group: candidates that overlap nothing are added to the scene
 #pragma once
 
 #include "csrc/kernels/boxes/rotated_iou.h"
@@ -12,17 +12,17 @@
 namespace torchvox {
 
 enum class PlaceMode {
-  kBoth,  // of two candidates of a group that overlap both go
-  kGreedy  // one that goes frees those that it met
+  kBoth,  // if two candidates of a group overlap, neither is placed
+  kGreedy  // a candidate that is not placed no longer blocks later ones of its group
 };
 
 struct PlaceBoxesArgs {
   BoxArray boxes;  // float [batches, boxes, 7 or more]
-  IndexArray lengths;  // [batches]: boxes that there are
+  IndexArray lengths;  // [batches]: numbers of boxes; not given: all rows
   const float* candidates = nullptr;  // [batches, count, tries, columns], contiguous
   int64_t batches = 0, count = 0, tries = 0, columns = kBoxColumns;
   IndexArray group;  // [batches, count]; below 0: no candidate
-  IndexArray replaces;  // [batches, count]: the box that makes room for the candidate, if any
+  IndexArray replaces;  // [batches, count]: the box that the candidate replaces, or below 0
   PlaceMode mode = PlaceMode::kBoth;
   int32_t* choice = nullptr;  // [batches, count]: the try, or -1
 
@@ -53,9 +53,9 @@ TORCHVOX_HD bool boxes_meet(const BevBox<float>& a, const BevBox<float>& b) {
   return rotated_iou_bev(a, b) > 0;
 }
 
-// This thread among those of a scene: a block on the GPU, one thread on the host. All threads call
-// sync(), any_thread() and least(), which order what they write and read; those of a warp
-// any_lane().
+// This thread among those of a scene: a block on the GPU, one thread on the host. sync(),
+// any_thread() and least() are barriers that all threads call; any_lane() is called by all threads
+// of a warp.
 struct Team {
   int rank = 0, count = 1, lanes = 1;
   int32_t* room = nullptr;  // a word of shared memory
@@ -96,7 +96,7 @@ struct Team {
   }
 };
 
-// One scene.
+// Places the candidates of one scene.
 class ScenePlacer {
  public:
   TORCHVOX_HD ScenePlacer(const PlaceBoxesArgs& args, const PlaceScratch& scratch, int64_t batch,
@@ -135,7 +135,7 @@ class ScenePlacer {
   }
   TORCHVOX_HD int32_t& choice(int64_t k) const { return args_.choice[batch_ * args_.count + k]; }
 
-  // How many candidates there are, once order_ has them.
+  // Fills scene_, first_ and order_, and returns the number of candidates.
   TORCHVOX_HD int64_t collect() {
     for (int64_t i = team_.rank; i < boxes_; i += team_.count) {
       scene_[i] = bev_box(args_.boxes.row<float>(batch_, i));
@@ -157,7 +157,8 @@ class ScenePlacer {
     return args_.tries > 0 ? candidates : 0;
   }
 
-  // Whether the box overlaps one of the scene, less the one that it replaces: of lane after lane.
+  // Whether the box overlaps one of the scene other than box `own`, which it replaces. The lanes of
+  // a warp share the scene.
   TORCHVOX_HD bool meets_scene(const BevBox<float>& box, int64_t own) const {
     bool meets = false;
     for (int64_t i = team_.lane(); i < placed_ && !meets; i += team_.lanes) {
@@ -166,7 +167,7 @@ class ScenePlacer {
     return team_.any_lane(meets);
   }
 
-  // A try a warp at a time.
+  // A group of one candidate: takes its first free try. Warps check one try each at a time.
   TORCHVOX_HD void place_one(int64_t k) {
     const int64_t own = replaced(k);
     for (int64_t begin = 0; begin < args_.tries; begin += team_.warps()) {
@@ -184,7 +185,7 @@ class ScenePlacer {
     }
   }
 
-  // Several candidates: first tries alone.
+  // A group of several candidates, of which only first tries count. Warps check one candidate each.
   TORCHVOX_HD void place_group(int64_t begin, int64_t end) {
     for (int64_t i = begin + team_.warp(); i < end; i += team_.warps()) {
       const int64_t k = order_[i];
@@ -209,8 +210,8 @@ class ScenePlacer {
     }
     team_.sync();
   }
-  // In order, each goes that meets one that has not gone. One that meets the scene stands in the
-  // way of those before it all the same.
+  // Blocks the candidates, in order, that overlap a later one or an earlier one that is not
+  // blocked. A later one counts even if it overlaps the scene.
   TORCHVOX_HD void thin_out(int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (blocked_[i]) continue;
@@ -225,7 +226,7 @@ class ScenePlacer {
     }
   }
 
-  // Of one thread.
+  // Adds a box to the scene in the place of the one that it replaces. One thread calls.
   TORCHVOX_HD void join(int64_t k, const BevBox<float>& box) {
     scene_[placed_] = box;
     const int64_t gone = replaced(k);

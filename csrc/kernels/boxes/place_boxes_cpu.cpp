@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// place_boxes on the CPU: a scene a task.
+// place_boxes on the CPU: one task per scene.
 #include "csrc/kernels/boxes/place_boxes.h"
 
 namespace torchvox {

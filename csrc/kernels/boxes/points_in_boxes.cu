@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which points lie in which boxes on the GPU: one thread a point; a block stages 128 boxes in
-// shared memory at a time, so that each is read and turned once a block. Counts take four points a
-// thread, are added up by block, and then by one warp a box: no atomics.
+// Which points lie in which boxes on the GPU: one thread per point; a block stages 128 boxes in
+// shared memory at a time, so that each is read and its sine computed once per block. For counts a
+// thread takes four points; they are summed by block, and then by one warp per box: no atomics.
 #include <algorithm>
 
 #include "csrc/kernels/boxes/points_in_boxes.h"
@@ -17,7 +17,8 @@ constexpr int kBoxesAtOnce = 128;
 constexpr int kPointsPerThread = 4;  // counting
 constexpr int64_t kPointsPerBlock = kThreads * kPointsPerThread;
 
-// The next boxes of a batch, turned once a block; `first` from the first of them.
+// Stages the boxes of a batch from `first` on in shared memory; returns how many. Called by all
+// threads.
 template <class T>
 __device__ __forceinline__ int load_boxes(const PointsInBoxesArgs& args, int64_t batch,
                                           int64_t first, int64_t boxes, PointBox<T>* shared) {
@@ -36,7 +37,7 @@ struct Point {
   T x, y, z;
 };
 
-// A point that is not there lies in no box.
+// Point i of a batch; one past the last is NaN, which lies in no box.
 template <class T>
 __device__ __forceinline__ Point<T> load_point(const PointsInBoxesArgs& args, int64_t batch,
                                                int64_t i, int64_t points) {
@@ -45,6 +46,7 @@ __device__ __forceinline__ Point<T> load_point(const PointsInBoxesArgs& args, in
   return {row[0], row[1], row[2]};
 }
 
+// One thread per point: writes the index of the first box that holds it, or -1.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     index_kernel(const __grid_constant__ PointsInBoxesArgs args) {
@@ -53,17 +55,18 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t batch = blockIdx.y; batch < args.batches; batch += gridDim.y) {
     const int64_t boxes = args.box_count(batch);
     const Point<T> p = load_point<T>(args, batch, i, args.point_count(batch));
-    int32_t found = -1;
+    int32_t index = -1;
     for (int64_t first = 0; first < boxes; first += kBoxesAtOnce) {
       const int count = load_boxes(args, batch, first, boxes, shared);
-      for (int g = 0; g < count && found < 0; ++g) {
-        if (shared[g].holds(p.x, p.y, p.z)) found = static_cast<int32_t>(first + g);
+      for (int g = 0; g < count && index < 0; ++g) {
+        if (shared[g].holds(p.x, p.y, p.z)) index = static_cast<int32_t>(first + g);
       }
     }
-    if (i < args.points.rows) static_cast<int32_t*>(args.out)[batch * args.points.rows + i] = found;
+    if (i < args.points.rows) static_cast<int32_t*>(args.out)[batch * args.points.rows + i] = index;
   }
 }
 
+// One thread per point: writes its column of the mask, so that a warp writes 32 bytes in a row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     mask_kernel(const __grid_constant__ PointsInBoxesArgs args) {
@@ -83,7 +86,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A warp's points are a word of each box.
+// One thread per point; a warp writes one word of bits for each box.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     bits_kernel(const __grid_constant__ PointsInBoxesArgs args) {
@@ -104,7 +107,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Counts of a block's points, [batches, blocks, boxes]: integers, summed in any order.
+// One block per kPointsPerBlock points: writes how many of them lie in each box into partial
+// [batches, blocks, boxes].
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     count_kernel(const __grid_constant__ PointsInBoxesArgs args, int32_t* partial) {
@@ -123,13 +127,13 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t first = 0; first < boxes; first += kBoxesAtOnce) {
       const int count = load_boxes(args, batch, first, boxes, shared);
       for (int g = 0; g < count; ++g) {
-        uint32_t held = 0;
+        uint32_t inside = 0;
 #pragma unroll
         for (int k = 0; k < kPointsPerThread; ++k) {
-          held += shared[g].holds(p[k].x, p[k].y, p[k].z);
+          inside += shared[g].holds(p[k].x, p[k].y, p[k].z);
         }
-        held = warp_sum(held);
-        if (lane == 0) counts[warp][g] = held;
+        inside = warp_sum(inside);
+        if (lane == 0) counts[warp][g] = inside;
       }
       __syncthreads();
       for (int g = threadIdx.x; g < count; g += kThreads) {
@@ -141,7 +145,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// One warp a box.
+// One warp per box: adds up the partial counts of all blocks.
 __global__ void __launch_bounds__(kThreads)
     sum_kernel(const __grid_constant__ PointsInBoxesArgs args, const int32_t* partial,
                int64_t blocks) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of points_in_boxes, and its rule: a box as points meet it.
+// Entry of points_in_boxes, and its rule: which points a box holds.
 #pragma once
 
 #include "csrc/kernels/boxes/rotated_iou.h"
@@ -11,18 +11,18 @@ enum class PointsInBoxesMode {
   kIndex,  // int32 [batches, points]: the first box that holds the point, or -1
   kMask,  // bool [batches, boxes, points]
   kCount,  // int32 [batches, boxes]
-  kBits  // of box_query: uint32 [batches, boxes, words()], bit i % 32 of word i / 32 for point i;
-         // rows of boxes that do not exist are left as they are
+  kBits  // for box_query: uint32 [batches, boxes, words()], bit i % 32 of word i / 32 for point i;
+         // rows of boxes that do not exist are not written
 };
 
 // Which points lie in which boxes.
 struct PointsInBoxesArgs {
   BoxArray points;  // [batches, points, 3 or more]
   BoxArray boxes;  // [batches, boxes, 7 or more]
-  DType dtype = DType::kFloat;  // kFloat or kDouble, of both
+  DType dtype = DType::kFloat;  // kFloat or kDouble, of points and boxes
   int64_t batches = 0;
-  IndexArray lengths, box_lengths;  // [batches]: points and boxes that there are
-  double margin = 0;  // added to half of the length and of the width
+  IndexArray lengths, box_lengths;  // [batches]: points and boxes that exist
+  double margin = 0;  // meters, added to half of the length and of the width
   PointsInBoxesMode mode = PointsInBoxesMode::kIndex;
   void* out = nullptr;
 
@@ -40,10 +40,10 @@ struct PointsInBoxesArgs {
 
 TORCHVOX_KERNEL(PointsInBoxesArgs);
 
-// A box as points meet it. A box without volume has x = NaN and holds nothing.
+// A box ready for the test against points. A box without volume has x = NaN and holds nothing.
 template <class T>
 struct PointBox {
-  T x, y, z, cos, sin, reach_l, reach_w, half_h;
+  T x, y, z, cos, sin, reach_l, reach_w, half_h;  // meters; reach: half the side plus the margin
 
   // A point in the frame of the box.
   struct Local {

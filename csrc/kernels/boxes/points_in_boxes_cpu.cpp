@@ -10,7 +10,7 @@
 namespace torchvox {
 namespace {
 
-constexpr int64_t kPointsAtOnce = 1024;  // by column, so that one box meets several at a time
+constexpr int64_t kPointsAtOnce = 1024;
 constexpr int64_t kBlocksPerTask = 4;
 
 template <class T>
@@ -18,9 +18,9 @@ struct PointBlock {
   int64_t begin, size;
   T x[kPointsAtOnce], y[kPointsAtOnce], z[kPointsAtOnce];
 
-  // body(k, held) for every point of the block.
+  // body(k, whether the box holds it) for every point k of the block.
   template <class Body>
-  void meet(const PointBox<T>& box, const Body& body) const {
+  void test(const PointBox<T>& box, const Body& body) const {
     for (int64_t k = 0; k < size; ++k) body(k, box.holds(x[k], y[k], z[k]));
   }
 };
@@ -71,7 +71,7 @@ class Holder {
       body(i, block);
     });
   }
-  // Points of the block that the output has a place for, those that do not exist among them.
+  // Entries of the output for the block, including those of points that do not exist.
   int64_t places(const PointBlock<T>& block) const {
     return std::min(kPointsAtOnce, args_.points.rows - block.begin);
   }
@@ -81,9 +81,10 @@ class Holder {
       int32_t* const out =
           static_cast<int32_t*>(args_.out) + batch * args_.points.rows + block.begin;
       std::fill(out, out + places(block), -1);
-      for (size_t g = boxes_.size(); g-- > 0;) {  // the first box has the last word
-        block.meet(boxes_[g],
-                   [&](int64_t k, bool held) { out[k] = held ? static_cast<int32_t>(g) : out[k]; });
+      for (size_t g = boxes_.size(); g-- > 0;) {  // backwards: the first box overwrites later ones
+        block.test(boxes_[g], [&](int64_t k, bool inside) {
+          out[k] = inside ? static_cast<int32_t>(g) : out[k];
+        });
       }
     });
   }
@@ -92,25 +93,25 @@ class Holder {
       for (int64_t g = 0; g < args_.boxes.rows; ++g) {
         bool* const out = static_cast<bool*>(args_.out) +
             (batch * args_.boxes.rows + g) * args_.points.rows + block.begin;
-        int64_t known = 0;
+        int64_t written = 0;
         if (g < static_cast<int64_t>(boxes_.size())) {
-          block.meet(boxes_[g], [&](int64_t k, bool held) { out[k] = held; });
-          known = block.size;
+          block.test(boxes_[g], [&](int64_t k, bool inside) { out[k] = inside; });
+          written = block.size;
         }
-        std::fill(out + known, out + places(block), false);
+        std::fill(out + written, out + places(block), false);
       }
     });
   }
   void write_bits(int64_t batch) {
     each_block(batch, [&](int64_t, const PointBlock<T>& block) {
       for (size_t g = 0; g < boxes_.size(); ++g) {
-        bool held[kPointsAtOnce] = {};
-        block.meet(boxes_[g], [&](int64_t k, bool is_held) { held[k] = is_held; });
+        bool mask[kPointsAtOnce] = {};
+        block.test(boxes_[g], [&](int64_t k, bool inside) { mask[k] = inside; });
         uint32_t* const out = static_cast<uint32_t*>(args_.out) +
             (batch * args_.boxes.rows + static_cast<int64_t>(g)) * args_.words() + block.begin / 32;
         for (int64_t k = 0; k < places(block); k += 32) {
           uint32_t word = 0;
-          for (int bit = 0; bit < 32; ++bit) word |= uint32_t{held[k + bit]} << bit;
+          for (int bit = 0; bit < 32; ++bit) word |= uint32_t{mask[k + bit]} << bit;
           out[k / 32] = word;
         }
       }
@@ -122,7 +123,7 @@ class Holder {
     each_block(batch, [&](int64_t i, const PointBlock<T>& block) {
       for (int64_t g = 0; g < boxes; ++g) {
         int32_t count = 0;
-        block.meet(boxes_[g], [&](int64_t, bool held) { count += held; });
+        block.test(boxes_[g], [&](int64_t, bool inside) { count += inside; });
         counts[i * boxes + g] = count;
       }
     });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rotated IoU and its gradient on the GPU. A matrix: one block a tile of 64 x 64 pairs, whose boxes
-// it reads once into shared memory; each entry is written once. Pairs: one thread a pair.
-// Gradients: one thread a pair, or one warp a box, whose lanes sum every 32nd pair: no atomics.
+// Rotated IoU and its gradient on the GPU. A matrix: one block per tile of 64 x 64 pairs, whose
+// boxes it reads once into shared memory; each entry is written once. Pairs: one thread per pair.
+// Gradients: one thread per pair, or one warp per box, whose lanes sum every 32nd pair: no atomics.
 
 #include <algorithm>
 
@@ -16,8 +16,8 @@ inline constexpr int kPairTile = 64;
 inline constexpr int kPairTileThreads = 256;
 inline constexpr int kPairRowsPerThread = kPairTile * kPairTile / kPairTileThreads;
 
-// A cheap test leaves few pairs, scattered over the lanes: those are listed, so that whole warps do
-// the long test.
+// A list, in shared memory, of the pairs that pass the cheap test of circles. They are few and
+// scattered over the lanes: from the list whole warps do the long test.
 struct PairQueue {
   uint16_t pairs[kPairTile * kPairTile];  // 64 * row + column, in any order
   int size;
@@ -61,6 +61,7 @@ __device__ __forceinline__ int tile_size(int64_t left) {
   return left < kPairTile ? static_cast<int>(left) : kPairTile;
 }
 
+// One block per tile of 64 x 64 pairs: reads 64 boxes of a and of b, writes their overlaps.
 template <class T>
 __global__ void __launch_bounds__(kPairTileThreads)
     matrix_kernel(const __grid_constant__ RotatedIouArgs args, int row_tiles) {
@@ -97,7 +98,8 @@ __global__ void __launch_bounds__(kPairTileThreads)
   }
 }
 
-// One warp a box of a, then of b: a lane sums every 32nd pair.
+// One warp per box of a, then of b: reads the boxes of the other side and the gradient of its row
+// or column, of which a lane sums every 32nd pair; writes the gradient of its box.
 template <class T>
 __global__ void __launch_bounds__(32 * kRowWarps)
     matrix_gradient_kernel(const __grid_constant__ RotatedIouBackwardArgs args) {

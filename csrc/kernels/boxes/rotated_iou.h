@@ -20,17 +20,17 @@ struct BoxArray {
   }
 };
 
-// How the intersection of a and b is told.
+// What is returned of the intersection of a and b.
 enum class OverlapMetric {
-  kIou,  // over the union
-  kIof,  // over the size of a
-  kOverlap  // as it is, in m^2 or m^3
+  kIou,  // intersection over union
+  kIof,  // intersection over the size of a
+  kOverlap  // intersection in m^2 or m^3
 };
 
 // The overlap of every a with every b of its batch, or of pairs.
 struct RotatedIouArgs {
   BoxArray a, b;
-  DType dtype = DType::kFloat;  // kFloat or kDouble, of all
+  DType dtype = DType::kFloat;  // kFloat or kDouble, of boxes and result
   int64_t batches = 0;
   bool is_paired = false;  // a and b have as many rows
   bool is_volume = false;  // in space; else seen from above
@@ -44,7 +44,7 @@ struct RotatedIouBackwardArgs {
   RotatedIouArgs forward;
   const void* grad = nullptr;  // as iou
   int64_t a_columns = 0, b_columns = 0;
-  void* grad_a = nullptr;  // [batches, a rows, a_columns]; null where not wanted
+  void* grad_a = nullptr;  // [batches, a rows, a_columns]; null: not needed
   void* grad_b = nullptr;
 };
 
@@ -118,7 +118,8 @@ TORCHVOX_HD T pair_overlap(const Box3<T>& a, const Box3<T>& b, bool is_volume,
   return overlap_ratio(shared, size, size_of(b, is_volume));
 }
 
-// The part of a straight line p + s d, low <= s <= high, that lies in a slab |.| <= half.
+// The part of a straight line p + s d, low <= s <= high, that remains after cuts with slabs |.| <=
+// half.
 template <class T>
 struct LinePart {
   T low, high;
@@ -181,7 +182,7 @@ TORCHVOX_HD AreaDerivative<T> area_derivative(const BevBox<T>& window, const Bev
   return d;
 }
 
-// A derivative by the columns of a box.
+// A derivative with respect to the columns of a box.
 template <class T>
 struct BoxGradient {
   T at[kBoxColumns];
@@ -192,7 +193,7 @@ struct PairGradient {
   BoxGradient<T> window, box;
 };
 
-// Of the shared size; `shared_area`, `height`: what it is made of (height 1 from above).
+// Gradient of the shared size, which is shared_area * height (height is 1 seen from above).
 template <class T>
 TORCHVOX_HD PairGradient<T> shared_gradient(const Box3<T>& window, const Box3<T>& box,
                                             T shared_area, T height, bool is_volume) {
@@ -232,7 +233,7 @@ TORCHVOX_HD void add_size_gradient(BoxGradient<T>& g, const Box3<T>& box, bool i
   if (is_volume) g.at[5] += factor * (l * w);
 }
 
-// The derivatives of a metric by the shared size and by the sizes of a and b.
+// The derivatives of a metric with respect to the shared size and to the sizes of a and b.
 template <class T>
 struct MetricDerivative {
   T by_shared, by_a, by_b;
@@ -250,9 +251,10 @@ struct MetricDerivative {
   }
 };
 
-// The gradient of pair_overlap, times `grad`, by the columns of a and of b. False: it is zero, as
-// for boxes that do not overlap. Identical boxes get the mean of the slopes of both sides: a box
-// shares half of what its size gains. That of the IoU is zero.
+// The gradient of pair_overlap, times `grad`, with respect to the columns of a and of b. Returns
+// false where it is zero, as for boxes that do not overlap. For identical boxes it is the mean of
+// the slopes of growing and shrinking: half of what a box gains in size is shared. That of the IoU
+// is zero.
 template <class T>
 TORCHVOX_HD bool pair_gradient(const Box3<T>& a, const Box3<T>& b, bool is_volume,
                                OverlapMetric metric, T grad, BoxGradient<T>& grad_a,
@@ -327,7 +329,7 @@ struct GradientRow {
   }
 };
 
-// Pair i of a paired call, and its gradient.
+// Writes pair i of a paired call, and the gradient of its boxes.
 template <class T>
 TORCHVOX_HD void pair_element(const RotatedIouArgs& args, int64_t i) {
   const int64_t batch = i / args.a.rows, row = i % args.a.rows;

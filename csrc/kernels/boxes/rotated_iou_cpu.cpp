@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// rotated_iou and its gradient on the CPU: tasks of pairs or of rows of the matrix, the boxes of b
-// turned once. Gradients are summed in 32 partial sums and a tree, as by a warp.
+// rotated_iou and its gradient on the CPU: tasks of pairs or of rows of the matrix, for which the
+// boxes of b are prepared once. Gradients are summed in 32 partial sums and a tree, as by a warp.
 #include "csrc/kernels/boxes/rotated_iou.h"
 
 namespace torchvox {
@@ -14,7 +14,7 @@ int64_t rows_per_task(int64_t pairs_per_row) {
   return pairs_per_row > 0 && pairs_per_row < kPairsPerTask ? kPairsPerTask / pairs_per_row : 1;
 }
 
-// The boxes of b, turned once.
+// Room for the prepared boxes of b.
 template <class T>
 Box3<T>* take_boxes(const RotatedIouArgs& args, Workspace& workspace) {
   return workspace.take<Box3<T>>(args.is_paired ? 0 : args.batches * args.b.rows);

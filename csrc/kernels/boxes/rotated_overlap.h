@@ -16,8 +16,8 @@
 
 namespace torchvox {
 
-// A box with a size, area or volume below it is none: its products would be subnormal or vanish, in
-// the overlap (float) or in the gradient. Above it the constants of either precision hold.
+// A box with a side, area or volume below this (m, m^2, m^3) counts as empty: products of it would
+// be subnormal or zero, in the overlap (float) or in the gradient.
 inline constexpr double kLeastSize = 1e-30;
 
 // Seen from above, in meters and radians. A box without area (a size below the least, a value that
@@ -84,7 +84,7 @@ TORCHVOX_HD bool circles_meet(const BevBox<T>& a, const BevBox<T>& b) {
   return dx * dx + dy * dy <= reach * reach;
 }
 
-// -1, 0 or 1: which of a pair is the window. Zero: the boxes are one and the same.
+// Order of a pair: -1 if a is the window, 1 if b is, 0 if the boxes are identical.
 template <class T>
 TORCHVOX_HD int compare(const BevBox<T>& a, const BevBox<T>& b) {
   const T area_a = a.area(), area_b = b.area();
@@ -133,8 +133,8 @@ TORCHVOX_HD bool is_separated(const BevBox<T>& window, const BevBox<T>& box,
       magnitude(across) >= box.half_w + (window.half_l * s + window.half_w * c);
 }
 
-// The integral of clamp(y, -half_w, half_w) dx along the edge from (px, py) to (qx, qy), within
-// |x| <= half_l. (dx, dy) is the edge, and inverse 1 / dx, or 0 where the edge is upright.
+// The integral of clamp(y, -half_w, half_w) dx along the edge from (px, py) to (qx, qy), within |x|
+// <= half_l. dy is the rise of the edge and inverse is 1 / dx, or 0 for a vertical edge.
 template <class T>
 TORCHVOX_HD T edge_integral(const BevBox<T>& window, T px, T py, T qx, T qy, T dy, T inverse) {
   const T ax = clamp(px, -window.half_l, window.half_l);
@@ -159,7 +159,7 @@ template <class T>
 TORCHVOX_HD T window_overlap(const BevBox<T>& window, const BevBox<T>& box) {
   const RelativeBox<T> r = relative_box(window, box);
   if (is_separated(window, box, r)) return T(0);
-  // Corners against the clock: rear right, front right, front left, rear left.
+  // Corners counterclockwise: rear right, front right, front left, rear left.
   const T x0 = r.x - r.ux - r.vx, y0 = r.y - r.uy - r.vy;
   const T x1 = r.x + r.ux - r.vx, y1 = r.y + r.uy - r.vy;
   const T x2 = r.x + r.ux + r.vx, y2 = r.y + r.uy + r.vy;
@@ -183,7 +183,7 @@ TORCHVOX_HD T rotated_overlap(const BevBox<T>& a, const BevBox<T>& b) {
   return order < 0 ? window_overlap(a, b) : window_overlap(b, a);
 }
 
-// What part of an area or volume is shared: in [0, 1].
+// The fraction of an area or volume that is shared, in [0, 1].
 template <class T>
 TORCHVOX_HD T part_of(T shared, T size) {
   if (!(shared > T(0))) return T(0);
@@ -191,7 +191,7 @@ TORCHVOX_HD T part_of(T shared, T size) {
   return ratio < T(1) ? ratio : (ratio >= T(1) ? T(1) : T(0));  // not a number: 0
 }
 
-// Shared over joint area or volume.
+// Intersection over union of areas or volumes.
 template <class T>
 TORCHVOX_HD T overlap_ratio(T shared, T size_a, T size_b) {
   return part_of(shared, size_a + size_b - shared);

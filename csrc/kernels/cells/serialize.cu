@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// serialize on the GPU. The lists of all curves are sorted in the same launches, by 8 bits a pass.
-// A pass reads and writes its items once: tiles of a list look back at what earlier ones publish
-// (Adinets and Merrill, "Onesweep", 2022). An item is one word, the row below as many bits of its
-// code as have room; a pass that would run out of them reads codes anew.
+// serialize on the GPU. The lists of all curves are sorted in the same launches, 8 bits per pass. A
+// pass reads and writes its items once: tiles of a list look back at what earlier tiles publish
+// (Adinets and Merrill, "Onesweep", 2022). An item is one word: the row in its low bits and as many
+// bits of the code as fit above; a pass that would run out of these reads the codes again.
 #include "csrc/kernels/cells/serialize.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/spatial/radix_sort.h"
@@ -13,15 +13,15 @@ namespace torchvox {
 namespace {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
-constexpr int kItems = 4, kTile = kThreads * kItems;  // of a thread, of a block
+constexpr int kItems = 4, kTile = kThreads * kItems;  // items per thread, per block
 constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits;
 
 struct SerialSort {
-  int64_t tiles;  // of a list
+  int64_t tiles;  // per list
   int row_bits, passes;
   uint32_t* tickets;  // [passes]
-  uint32_t* counts;  // [passes, curves, kDigits] items of each digit, less one
-  uint64_t* status[2];  // [curves, tiles, kDigits], of even and of odd passes
+  uint32_t* counts;  // [passes, curves, kDigits]: items with each digit, minus one
+  uint64_t* status[2];  // [curves, tiles, kDigits], for even and for odd passes
   uint64_t* words[2];  // [curves, rows]
 
   SerialSort(const SerializeArgs& args, Workspace& workspace)
@@ -40,7 +40,8 @@ struct Pass {
   bool reads_codes, last;
 };
 
-// A row of blocks a curve.
+// One row of blocks per curve, one thread per row of cells: reads a cell, writes its code, and
+// counts the first digits of all codes.
 __global__ void __launch_bounds__(kThreads) code_kernel(const __grid_constant__ SerializeArgs args,
                                                         const __grid_constant__ SerialSort sort) {
   __shared__ uint32_t counts[kDigits];  // of the first digit
@@ -59,17 +60,19 @@ __global__ void __launch_bounds__(kThreads) code_kernel(const __grid_constant__ 
 }
 
 struct PassShared {
-  uint64_t words[kTile];  // in the order of their digits
+  uint64_t words[kTile];  // items in the order of their digits
   uint8_t digits[kTile];
-  uint16_t before[kWarps][kDigits];  // items of a warp by their digits, then of earlier warps
-  uint32_t begin[kDigits];  // of a digit in the tile
-  uint32_t place[kDigits];  // and in the list, less `begin`
-  uint32_t next[kDigits];  // items by their next digits
+  uint16_t before[kWarps][kDigits];  // items of a warp with a digit, then those of earlier warps
+  uint32_t begin[kDigits];  // where a digit begins in the tile
+  uint32_t place[kDigits];  // where it begins in the list, minus `begin`
+  uint32_t next[kDigits];  // items with a digit in the next pass
   uint64_t sums[32];
 };
 
-// One tile a block, two blocks a multiprocessor, so that the next pass is set up beside this one.
-// Lanes take neighboring items, so that ranks follow the order of the items.
+// One block per tile: reads its items, waits for the counts of earlier tiles, and writes the items
+// in the order of one digit; the last pass writes both permutations instead. Two blocks fit a
+// multiprocessor, so that the next pass can be set up beside this one. Lanes take neighboring
+// items, so that ranks follow the order of the items.
 __global__ void __launch_bounds__(kThreads, 2)
     pass_kernel(const __grid_constant__ SerializeArgs args, const __grid_constant__ SerialSort sort,
                 const __grid_constant__ Pass pass) {
@@ -91,8 +94,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     sort.status[1 - pass.number % 2][ticket * kDigits + thread] = ~uint64_t{0};
   }
 
-  // What is left of the codes, this pass's digit lowest. Past the end of the list all bits are set:
-  // such items come last in their tile, which is the last one.
+  // The rest of each code, with this pass's digit lowest. Past the end of the list all bits are
+  // set: such items come last in the last tile.
   uint64_t digits[kItems];
   uint32_t row[kItems], rank[kItems];
 #pragma unroll
@@ -122,7 +125,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       sort.words[1 - pass.number % 2][list_begin + place] = word;
     }
   };
-  const bool stay = __syncthreads_or(in_list == rows);  // all of the list share the digit
+  const bool stay = __syncthreads_or(in_list == rows);  // the whole list has the same digit
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {
     const int64_t i = begin + (warp * kItems + k) * 32 + lane;
@@ -131,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (stay) put(i, word_of(k));
   }
   if (!stay) {
-    // Of an item among those of its digit in the warp.
+    // The rank of an item among those with its digit in the warp.
 #pragma unroll
     for (int k = 0; k < kItems; ++k) {
       const uint32_t digit = digits[k] % kDigits;
@@ -203,19 +206,18 @@ int64_t workspace_bytes_cuda(const SerializeArgs& args, const Target&) {
 
 cudaError_t launch(const SerializeArgs& args, void* memory, const CudaContext& context) {
   if (args.cells.rows == 0) return cudaSuccess;
-  Workspace workspace(memory);
-  const SerialSort sort(args, workspace);
+  const auto sort = carve<SerialSort>(memory, args);
   const auto cleared = reinterpret_cast<char*>(sort.status[1]) - static_cast<char*>(memory);
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(memory, 0xff, static_cast<size_t>(cleared), context.stream));
   const dim3 blocks(blocks_for(args.cells.rows, kThreads, context.target, 2),
                     static_cast<unsigned>(args.num_curves));
   TORCHVOX_CUDA_CHECK(launch_blocks(code_kernel, blocks, kThreads, context.stream, args, sort));
-  int known = 0;  // the bits of a code below this one that words hold
+  int end = 0;  // words hold the bits of a code below this one
   for (Pass pass = {0, false, false}; pass.number < sort.passes; ++pass.number) {
     // A pass needs its digit and counts the next one.
     const int begin = pass.number * kDigitBits, needed = begin + 2 * kDigitBits;
-    pass.reads_codes = known < (needed < args.sort_bits() ? needed : args.sort_bits());
-    if (pass.reads_codes) known = begin + kDigitBits + 64 - sort.row_bits;
+    pass.reads_codes = end < (needed < args.sort_bits() ? needed : args.sort_bits());
+    if (pass.reads_codes) end = begin + kDigitBits + 64 - sort.row_bits;
     pass.last = pass.number + 1 == sort.passes;
     TORCHVOX_CUDA_CHECK(launch_after(pass_kernel, grid_x(args.num_curves * sort.tiles), kThreads,
                                      context, args, sort, pass));

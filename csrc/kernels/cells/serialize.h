@@ -7,35 +7,35 @@
 //         permutations
 #pragma once
 
-#include "csrc/kernels/filter/voxel_key.h"
-#include "csrc/kernels/spatial/distance.h"
+#include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/spatial/curves.h"
 
 namespace torchvox {
 
 struct Curve {
   bool hilbert = false;  // else Morton
-  bool transposed = false;  // x and y change places first
+  bool transposed = false;  // x and y are swapped first
 };
 
 inline constexpr int kMostCurves = 4;
 
 struct SerializeArgs {
   CloudBatch cells;  // packed [rows, 3] integers, whatever its dtype says
-  bool wide = false;  // they are int64
+  bool wide = false;  // int64 instead of int32
   IndexArray batch_index;  // [rows]; not given: the cloud of each row
   Curve curves[kMostCurves];
   int num_curves = 1;
-  KeyFrame frame;  // bits of an axis; Morton
-  int code_bits = kMostKeyBits;  // of a code, the batch included
+  KeyFrame frame;  // the bits per axis, in Morton layout
+  int code_bits = kMostKeyBits;  // bits of a code, including those of the batch
   int64_t* codes = nullptr;  // [curves, rows]; kNoVoxelKey
-  int64_t* order = nullptr;  // [curves, rows]: rows by their codes, those without one last
+  int64_t* order = nullptr;  // [curves, rows]: rows in the order of their codes, without one last
   int64_t* inverse = nullptr;  // [curves, rows]
 
   struct Row {
     int64_t batch;  // -1: no code
     uint32_t cell[3];
   };
-  // A cell of a cloud that lies in the cube.
+  // Reads a row; it gets no code unless it belongs to a cloud and its cell lies in the cube.
   TORCHVOX_HD Row load(int64_t row) const {
     const int64_t batch = batch_index.given() ? batch_index[row] : cells.packed_owner(row);
     bool has_code = batch >= 0 && batch >> (kMostKeyBits - 3 * frame.bits) == 0;
@@ -56,7 +56,7 @@ struct SerializeArgs {
     const uint64_t cell[3] = {axes[0], axes[1], axes[2]};
     return static_cast<int64_t>(frame.key(row.batch, cell));
   }
-  // What is sorted by: one bit more, which is set where there is no code.
+  // Bits to sort by: one more than a code has, which is set where there is no code.
   int sort_bits() const { return code_bits + 1; }
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ends of unique_cells on the GPU: a thread a row, each column read once.
+// The first and last step of unique_cells on the GPU: one thread per row, which reads each column
+// once.
 #include "csrc/kernels/cells/unique_cells.h"
 #include "csrc/kernels/core/launch.cuh"
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two ends of unique_cells; between them lies voxel_group.
+// The first and the last step of unique_cells; voxel_group is between them.
 //
-//   CellKeysArgs   columns of integers side by side in one key
-//   CellRowsArgs   what the rows of the groups are
+//   CellKeysArgs   packs the columns of a row into one key
+//   CellRowsArgs   writes the cell and the size of each group
 //
-// Where columns have no room in a key, glue groups those before and has their ranks stand for them.
+// Where the columns do not fit one key, the glue groups by the first columns and packs the rank of
+// the group in their place.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"
@@ -25,8 +26,8 @@ struct CellMatrix {
   }
 };
 
-// The key of a row: the rank before, then columns [first, last), then a rank that stands for the
-// next column. -1 for a row with a column outside [0, 2^bits).
+// The key of a row: the rank of its first columns, then columns [first, last), then a rank that
+// stands for the next column. -1 for a row with a column outside [0, 2^bits).
 struct CellKeysArgs {
   CellMatrix cells;
   int bits = 63;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ends of unique_cells on the CPU: a row after the other.
+// The first and last step of unique_cells on the CPU: tasks of rows.
 #include "csrc/kernels/cells/unique_cells.h"
 
 namespace torchvox {

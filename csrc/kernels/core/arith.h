@@ -128,7 +128,7 @@ struct Narrow<Half> {
   static TORCHVOX_HD Half from(double x) { return {round_to_16_bits<10, -14, 15>(x)}; }
   static TORCHVOX_HD Half from(float x) {
 #ifdef __CUDA_ARCH__
-    // One instruction rounds alike, NaN aside, which it gives other bits.
+    // One instruction rounds in the same way, but gives NaN other bits.
     if (!is_nan(x)) {
       uint16_t bits;
       asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Relaxed integer atomics, with one spelling on host and device. What is built on them must not
-// depend on their order.
+// Relaxed integer atomics, spelled alike on host and device. No result may depend on the order in
+// which they happen.
 #pragma once
 
 #include "csrc/kernels/core/arith.h"
@@ -19,8 +19,8 @@ struct CudaAtomicType<uint64_t> {
 };
 #endif
 
-// Raises *address to `value`. True for the one call that raised it from 0. The plain load first
-// spares the atomic whenever the present value is already as high.
+// Raises *address to `value`. True for the one call that raised it from 0. The plain load avoids
+// the atomic when the value is already as high.
 template <class T>
 TORCHVOX_HD bool atomic_raise(T* address, T value) {
 #ifdef __CUDA_ARCH__
@@ -39,7 +39,7 @@ TORCHVOX_HD bool atomic_raise(T* address, T value) {
 #endif
 }
 
-// Adds, modulo 2^32 or 2^64, and gives the value before.
+// Adds modulo 2^32 or 2^64; returns the previous value.
 template <class T>
 TORCHVOX_HD T atomic_add(T* address, T value) {
 #ifdef __CUDA_ARCH__
@@ -50,7 +50,7 @@ TORCHVOX_HD T atomic_add(T* address, T value) {
 #endif
 }
 
-// Lowers *address to `value` and gives the value before.
+// Lowers *address to `value`; returns the previous value.
 template <class T>
 TORCHVOX_HD T atomic_min(T* address, T value) {
 #ifdef __CUDA_ARCH__
@@ -79,7 +79,8 @@ TORCHVOX_HD void atomic_max(int32_t* address, int32_t value) {
 #endif
 }
 
-// Writes `desired` where *expected stands; else tells in *expected what does.
+// Compare and swap: writes `desired` and returns true if *address is *expected; otherwise sets
+// *expected to what is there.
 template <class T>
 TORCHVOX_HD bool atomic_replace(T* address, T* expected, T desired) {
 #ifdef __CUDA_ARCH__
@@ -94,7 +95,7 @@ TORCHVOX_HD bool atomic_replace(T* address, T* expected, T desired) {
 #endif
 }
 
-// A value that other threads change, maybe an old one: from any cache.
+// A value that other threads change. Any cache may serve it, so it may be an old one.
 template <class T>
 TORCHVOX_HD T load_any(const T* address) {
 #ifdef __CUDA_ARCH__
@@ -104,7 +105,8 @@ TORCHVOX_HD T load_any(const T* address) {
 #endif
 }
 
-// Loads and stores that other threads' atomics do not tear and that no cache of this thread serves.
+// Loads and stores that are not torn by the atomics of other threads and bypass this thread's
+// caches.
 template <class T>
 TORCHVOX_HD T load_relaxed(const T* address) {
 #ifdef __CUDA_ARCH__
@@ -122,6 +124,7 @@ TORCHVOX_HD void store_relaxed(T* address, T value) {
 #endif
 }
 
+// Sets bits of *address; the plain load avoids the atomic on the GPU when all are set.
 TORCHVOX_HD void atomic_set_bits(uint32_t* address, uint32_t bits) {
 #ifdef __CUDA_ARCH__
   if ((*const_cast<volatile const uint32_t*>(address) & bits) != bits) atomicOr(address, bits);
@@ -131,7 +134,7 @@ TORCHVOX_HD void atomic_set_bits(uint32_t* address, uint32_t bits) {
 }
 
 #ifdef __CUDACC__
-// Writes `desired` where `expected` stands; returns what stood there.
+// Compare and swap; returns the previous value.
 __device__ __forceinline__ uint64_t atomic_cas(uint64_t* address, uint64_t expected,
                                                uint64_t desired) {
   return atomicCAS(reinterpret_cast<unsigned long long*>(address),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What kernels are given instead of tensors: dtypes, integer arrays and batches of clouds.
+// What kernels take in place of tensors: dtypes, integer arrays and batches of clouds.
 #pragma once
 
 #include "csrc/kernels/core/arith.h"
@@ -21,7 +21,7 @@ auto with_point_type(DType dtype, Body&& body) {
   return body(float{});
 }
 
-// Calls body(double{}) for kDouble, else body(float{}): with the type that values are computed in.
+// Calls body with a value of the type in which a dtype is computed: double for kDouble, else float.
 template <class Body>
 auto with_compute_type(DType dtype, Body&& body) {
   return dtype == DType::kDouble ? body(double{}) : body(float{});
@@ -31,7 +31,7 @@ TORCHVOX_HD int64_t bytes_of(DType dtype) {
   return dtype == DType::kDouble ? 8 : (dtype == DType::kFloat ? 4 : 2);
 }
 
-// Element i of a type that is looked up at run time; and stored, rounded once.
+// Loads element i of an array whose dtype is known at run time; stores one, rounded once.
 template <class Real>
 TORCHVOX_HD Real load_as(const void* data, DType dtype, int64_t i) {
   switch (dtype) {
@@ -52,7 +52,7 @@ TORCHVOX_HD void store_as(void* data, DType dtype, int64_t i, Real value) {
   }
 }
 
-// int32 or int64 integers in device or host memory; null stands for an argument that was not given.
+// int32 or int64 integers in device or host memory; null: the argument was not given.
 struct IndexArray {
   const void* data = nullptr;
   bool wide = false;  // int64
@@ -67,7 +67,8 @@ TORCHVOX_HD int64_t clamp_index(int64_t x, int64_t low, int64_t high) {
   return x < low ? low : (x > high ? high : x);
 }
 
-// The first i in [low, high) for which holds(i), as for all after it; `high` where there is none.
+// Binary search for the first i in [low, high) for which holds(i); it must hold for all later ones,
+// too. `high` if there is none.
 template <class Index, class Holds>
 TORCHVOX_HD Index first_where(Index low, Index high, const Holds& holds) {
   while (low < high) {
@@ -80,7 +81,8 @@ TORCHVOX_HD Index first_where(Index low, Index high, const Holds& holds) {
   }
   return low;
 }
-// The last one for which it holds, as it does for all before it, `low` at least.
+// Binary search for the last i for which holds(i); it must hold for all earlier ones, too. At least
+// `low`.
 template <class Index, class Holds>
 TORCHVOX_HD Index last_where(Index low, Index high, const Holds& holds) {
   while (high - low > 1) {
@@ -94,7 +96,7 @@ TORCHVOX_HD Index last_where(Index low, Index high, const Holds& holds) {
   return low;
 }
 
-// a / b of sizes, a >= 0 and b > 0: in 32 bits where they suffice, at a third of the price.
+// a / b for a >= 0 and b > 0, in 32 bits where both fit: a third of the cost on a GPU.
 TORCHVOX_HD int64_t divide(int64_t a, int64_t b) {
   if ((static_cast<uint64_t>(a) | static_cast<uint64_t>(b)) >> 32 == 0) {
     return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
@@ -102,7 +104,7 @@ TORCHVOX_HD int64_t divide(int64_t a, int64_t b) {
   return a / b;
 }
 
-// Where the points of one cloud lie. Structs that derive from it add what an op knows of a cloud.
+// Where the points of one cloud are. Ops derive from it and add what else they know of a cloud.
 struct CloudRows {
   int64_t first;  // position of its first point among all rows
   int64_t base;  // element where that point starts
@@ -137,7 +139,7 @@ struct CloudBatch {
     }
     return {b * rows, b * cloud_stride, existing(b, rows)};
   }
-  // Of any row: the cloud of an existing point, -1 for any other, and the element where it starts.
+  // The cloud of a row, -1 if the row is not an existing point; and the element where it starts.
   struct Place {
     int64_t cloud, element;
   };
@@ -146,13 +148,14 @@ struct CloudBatch {
     const int64_t b = divide(row, rows);
     return place(b, row - b * rows);
   }
-  // Padded only: of row i of cloud b.
+  // The same for row i of cloud b; padded only.
   TORCHVOX_HD Place place(int64_t b, int64_t i) const {
     const bool is_point = !lengths.given() || i < lengths[b];
     return {is_point ? b : -1, b * cloud_stride + i * row_stride};
   }
 
-  // Packed only: where a block begins, the block of a row or -1, and whether a row of it exists.
+  // Packed only: the row where the block of cloud b begins; the block of a row, or -1; whether a
+  // row of block b is an existing point; the cloud of an existing point, or -1.
   TORCHVOX_HD int64_t offset(int64_t b) const {
     if (!offsets.given()) return b == 0 ? 0 : rows;
     const int64_t o = offsets[b];

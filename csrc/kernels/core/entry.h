@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The entry points of a kernel, which is known by the struct of its arguments:
+// The entry points of a kernel, overloaded on the struct of its arguments:
 //
 //   workspace_bytes(args, target)           scratch memory of a call, from shapes alone
 //   run_cpu(args, workspace, parallel_for)  on the host, in the caller's threads
 //   launch(args, workspace, context)        on the caller's stream; CUDA builds only
 //
 // The host's file defines run_cpu() and workspace_bytes_cpu(), the .cu file launch() and
-// workspace_bytes_cuda(); which one a call enters is said here alone.
+// workspace_bytes_cuda(); the choice between them is made here alone.
 #pragma once
 
 #include <algorithm>
@@ -38,12 +38,18 @@ class Workspace {
   int64_t used_ = 0;
 };
 
-// The size of what Work(args.., workspace) carves.
+// The bytes that Work(args.., workspace) takes from a workspace.
 template <class Work, class... Args>
 int64_t carved_bytes(const Args&... args) {
   Workspace workspace;
   Work(args..., workspace);
   return workspace.bytes();
+}
+// Work(args.., workspace) over `memory`, which has carved_bytes<Work>(args..).
+template <class Work, class... Args>
+Work carve(void* memory, const Args&... args) {
+  Workspace workspace(memory);
+  return Work(args..., workspace);
 }
 
 // The caller's thread pool. Calls body(begin, end) on disjoint ranges that cover [0, count), in any
@@ -56,7 +62,7 @@ inline void serial_for(int64_t count, const std::function<void(int64_t, int64_t)
   if (count > 0) body(0, count);
 }
 
-// body(begin, end) of ranges that cover [0, count), in tasks of `per_task`.
+// body(begin, end) for ranges that cover [0, count), in tasks of `per_task` items.
 template <class Body>
 void for_each_range(const ParallelFor& parallel_for, int64_t count, int64_t per_task,
                     const Body& body) {

@@ -9,13 +9,14 @@
 
 namespace torchvox {
 
-// All blocks of a cooperative launch wait for each other, in two halves: what needs no other block
-// goes between them. It serves once and starts with all bits set. Blocks that wait look at the
-// counter itself: a flag that the last block sets costs a trip more (1.5 against 1.0 us, H200).
+// All blocks of a cooperative launch wait for each other, in two halves: work that needs no other
+// block goes between them. It is used once and starts with all bits set. Waiting blocks poll the
+// counter itself: a flag that the last block sets costs another round trip (1.5 instead of 1.0 us,
+// H200).
 struct alignas(128) GridBarrier {
-  uint32_t arrived;  // blocks, less one
+  uint32_t arrived;  // number of blocks that have arrived, minus one
 
-  // What the block wrote before is seen after wait().
+  // What the block wrote before this is visible to every block after its wait().
   __device__ __forceinline__ void arrive() {
     __syncthreads();
     if (threadIdx.x != 0) return;

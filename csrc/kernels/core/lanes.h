@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows that a warp works on in a GPU, and one thread on the host: one body for both.
+// Rows that a whole warp works on (CUDA) or a single thread (CPU), with one body for both.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"
@@ -11,7 +11,7 @@
 
 namespace torchvox {
 
-// This thread among those of a row.
+// This thread among those of a row: 32 on the GPU, one on the host.
 struct Lanes {
   int lane = 0, count = 1;
 
@@ -26,7 +26,8 @@ struct Lanes {
 };
 
 #ifdef __CUDACC__
-// kRow(args, i, lanes) of every i below `count`.
+// One warp per row: kRow(args, i, lanes) for every i below `count`. What it reads and writes is
+// said where kRow is defined.
 template <auto kRow, int kThreads, class Args>
 __global__ void __launch_bounds__(kThreads)
     rows_kernel(const __grid_constant__ Args args, int64_t count) {

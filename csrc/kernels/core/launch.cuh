@@ -24,14 +24,14 @@ __host__ __device__ constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;
 }
 
-// Blocks for `count` items, one a thread, at most `per_multiprocessor` resident waves' worth:
-// kernels walk the rest in a grid-stride loop.
+// Blocks for `count` items, one per thread, but at most `per_multiprocessor` blocks for each
+// multiprocessor: kernels reach the remaining items in a grid-stride loop. At least one block.
 inline unsigned blocks_for(int64_t count, int threads, const Target& target,
                            int per_multiprocessor = 16) {
-  const int64_t wanted = ceil_div<int64_t>(count, threads);
+  const int64_t blocks = ceil_div<int64_t>(count, threads);
   const int64_t most =
       int64_t{per_multiprocessor} * (target.multiprocessors > 0 ? target.multiprocessors : 1);
-  return static_cast<unsigned>(wanted < most ? (wanted > 0 ? wanted : 1) : most);
+  return static_cast<unsigned>(blocks < most ? (blocks > 0 ? blocks : 1) : most);
 }
 
 __device__ __forceinline__ int64_t global_thread() {
@@ -39,8 +39,8 @@ __device__ __forceinline__ int64_t global_thread() {
 }
 __device__ __forceinline__ int64_t global_stride() { return int64_t{gridDim.x} * blockDim.x; }
 
-// Threads for a matrix of rows: elements of a row side by side on x, rows on y, so that no thread
-// divides to learn which element it has. Clouds are walked on the grid's y.
+// Threads for a matrix of rows: elements of a row side by side along x, rows along y, so that no
+// thread has to divide to find its element. Clouds lie along the grid's y.
 inline constexpr int kRowThreads = 256;
 
 inline unsigned grid_y(int64_t count) {
@@ -48,7 +48,7 @@ inline unsigned grid_y(int64_t count) {
   return static_cast<unsigned>(count < kMost ? count : kMost);
 }
 
-// Elements side by side, then as many rows as make a block.
+// A block of kRowThreads threads: elements of a row side by side, then as many rows as fit.
 inline dim3 block_of(int64_t elements) {
   const auto x = static_cast<unsigned>(elements < kRowThreads ? elements : kRowThreads);
   return dim3(x, kRowThreads / x);
@@ -61,7 +61,7 @@ inline dim3 block_of(int64_t elements) {
 // A kernel launched by launch_after may read what was there before the chain began at once; before
 // it touches anything that the chain writes, each of its threads calls wait_for_previous().
 
-// Lets the next kernel of the chain begin to be set up. No more than that.
+// Lets the next kernel of the chain be set up. It still has to wait for the writes of this one.
 __device__ __forceinline__ void let_next_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -75,8 +75,9 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
-// Whether the device runs code in which wait_for_previous() waits: this very architecture was
-// compiled for. Code for an older one, translated on loading, must not overlap.
+// Whether this build has code for exactly the device's architecture, in which wait_for_previous()
+// really waits. Code for an older one, which the driver translates on loading, does not: its
+// launches must not overlap.
 inline bool can_overlap(const Target& target) {
   if (target.compute_capability < 90) return false;
 #ifdef __CUDA_ARCH_LIST__
@@ -123,8 +124,8 @@ cudaError_t launch_blocks(void (*kernel)(Parameters...), dim3 blocks, dim3 threa
   return launch_sharing(kernel, blocks, threads, 0, stream, arguments...);
 }
 
-// Threads for `count` items, which the kernel walks in a grid-stride loop: a plain launch, none
-// where there is no item, and one in a chain.
+// Launches a kernel that walks `count` items in a grid-stride loop. launch_items launches nothing
+// when there are no items; launch_items_after is the next launch of a chain in any case.
 template <class... Parameters, class... Arguments>
 cudaError_t launch_items(void (*kernel)(Parameters...), int64_t count, int threads,
                          const CudaContext& context, const Arguments&... arguments) {
@@ -139,7 +140,8 @@ cudaError_t launch_items_after(void (*kernel)(Parameters...), int64_t count, int
                       arguments...);
 }
 
-// kElement(args, i) of every i below `count`, one a thread.
+// One thread per element: kElement(args, i) for every i below `count`. What it reads and writes is
+// said where kElement is defined.
 template <auto kElement, int kThreads, class Args>
 __global__ void __launch_bounds__(kThreads)
     elements_kernel(const __grid_constant__ Args args, int64_t count) {

@@ -15,7 +15,7 @@ namespace torchvox {
 //
 // Whole blocks may be summed elsewhere, in parallel, and added here in order: a long sum need not
 // be one serial chain.
-// 7 levels take more than 2^31 values; fewer, which fit in fewer registers, 32^levels - 1.
+// 7 levels hold more than 2^31 values; fewer levels need fewer registers and hold 32^kLevels - 1.
 template <class T, int kLevels = 7>
 class CascadeSum {
  public:
@@ -54,11 +54,13 @@ class CascadeSum {
   uint32_t count_ = 0;
 };
 
-// The one order of a segment sum over slots: ascending, in chunks of 256 from +0 whose sums are
-// added in order. Chunks may be summed apart, so a row that every slot names is no serial chain.
+// The one order of a segment sum over slots: ascending, in chunks of 256 that start at +0 and whose
+// sums are added in order. Chunks may be summed in parallel, so that a row named by every slot is
+// not one serial chain.
 inline constexpr int kSumChunk = 256;
 
-// The sum of the slots of a row, one after another; see kSumChunk. T is a number or Lanes of them.
+// The sum of the slots of a row, one after another; see kSumChunk. T is a number or Channels of
+// them.
 template <class T>
 class ChunkedSum {
  public:

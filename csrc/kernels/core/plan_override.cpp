@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The forced plans of the process, by name.
+// The table of forced plans of the process, by name.
 #include "csrc/kernels/core/plan_override.h"
 
 #include <map>
@@ -9,7 +9,7 @@
 namespace torchvox {
 namespace {
 
-// Made by the first override, while libraries load, and never destroyed.
+// Created by the first override while libraries load; never destroyed.
 struct Registry {
   std::mutex mutex;
   std::map<std::string, std::atomic<int64_t>> values;
@@ -31,9 +31,9 @@ PlanOverride::PlanOverride(const char* name) {
 bool set_plan_override(const std::string& name, int64_t value) {
   Registry& registry = Registry::get();
   const std::lock_guard<std::mutex> lock(registry.mutex);
-  const auto found = registry.values.find(name);
-  if (found == registry.values.end()) return false;
-  found->second.store(value, std::memory_order_relaxed);
+  const auto entry = registry.values.find(name);
+  if (entry == registry.values.end()) return false;
+  entry->second.store(value, std::memory_order_relaxed);
   return true;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launch decisions that tests may force, process-wide. No value changes a result, where no other is
-// said: that is what the tests prove with them. Each stands with the op whose decision it is.
+// Launch decisions that tests may force, for the whole process. No value changes a result unless
+// its comment says so: that is what the tests prove with them. Each is declared with its op.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ class PlanOverride {
   // Overrides of one name share one value, whichever library they are compiled into.
   TORCHVOX_EXPORT explicit PlanOverride(const char* name);
 
-  // kAutomatic where nothing is forced.
+  // The forced value, or kAutomatic.
   int64_t value() const { return value_->load(std::memory_order_relaxed); }
 
  private:
@@ -28,11 +28,11 @@ class PlanOverride {
 // False when no override has this name.
 TORCHVOX_EXPORT bool set_plan_override(const std::string& name, int64_t value);
 
-// body(), compiled with all that it calls for three instruction sets: baseline, AVX2 with FMA and
-// AVX-512. The widest that the processor has runs, or as much of it as a test forces: 0, 1 or 2.
-// Without FMA every fma is a call of libm, with the same bits.
+// Runs body(), compiled together with all that it calls for three instruction sets: baseline (0),
+// AVX2 with FMA (1) and AVX-512 (2). The widest one that the processor has is used, and at most the
+// one that a test forces. Without FMA every fma is a call of libm, with the same bits.
 #if defined(__x86_64__) && defined(__GNUC__)
-#ifdef __clang__  // which has no such option of a function
+#ifdef __clang__  // clang cannot set the vector width of a single function
 #define TORCHVOX_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
 #else
 #define TORCHVOX_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"

@@ -18,6 +18,14 @@ TORCHVOX_HD float infinity() { return bit_cast<float>(0x7f800000u); }
 // below one.
 TORCHVOX_HD float round_small(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
+// first x^n + ... + the last coefficient, by Horner's rule with one fma per step.
+template <class T, class... Coefficients>
+TORCHVOX_HD T polynomial(T x, T first, Coefficients... others) {
+  T sum = first;
+  ((sum = fma_rn(sum, x, others)), ...);
+  return sum;
+}
+
 // 2^n * exp(f) with n = round(x / ln 2) and |f| <= ln 2 / 2.
 TORCHVOX_HD float exp(float x) {
   if (is_nan(x)) return not_a_number();
@@ -26,13 +34,8 @@ TORCHVOX_HD float exp(float x) {
   const float n = round_small(1.44269502f * x);
   float f = fma_rn(n, -0.693145752f, x);  // ln 2 in two parts, the first with few bits
   f = fma_rn(n, -1.42860677e-6f, f);
-  float p = 1.37805939e-3f;
-  p = fma_rn(p, f, 8.37312452e-3f);
-  p = fma_rn(p, f, 4.16695364e-2f);
-  p = fma_rn(p, f, 1.66664720e-1f);
-  p = fma_rn(p, f, 4.99999851e-1f);
-  p = fma_rn(p, f, 1.0f);
-  p = fma_rn(p, f, 1.0f);
+  const float p = polynomial(f, 1.37805939e-3f, 8.37312452e-3f, 4.16695364e-2f, 1.66664720e-1f,
+                             4.99999851e-1f, 1.0f, 1.0f);
   // In two steps, each of an exponent that a float has.
   const int whole = static_cast<int>(n), half = whole / 2;
   const float first = bit_cast<float>(static_cast<uint32_t>(half + 127) << 23);
@@ -55,16 +58,9 @@ TORCHVOX_HD float log(float x) {
   const int32_t exponent = static_cast<int32_t>(shift) / 8388608;
   e += static_cast<float>(exponent);
   const float m = bit_cast<float>(bits - shift) - 1.0f, s = m * m;
-  float r = -0.130310059f, t = 0.140869141f;
-  r = fma_rn(r, s, -0.121484190f);
-  t = fma_rn(t, s, 0.139814854f);
-  r = fma_rn(r, s, -0.166846052f);
-  t = fma_rn(t, s, 0.200120345f);
-  r = fma_rn(r, s, -0.249996200f);
-  r = fma_rn(t, m, r);
-  r = fma_rn(r, m, 0.333331972f);
-  r = fma_rn(r, m, -0.5f);
-  r = fma_rn(r, s, m);
+  const float even = polynomial(s, -0.130310059f, -0.121484190f, -0.166846052f, -0.249996200f);
+  const float odd = polynomial(s, 0.140869141f, 0.139814854f, 0.200120345f);
+  const float r = fma_rn(polynomial(m, odd, even, 0.333331972f, -0.5f), s, m);
   return fma_rn(e, 0.693147182f, r);
 }
 
@@ -138,33 +134,21 @@ TORCHVOX_HD Quarters<double> quarters_of(double x) {
 // Over |x| <= pi / 4.
 TORCHVOX_HD SinCos<float> sin_cos_core(float x) {
   const float s = x * x;
-  float sine = 2.86567956e-6f;
-  sine = fma_rn(sine, s, -1.98559923e-4f);
-  sine = fma_rn(sine, s, 8.33338592e-3f);
-  sine = fma_rn(sine, s, -1.66666672e-1f);
-  float cosine = 2.44677067e-5f;
-  cosine = fma_rn(cosine, s, -1.38877297e-3f);
-  cosine = fma_rn(cosine, s, 4.16666567e-2f);
-  cosine = fma_rn(cosine, s, -0.5f);
-  return {fma_rn(sine, fma_rn(s, x, 0.0f), x), fma_rn(cosine, s, 1.0f)};  // + 0: keeps -0
+  const float sine =
+      polynomial(s, 2.86567956e-6f, -1.98559923e-4f, 8.33338592e-3f, -1.66666672e-1f);
+  const float cosine = polynomial(s, 2.44677067e-5f, -1.38877297e-3f, 4.16666567e-2f, -0.5f, 1.0f);
+  return {fma_rn(sine, fma_rn(s, x, 0.0f), x), cosine};  // + 0: keeps -0
 }
 // The polynomials of fdlibm (Sun Microsystems, 1993).
 TORCHVOX_HD SinCos<double> sin_cos_core(double x) {
   const double s = x * x;
-  double sine = 1.58969099521155010221e-10;
-  sine = fma_rn(sine, s, -2.50507602534068634195e-8);
-  sine = fma_rn(sine, s, 2.75573137070700676789e-6);
-  sine = fma_rn(sine, s, -1.98412698298579493134e-4);
-  sine = fma_rn(sine, s, 8.33333333332248946124e-3);
-  sine = fma_rn(sine, s, -1.66666666666666324348e-1);
-  double cosine = -1.13596475577881948265e-11;
-  cosine = fma_rn(cosine, s, 2.08757232129817482790e-9);
-  cosine = fma_rn(cosine, s, -2.75573143513906633035e-7);
-  cosine = fma_rn(cosine, s, 2.48015872894767294178e-5);
-  cosine = fma_rn(cosine, s, -1.38888888888741095749e-3);
-  cosine = fma_rn(cosine, s, 4.16666666666666019037e-2);
-  cosine = fma_rn(cosine, s, -0.5);
-  return {fma_rn(sine, fma_rn(s, x, 0.0), x), fma_rn(cosine, s, 1.0)};
+  const double sine = polynomial(s, 1.58969099521155010221e-10, -2.50507602534068634195e-8,
+                                 2.75573137070700676789e-6, -1.98412698298579493134e-4,
+                                 8.33333333332248946124e-3, -1.66666666666666324348e-1);
+  const double cosine = polynomial(
+      s, -1.13596475577881948265e-11, 2.08757232129817482790e-9, -2.75573143513906633035e-7,
+      2.48015872894767294178e-5, -1.38888888888741095749e-3, 4.16666666666666019037e-2, -0.5, 1.0);
+  return {fma_rn(sine, fma_rn(s, x, 0.0), x), cosine};
 }
 
 // Sine and cosine of an angle in radians. float: 2 ulp for every angle; double: see quarters_of.
@@ -186,14 +170,8 @@ TORCHVOX_HD float cos(float x) { return sin_cos(x).cos; }
 // atan(t) of 0 <= t <= 1.
 TORCHVOX_HD float atan_core(float t) {
   const float s = t * t;
-  float p = 0.0029206383f;
-  p = fma_rn(p, s, -0.0163677149f);
-  p = fma_rn(p, s, 0.0432115197f);
-  p = fma_rn(p, s, -0.0755218565f);
-  p = fma_rn(p, s, 0.106659919f);
-  p = fma_rn(p, s, -0.142110527f);
-  p = fma_rn(p, s, 0.199937731f);
-  p = fma_rn(p, s, -0.333331525f);
+  const float p = polynomial(s, 0.0029206383f, -0.0163677149f, 0.0432115197f, -0.0755218565f,
+                             0.106659919f, -0.142110527f, 0.199937731f, -0.333331525f);
   return fma_rn(p * s, t, t);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a call runs, in facts known before it starts; the stream; which symbols are exported.
+// The device and stream of a call, and the export of symbols.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace torchvox {
 
-// Where a call runs, in facts that the host knows before it starts. Launch plans and workspace
-// sizes depend on these and on shapes, never on data.
+// What the host knows of the device before a call starts. Launch plans and workspace sizes depend
+// on this and on shapes, never on data.
 struct Target {
   bool cuda = false;
   int threads = 1;  // CPU: threads the caller's pool may use; never decides a result
@@ -25,7 +25,8 @@ struct Target {
   bool cooperative_launch = false;  // CUDA
 };
 
-// Blocks side by side. More than a grid can have stay too many, so that the launch is refused.
+// Blocks along the x axis of a grid. A count above CUDA's limit stays above it, so that the launch
+// fails instead of doing part of the work.
 inline unsigned grid_x(int64_t blocks) {
   constexpr int64_t kMost = 0x7fffffff;
   return static_cast<unsigned>(blocks <= kMost ? blocks : kMost + 1);

@@ -11,10 +11,10 @@ namespace torchvox {
 
 inline constexpr unsigned kFullWarp = 0xffffffffu;
 
-// The lower lanes.
+// Mask of the lanes below `lane`.
 __device__ __forceinline__ unsigned lanes_below(int lane) { return (1u << lane) - 1; }
 
-// The sum over this lane and those below.
+// Sum over this lane and all lower ones.
 template <class Sum>
 __device__ __forceinline__ Sum warp_inclusive(Sum x) {
 #pragma unroll
@@ -25,8 +25,8 @@ __device__ __forceinline__ Sum warp_inclusive(Sum x) {
   return x;
 }
 
-// The sum over the earlier threads of the block; *total is the block's. Every thread calls, with
-// room for 32 sums in shared memory.
+// Sum over the earlier threads of the block; *total becomes the sum over all of them. Called by
+// every thread of the block; `sums` is shared memory for 32 values.
 template <class Sum, class Room>
 __device__ __forceinline__ Sum block_prefix(Sum value, Room* sums, Sum* total) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -40,7 +40,7 @@ __device__ __forceinline__ Sum block_prefix(Sum value, Room* sums, Sum* total) {
   return (warp > 0 ? before : 0) + inclusive - value;
 }
 
-// Of one value a lane, in every lane.
+// Sum, minimum and maximum of one value per lane; every lane gets the result.
 __device__ __forceinline__ uint32_t warp_sum(uint32_t x) {
 #if __CUDA_ARCH__ >= 800
   return __reduce_add_sync(kFullWarp, x);

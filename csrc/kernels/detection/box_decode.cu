@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// box_decode on the GPU: one thread a box reads its regressed values, direction logits and anchor
+// box_decode on the GPU: one thread per box reads its regressed values, direction logits and anchor
 // and writes 7 or 9 floats.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/detection/box_decode.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of box_decode: rows of regressed values and anchors to boxes.
+// Entry of box_decode: from rows of regressed values and anchors to boxes.
 #pragma once
 
 #include <cmath>
@@ -10,12 +10,12 @@
 
 namespace torchvox {
 
-// From what a head regresses to a box (x, y, z, l, w, h, yaw, and vx, vy), on the host and on the
-// device. Each operation rounds once, in the order of the reference implementations (SECOND's
-// residual coder, CenterPoint's bbox coder).
+// The way from regressed values to a box (x, y, z, l, w, h in meters, yaw in radians, and vx, vy),
+// on the host and on the device. Each operation rounds once, in the order of the reference
+// implementations (SECOND's residual coder, CenterPoint's bbox coder).
 
 inline constexpr int kMostBoxValues = 9;  // with a velocity
-inline constexpr int kMostDeltas = 10;  // regressed values a box: the angle as cos, sin
+inline constexpr int kMostDeltas = 10;  // regressed values per box, the angle as cos, sin
 
 // The box coder of anchor heads.
 struct BoxCoder {
@@ -44,7 +44,7 @@ TORCHVOX_HD int direction_bin(const BoxCoder& coder, const Logit& logit) {
   return coder.dir_flip ? coder.bins - 1 - bin : bin;
 }
 
-// The angle, less whole periods, in the half turn that the classifier names.
+// The angle minus whole periods, plus `bin` periods.
 TORCHVOX_HD float turn_to_bin(const BoxCoder& coder, float yaw, int bin) {
   const float from_offset = yaw - coder.dir_offset;
   const float periods = std::floor(from_offset / coder.period + coder.dir_limit);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_sum, voxel_mean and voxel_mean_of_sums on the GPU: a block takes kSpan places of perm and
-// up to kTileColumns columns:
+// voxel_sum, voxel_mean and voxel_mean_of_sums on the GPU: one block per kSpan places of perm and
+// up to kTileColumns columns, in three steps:
 //
-//   rows   those of the places, by a search of the offsets
-//   load   the values, all at once, into shared memory
-//   add    a thread a row and column, or several where there are few rows
+//   rows   finds the rows of its places in the offsets
+//   load   reads all values into shared memory
+//   add    one thread per row and column, or several where there are few rows
 //
-// What several blocks have of a row is added up by integer atomics, and the last one stores it.
+// Where several blocks share a row, they add up by integer atomics, and the last one stores it.
 #include <algorithm>
 #include <cstring>
 
@@ -19,14 +19,15 @@
 namespace torchvox {
 namespace {
 
-constexpr int kSpan = 256;  // places, rows and threads of a block
+constexpr int kSpan = 256;  // places of a block, and its threads
 constexpr int kTileColumns = 8;
 
-// Zero before the kernel. A span has at most one row that begins in it and ends beyond.
+// Sums of the rows that span several blocks; zero before the kernel. At most one row begins in a
+// span and ends beyond it.
 template <class T>
 struct SumWork {
   ExactSum<T>* sums;  // [spans, columns]
-  uint32_t* done;  // [spans, columns] spans of the row
+  uint32_t* done;  // [spans, columns]: spans that have added to the row
 
   SumWork(const VoxelSumArgs& args, Workspace& workspace) {
     const int64_t slots = (args.points / kSpan + 1) * args.columns;
@@ -62,12 +63,12 @@ __device__ int64_t row_of_place(const VoxelSumArgs& args, int64_t place) {
 
 template <class T>
 struct SpanShared {
-  uint64_t values[kSpan * kTileColumns];  // of a place and column: in fixed point, or as they are
-  uint32_t points[kSpan];  // of a place
-  int32_t begins[kSpan], ends[kSpan];  // of a row
+  uint64_t values[kSpan * kTileColumns];  // by place and column: in fixed point, or the bits of T
+  uint32_t points[kSpan];  // by place
+  int32_t begins[kSpan], ends[kSpan];  // by row
 };
 
-// Every `step`th place from `from` on.
+// Sum of every `step`-th place in [from, to).
 template <class T>
 __device__ __forceinline__ ExactSum<T> sum_places(const SpanShared<T>& shared, int column,
                                                   int columns, int from, int to, int step,
@@ -104,6 +105,8 @@ __device__ void store_empty(const VoxelSumArgs& args, int64_t first) {
   }
 }
 
+// One block per span of places and tile of columns: reads offsets, perm and values, writes the sums
+// or means of the rows that end in it.
 template <class T>
 __global__ void __launch_bounds__(kSpan)
     sum_kernel(const __grid_constant__ VoxelSumArgs args, const __grid_constant__ SumWork<T> work) {
@@ -134,7 +137,7 @@ __global__ void __launch_bounds__(kSpan)
     const uint32_t point = shared.points[divide(k * kSpan + static_cast<int>(threadIdx.x), &c)];
     if (point < all_points) value[k] = values[uint64_t{point} * stride + static_cast<unsigned>(c)];
   }
-  // Fixed point counts places, so each has to have its point.
+  // In fixed point each place counts as one value, so each must have a valid point.
   bool fixed = args.sums == nullptr && (place >= last || shared.points[threadIdx.x] < all_points);
 #pragma unroll
   for (int k = 0; k < kTileColumns; ++k) fixed = fixed && ExactSum<T>::is_near(value[k]);
@@ -160,11 +163,11 @@ __global__ void __launch_bounds__(kSpan)
     shared.ends[threadIdx.x] = static_cast<int32_t>(my_end);
     const int rows = __syncthreads_count(my_begin < last);
     const int items = rows * columns;
-    int bits = 0;  // of the lanes of an item
+    int bits = 0;  // log2 of the lanes of an item
     while (bits < 5 && items << (bits + 1) <= kSpan) ++bits;
     const int lanes = 1 << bits;
     for (int i = static_cast<int>(threadIdx.x); (i & ~31) < items << bits; i += kSpan) {
-      const int r = divide(i >> bits, &c) % kSpan;  // lanes past the last item have some row
+      const int r = divide(i >> bits, &c) % kSpan;  // any row for lanes past the last item
       const int64_t begin = shared.begins[r], end = shared.ends[r];
       const int from = static_cast<int>(clamp_index(begin - first, 0, kSpan));
       const int to = i >> bits < items ? static_cast<int>(min(end, last) - first) : 0;
@@ -189,7 +192,8 @@ __global__ void __launch_bounds__(kSpan)
       args.store(row + r, column, sum, end - begin);
     }
     const int64_t reached = shared.ends[kSpan - 1];
-    more = rows == kSpan && reached < last;  // past rows of no point, of which there may be many
+    more =
+        rows == kSpan && reached < last;  // skips rows without points, of which there may be many
     __syncthreads();
     if (more) row = max(row + kSpan, row_of_place(args, reached));
   }
@@ -211,8 +215,7 @@ cudaError_t add_sums(const VoxelSumArgs& args, void* memory, const CudaContext& 
   if (args.rows == 0 || args.columns == 0) return cudaSuccess;
   return with_value_type(args.type, [&](auto type) {
     using T = decltype(type);
-    Workspace workspace(memory);
-    const SumWork<T> work(args, workspace);
+    const auto work = carve<SumWork<T>>(memory, args);
     const int64_t spans = ceil_div<int64_t>(std::max(args.points, args.rows), kSpan);
     const int64_t tiles = ceil_div<int64_t>(args.columns, kTileColumns);
     return launch_after(sum_kernel<T>, static_cast<unsigned>(spans * tiles), kSpan, context, args,

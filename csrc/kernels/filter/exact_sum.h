@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums that depend on no order: words that are added as 64-bit integers, and the mean that they
-// stand for. Entry of voxel_sum, voxel_mean and voxel_mean_of_sums.
+// Sums that do not depend on order: a sum is one or three words that are added as 64-bit integers,
+// and a mean is computed from them. Entry of voxel_sum, voxel_mean and voxel_mean_of_sums.
 //
 //   int32, int64  one word: the sum, modulo 2^64
-//   floats        three: the sum of floor(f); the sum of f - floor(f) in units of 2^-32, each
-//                 rounded half to even; the finite values, and 2^32 for each of 2^31 or more,
-//                 which adds nothing to the first two
+//   floats        three words: the sum of floor(f); the sum of f - floor(f) in units of 2^-32, each
+//                 rounded half to even; the number of finite values, plus 2^32 for each of 2^31 or
+//                 more in size, which adds nothing to the first two
 #pragma once
 
 #include <type_traits>
@@ -34,8 +34,8 @@ auto with_value_type(ValueType type, const Body& body) {
 template <class T>
 inline constexpr int kSumWords = std::is_integral_v<T> ? 1 : 3;
 
-// floor(a / b) of b from 1 to 2^32, and the rest: by way of fp64, which a GPU divides at a fifth of
-// the price, where that is off by one at most.
+// floor(a / b) for b from 1 to 2^32, and the remainder: by a product in fp64 where that is off by
+// at most one, since an integer division costs a GPU five times as much.
 TORCHVOX_HD int64_t floor_divide(int64_t a, int64_t b, double inverse, int64_t* rest) {
   constexpr double kNear = 1125899906842624.0;  // 2^50
   const double near = static_cast<double>(a) * inverse;
@@ -53,7 +53,7 @@ template <class T>
 TORCHVOX_HD T from_fixed(int64_t value) {
   constexpr double kUnit = 1.0 / 4294967296.0;
   if (std::is_same_v<T, double>) return narrow<T>(static_cast<double>(value) * kUnit);
-  // More bits than a double has become one that says whether any is set.
+  // Bits beyond those of a double become one sticky bit: set if any of them is.
   uint64_t size = value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
   double scale = value < 0 ? -kUnit : kUnit;
   if (size >> 53) {
@@ -67,10 +67,11 @@ template <class T>
 struct ExactSum {
   uint64_t words[kSumWords<T>] = {};
 
-  // What is added to these is rounded half to even, and stands in the low bits of the sum.
+  // Adding one of these rounds a double half to even and leaves it as an integer in the low bits.
   static constexpr double kToEven = 4503599627370496.0, kSigned = 1.5 * kToEven;  // 2^52
 
-  // Whether fixed() of a float says it all: f - floor(f) is exact and does not round to 1.
+  // Whether fixed() represents the float exactly as the two words do: f - floor(f) is exact and
+  // does not round to 1.
   static TORCHVOX_HD bool is_near(T value) {
     if constexpr (std::is_integral_v<T> || sizeof(T) > sizeof(float)) {
       return false;
@@ -79,7 +80,7 @@ struct ExactSum {
       return (f < 524288.0f) & (f > -524288.0f) & ((f >= 0) | (f <= -0x1p-29f));  // no jumps
     }
   }
-  // Of such a value, in units of 2^-32.
+  // Such a value in units of 2^-32.
   static TORCHVOX_HD uint64_t fixed(T value) {
 #ifdef __CUDA_ARCH__
     return static_cast<uint64_t>(__float2ll_rn(static_cast<float>(widen(value)) * 4294967296.0f));
@@ -87,7 +88,7 @@ struct ExactSum {
     return bit_cast<uint64_t>(widen(value) * 4294967296.0 + kSigned) - bit_cast<uint64_t>(kSigned);
 #endif
   }
-  // The sum of `n` of them, n up to 2^12: below 2^63.
+  // Adds the sum of `n` of them, n up to 2^12, so that the sum stays below 2^63.
   TORCHVOX_HD void add_fixed(uint64_t sum, uint64_t n) {
     words[0] += static_cast<uint64_t>(static_cast<int64_t>(sum) >> 32);
     words[1] += sum & 0xffffffffu;
@@ -114,8 +115,8 @@ struct ExactSum {
     }
   }
 
-  // Of `points` points, rounded half up to a whole number, or to 2^-32 and then to T. NaN where
-  // there is no value, or one that is too large; 0 where there is no point.
+  // Mean over `points` points, rounded half up to a whole number, or to 2^-32 and then to T. NaN if
+  // no value is finite or one is too large; 0 if there is no point.
   TORCHVOX_HD T mean(int64_t points) const {
     if (points <= 0) return T{};
     int64_t rest;
@@ -153,7 +154,7 @@ struct VoxelSumArgs {
   int64_t points = 0, columns = 0, rows = 0;
   const int32_t* offsets = nullptr;  // [rows + 1]
   const int32_t* perm = nullptr;  // [points]
-  int64_t* sums = nullptr;  // [rows, columns * words]; null: means are wanted
+  int64_t* sums = nullptr;  // [rows, columns * words]; null: write means
   void* means = nullptr;  // [rows, columns]
 
   TORCHVOX_HD int64_t begin_of(int64_t row) const { return clamp_index(offsets[row], 0, points); }

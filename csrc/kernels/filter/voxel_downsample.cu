@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_downsample on the GPU. Sums depend on no order, so where the hash backend lists rows by
-// first points, it takes the steps of voxelize as far as the lists:
+// voxel_downsample on the GPU. Its sums do not depend on order, so with the hash backend and rows
+// in order of first points it needs only the first steps of voxelize:
 //
 //   insert  points by their cells into the table of voxels
 //   number  voxels by their first points
-//   place   points into the lists of their voxels, in no order
-//   rows    all but the means
+//   place   points into the lists of their voxels, in any order
+//   rows    writes all outputs except the means
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/filter/exact_sum.cuh"
 #include "csrc/kernels/filter/voxel_downsample.h"
@@ -32,6 +32,8 @@ VoxelizeArgs list_args(const DownsampleSteps& steps) {
   return voxelize;
 }
 
+// One thread per point: reads it, computes its key, enters it into the table of voxels, and counts
+// it.
 template <class T, class Real>
 __global__ void __launch_bounds__(kThreads)
     insert_kernel(const __grid_constant__ VoxelKeysArgs args,
@@ -47,6 +49,8 @@ __global__ void __launch_bounds__(kThreads)
   tally.flush(args);
 }
 
+// One thread per row: reads the segment of its voxel, writes cell, number of points and offset, and
+// counts rows per sample.
 __global__ void __launch_bounds__(kThreads)
     rows_kernel(const __grid_constant__ DownsampleSteps steps, const VoxelSegment* segments,
                 const VoxelTotals* totals) {
@@ -65,7 +69,7 @@ __global__ void __launch_bounds__(kThreads)
   let_next_begin();
 }
 
-// Of the groups.
+// Workspace of the grouping.
 int64_t group_bytes(const DownsampleSteps& steps, const Target& target) {
   return lists_unordered(steps.args) ? VoxelWork(list_args(steps), target, nullptr).bytes
                                      : workspace_bytes_cuda(steps.group, target);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of voxel_downsample: keys, groups and means, then what follows for each row from its key
-// and its list of points.
+// Entry of voxel_downsample: keys, groups and means, then the outputs that follow from the key and
+// the points of each row.
 #pragma once
 
 #include "csrc/kernels/core/atomics.h"
@@ -18,16 +18,16 @@ enum DownsampleCount {
 };
 
 struct VoxelDownsampleArgs {
-  VoxelKeysArgs keys;  // less what they write; the rows of the points are contiguous
+  VoxelKeysArgs keys;  // without outputs; the rows of the points are contiguous
   ValueType type = ValueType::kFloat;  // of the points
   bool by_key = false;
   GroupBackend backend = GroupBackend::kAuto;
   int threads = 1;  // CPU threads that may be used; never decides a result
-  // Outputs, of as many rows as there are points.
+  // Outputs, with as many rows as there are points.
   void* means = nullptr;  // [points, columns]
   int32_t* indices = nullptr;  // [points, 4]
   int32_t* num_points = nullptr;  // [points]
-  int32_t* representative = nullptr;  // [points]: the lowest point of the row; -1
+  int32_t* representative = nullptr;  // [points]: the lowest point of the row; -1 in unused rows
   int32_t* point_voxel = nullptr;  // [points]
   int32_t* counts = nullptr;  // [clouds + 1, kDownsampleCounts]
 
@@ -38,8 +38,9 @@ struct VoxelDownsampleArgs {
     return 3 * keys.frame.bits + (clouds() > 1 ? bits_for(static_cast<uint64_t>(clouds())) : 0);
   }
 
-  // Row i, of a key or of -1, and the key of the row before: rows of one sample follow each other,
-  // and a run of them from begin to end adds end - begin. The last row's successor ends its run.
+  // Writes row i with its key (-1: unused) and counts the rows of each sample from the key of the
+  // row before: rows of one sample are consecutive, so that a run from begin to end adds end -
+  // begin. The row after the last ends its run.
   TORCHVOX_HD void write_row(int64_t i, int64_t key, int64_t key_before, int64_t n) const {
     const int64_t sample = sample_of(key), before = sample_of(key_before);
     if (sample != before) {
@@ -65,7 +66,7 @@ struct VoxelDownsampleArgs {
 
 TORCHVOX_KERNEL(VoxelDownsampleArgs);
 
-// The steps as the ops of these names have them.
+// The arguments of the three ops of which voxel_downsample consists.
 struct DownsampleSteps {
   VoxelDownsampleArgs args;
   VoxelKeysArgs keys;

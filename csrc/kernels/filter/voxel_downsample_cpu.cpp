@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_downsample on the CPU.
+// voxel_downsample on the CPU: keys, groups and means one after another, then the other outputs.
 #include <algorithm>
 
 #include "csrc/kernels/filter/voxel_downsample.h"
@@ -22,7 +22,7 @@ void run_cpu(const VoxelDownsampleArgs& args, void* memory, const ParallelFor& p
   const int64_t points = args.points(), rows = steps.group.counts[0];
   steps.mean.rows = rows;
   run_cpu(steps.mean, nullptr, parallel_for);
-  // One more than there are, for the counts; then those that are not in use.
+  // One row more than there are, for the counts; then the unused rows.
   for_each_index(parallel_for, rows + 1, 512, [&](int64_t i) { write_grouped_row(steps, i); });
   const size_t bytes = with_value_type(args.type, [](auto value) { return sizeof(value); });
   const size_t unused = static_cast<size_t>(points - rows) * steps.mean.columns * bytes;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_group on the GPU. Automatically the hash backend for rows in order of their first points,
-// the sort backend for rows in order of their keys.
+// voxel_group on the GPU. The automatic choice is the hash backend for rows in order of their first
+// points, the sort backend for rows in order of their keys.
 //
-//   hash  voxelize, a sum over the sizes of its rows, place
-//   sort  key, radix sort, a sum over the heads of runs; for rows by first points another one, over
-//         the points; finish
+//   hash  voxelize, prefix sum of the sizes of its rows, place
+//   sort  key, radix sort, prefix sum of the heads of runs; for rows by first points another prefix
+//         sum over the points; finish
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
 #include <cub/device/device_radix_sort.cuh>
@@ -28,6 +28,8 @@ bool hashes(const VoxelGroupArgs& args) {
 
 // ---- hash ---------------------------------------------------------------------------------------
 
+// One thread per point: reads its row and slot, writes it into perm; the first thread writes the
+// counts.
 __global__ void __launch_bounds__(kThreads)
     place_kernel(const __grid_constant__ VoxelGroupArgs args,
                  const __grid_constant__ VoxelizeArgs voxelize) {
@@ -42,7 +44,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The sizes of the rows, and one more.
+// The sizes of the rows, then 0 for the last offset.
 struct RowSize {
   const int32_t* num_points;
   int64_t rows;
@@ -86,10 +88,11 @@ cudaError_t launch_hash(const VoxelGroupArgs& args, void* memory, const CudaCont
 struct SortGroup {
   uint64_t* keys[2];
   uint32_t* points[2];
-  int32_t* run;  // [points] of a place
-  int32_t* begin;  // [points + 1] of a run, and where the last one ends
-  uint64_t* first;  // [points] of a point that begins a run: 1 << 32 | its length; then the sum
-  void* storage;  // of CUB
+  int32_t* run;  // [points]: run of a place
+  int32_t* begin;  // [points + 1]: where a run begins, and where the last one ends
+  uint64_t* first;  // [points]: 1 << 32 | length for a point that begins a run, else 0; then prefix
+                    // sums of these: runs before in the high half, points before in the low half
+  void* storage;  // temporary storage of CUB
   size_t storage_bytes = 0;
   int current = 0;
 
@@ -98,7 +101,7 @@ struct SortGroup {
   __device__ const uint64_t* sorted() const { return keys[current]; }
 };
 
-// 1 where a run begins, of any key that is one.
+// 1 where a run of a valid key begins.
 struct BeginsRun {
   const uint64_t* keys;
   int key_bits;
@@ -145,6 +148,8 @@ SortGroup::SortGroup(const VoxelGroupArgs& args, Workspace& workspace) {
   storage = workspace.take<char>(static_cast<int64_t>(storage_bytes));
 }
 
+// One thread per point: reads its key, writes (key, point) for the sort; keys that are dropped sort
+// last.
 __global__ void __launch_bounds__(kThreads) key_kernel(const __grid_constant__ VoxelGroupArgs args,
                                                        const __grid_constant__ SortGroup work) {
   for (int64_t i = global_thread(); i < args.points; i += global_stride()) {
@@ -155,7 +160,8 @@ __global__ void __launch_bounds__(kThreads) key_kernel(const __grid_constant__ V
   }
 }
 
-// Where runs begin, and how many points have a key.
+// One thread per sorted place: writes where runs begin, and the numbers of rows and of points with
+// a key.
 __global__ void __launch_bounds__(kThreads)
     begin_kernel(const __grid_constant__ VoxelGroupArgs args,
                  const __grid_constant__ SortGroup work) {
@@ -174,6 +180,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// One thread per run: writes its length at its first point, for rows in order of first points.
 __global__ void __launch_bounds__(kThreads)
     first_kernel(const __grid_constant__ VoxelGroupArgs args,
                  const __grid_constant__ SortGroup work) {
@@ -185,6 +192,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// One thread per sorted place: reads its point, run and the prefix sums, writes the rows, offsets,
+// perm and the row of the point, and the unused ends of each.
 __global__ void __launch_bounds__(kThreads)
     finish_kernel(const __grid_constant__ VoxelGroupArgs args,
                   const __grid_constant__ SortGroup work) {
@@ -218,8 +227,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 cudaError_t launch_sort(const VoxelGroupArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  SortGroup work(args, workspace);
+  auto work = carve<SortGroup>(memory, args);
   const cudaStream_t stream = context.stream;
   if (args.points > 0) {
     TORCHVOX_CUDA_CHECK(launch_items(key_kernel, args.points, kThreads, context, args, work));

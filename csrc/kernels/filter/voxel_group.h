@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of voxel_group: the points of each distinct key. Two backends, one answer:
+// Entry of voxel_group: the points of each distinct key. Two backends with the same result:
 //
 //   hash  the table and the steps of voxelize, over keys in place of coordinates
 //   sort  a radix sort of (key, point); rows are runs of one key
@@ -32,7 +32,7 @@ struct VoxelGroupArgs {
 
 TORCHVOX_KERNEL(VoxelGroupArgs);
 
-// The hash backend's call of voxelize, and what that writes besides.
+// The arguments of voxelize in the hash backend, and its additional outputs.
 struct HashGroup {
   VoxelizeArgs voxelize;
 
@@ -51,7 +51,7 @@ struct HashGroup {
   }
 };
 
-// Where a point of a row stands in perm.
+// Writes a point at its place in perm.
 TORCHVOX_HD void place_in_row(const VoxelGroupArgs& args, const VoxelizeArgs& voxelize,
                               int64_t point) {
   const int32_t row = args.point_voxel[point];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_group on the CPU. Automatically the hash backend, which looks up runs of equal keys.
+// voxel_group on the CPU. The automatic choice is the hash backend.
 #include <algorithm>
 
 #include "csrc/kernels/filter/voxel_group.h"
@@ -16,7 +16,7 @@ struct KeyedPoint {
 
 struct SortGroup {
   KeyedPoint* items;  // [2 * points]
-  int32_t* row_of;  // [points] rows in the order of keys -> rows
+  int32_t* row_of;  // [points]: the row of a run in the order of keys
 
   SortGroup(const VoxelGroupArgs& args, Workspace& workspace)
       : items(workspace.take<KeyedPoint>(2 * args.points)),
@@ -40,7 +40,7 @@ void group_by_sort(const VoxelGroupArgs& args, const SortGroup& work) {
   }
   const KeyedPoint* const sorted =
       radix_sort(work.items, work.items + args.points, count, args.key_bits);
-  // Rows in the order of keys, each at its first point.
+  // Numbers the runs, each noted at its first point.
   int32_t rows = 0;
   for (int64_t i = 0; i < count; ++i) {
     if (i > 0 && sorted[i].key == sorted[i - 1].key) continue;
@@ -50,7 +50,7 @@ void group_by_sort(const VoxelGroupArgs& args, const SortGroup& work) {
   for (int64_t i = 0; i < args.points && !args.by_key; ++i) {
     if (args.point_voxel[i] >= 0) work.row_of[args.point_voxel[i]] = next++;
   }
-  // Their sizes, hence their offsets, then their points.
+  // Sizes of the rows, from them their offsets, then their points.
   const auto each_run = [&](const auto& body) {
     int32_t row = 0;
     for (int64_t begin = 0, end; begin < count; begin = end, ++row) {

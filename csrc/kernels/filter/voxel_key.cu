@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_keys and voxel_cells on the GPU: one thread a row.
+// voxel_keys and voxel_cells on the GPU: one thread per row.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/filter/voxel_key.cuh"
 
@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// One thread per row: reads a point, writes its key; the block adds its counts at the end.
 template <class T, class Real>
 __global__ void __launch_bounds__(kThreads)
     keys_kernel(const __grid_constant__ VoxelKeysArgs args) {

@@ -8,8 +8,8 @@
 
 namespace torchvox {
 
-// In shared memory. Every thread of the block calls each function. Blocks add up the counts of the
-// call before they touch it, warps those of a sample.
+// Lives in shared memory; every thread of the block calls each function. The counts of the whole
+// call are added up per block, those of a sample per warp, before they are added to the output.
 struct KeyTally {
   int32_t sums[kKeyCounts];
 
@@ -48,7 +48,7 @@ struct KeyTally {
   }
 };
 
-// voxel_keys over counts that are cleared.
+// voxel_keys; the counts must be cleared.
 cudaError_t make_keys(const VoxelKeysArgs& args, const CudaContext& context);
 
 }  // namespace torchvox

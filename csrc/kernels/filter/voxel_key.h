@@ -1,71 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Point -> cell of an unbounded lattice -> 63-bit key, and back: the one definition for CPU, CUDA
-// and C++ tests. Entry of voxel_keys and voxel_cells.
+// Entry of voxel_keys and voxel_cells: point -> cell of an unbounded lattice -> 63-bit key, and
+// back. The one definition for CPU, CUDA and C++ tests.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/spatial/curves.h"
 
 namespace torchvox {
 
-enum class KeyLayout { kMorton, kZyx };
-
-inline constexpr int64_t kNoVoxelKey = -1;
-inline constexpr int kMostKeyBits = 63;
-inline constexpr int kMostCellBits = kMostKeyBits / 3;  // of an axis
-
-// The low 21 bits of x, two zeros after each; and the inverse.
-TORCHVOX_HD uint64_t spread_bits(uint64_t x) {
-  x = (x | x << 32) & 0x001f00000000ffffu;
-  x = (x | x << 16) & 0x001f0000ff0000ffu;
-  x = (x | x << 8) & 0x100f00f00f00f00fu;
-  x = (x | x << 4) & 0x10c30c30c30c30c3u;
-  return (x | x << 2) & 0x1249249249249249u;
-}
-TORCHVOX_HD uint64_t gather_bits(uint64_t x) {
-  x &= 0x1249249249249249u;
-  x = (x | x >> 2) & 0x10c30c30c30c30c3u;
-  x = (x | x >> 4) & 0x100f00f00f00f00fu;
-  x = (x | x >> 8) & 0x001f0000ff0000ffu;
-  x = (x | x >> 16) & 0x001f00000000ffffu;
-  return (x | x >> 32) & 0x00000000001fffffu;
-}
-
-// The cells that keys name: `bits` an axis, from `lower` on.
-struct KeyFrame {
-  int64_t lower[3] = {0, 0, 0};  // x, y, z
-  int bits = kMostCellBits;
-  KeyLayout layout = KeyLayout::kMorton;
-
-  // Of a cell, counted from `lower`.
-  TORCHVOX_HD uint64_t key(int64_t sample, const uint64_t cell[3]) const {
-    const uint64_t place = layout == KeyLayout::kMorton
-        ? spread_bits(cell[0]) << 2 | spread_bits(cell[1]) << 1 | spread_bits(cell[2])
-        : (cell[2] << bits | cell[1]) << bits | cell[0];
-    return static_cast<uint64_t>(sample) << (3 * bits) | place;
-  }
-  TORCHVOX_HD uint64_t cell_of(uint64_t key, int axis) const {
-    const uint64_t mask = (uint64_t{1} << bits) - 1;
-    if (layout == KeyLayout::kMorton) return gather_bits(key >> (2 - axis)) & mask;
-    return key >> (axis * bits) & mask;
-  }
-};
-
-// keys [rows]; counts [clouds + 1, kKeyCounts], row 0 the whole call, row 1 + b sample b.
+// Columns of `counts`: row 0 is the whole call, row 1 + b is sample b.
 enum KeyCount { kPointsKeyed, kPointsOutsideFrame, kPointsWithoutPlace, kKeyCounts };
 
 struct VoxelKeysArgs {
   CloudBatch points;
-  bool integers = false;  // points are int32, whatever their dtype says
+  bool integers = false;  // points are int32, and their dtype is ignored
   double origin[3] = {0, 0, 0};
   double size[3] = {1, 1, 1};
   KeyFrame frame;
-  int64_t* keys = nullptr;
-  int32_t* counts = nullptr;
-  int64_t counts_stride = kKeyCounts;  // of a row of counts; others than this are cleared already
+  int64_t* keys = nullptr;  // [rows]
+  int32_t* counts = nullptr;  // [clouds + 1, kKeyCounts]
+  int64_t counts_stride = kKeyCounts;  // of a row; with another value the caller clears the counts
 
-  // floor((p - origin) / size), less `lower`; false where that is not in the frame. Below 2^62 the
-  // quotient becomes an integer, and both sides are compared exactly.
+  // cell = floor((p - origin) / size) - lower; false if that is outside the frame. Quotients below
+  // 2^62 are converted to integers, so that both ends are compared exactly.
   template <class Real>
   TORCHVOX_HD bool locate_on_axis(Real p, int axis, uint64_t* cell) const {
     constexpr Real kReach = static_cast<Real>(int64_t{1} << 62);
@@ -77,7 +35,7 @@ struct VoxelKeysArgs {
     return near && *cell >> frame.bits == 0;
   }
 
-  // The key of a point, or kNoVoxelKey; and the column of `counts` that it adds to.
+  // The key of a point, or kNoVoxelKey; and its column of `counts`.
   template <class Real>
   TORCHVOX_HD int64_t locate(int64_t sample, Real x, Real y, Real z, KeyCount* column) const {
     uint64_t cell[3];
@@ -92,7 +50,7 @@ struct VoxelKeysArgs {
     return kNoVoxelKey;
   }
 
-  // The same of a row of storage type T, which is Real or narrower.
+  // The same for a row of storage type T, which is Real or narrower.
   template <class T, class Real>
   TORCHVOX_HD int64_t locate_row(int64_t row, int64_t sample, KeyCount* column) const {
     const T* const p = static_cast<const T*>(points.data) + row * points.row_stride;
@@ -119,19 +77,6 @@ struct VoxelCellsArgs {
 
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(VoxelCellsArgs);
 
-TORCHVOX_HD void write_cell(const KeyFrame& frame, int64_t key, int32_t* out) {
-  int32_t cell[4] = {-1, -1, -1, -1};
-  for (int axis = 0; axis < 3 && key >= 0; ++axis) {
-    cell[3 - axis] = static_cast<int32_t>(
-        frame.lower[axis] + static_cast<int64_t>(frame.cell_of(static_cast<uint64_t>(key), axis)));
-  }
-  if (key >= 0) cell[0] = static_cast<int32_t>(key >> (3 * frame.bits));
-#ifdef __CUDA_ARCH__
-  *reinterpret_cast<int4*>(out) = make_int4(cell[0], cell[1], cell[2], cell[3]);
-#else
-  memcpy(out, cell, sizeof(cell));
-#endif
-}
 TORCHVOX_HD void write_cells(const VoxelCellsArgs& args, int64_t row) {
   write_cell(args.frame, args.keys[row], args.cells + 4 * row);
 }

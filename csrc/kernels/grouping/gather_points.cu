@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of features by index on the GPU. Channel-last: a row of threads a sample, in words of up to
-// 16 bytes, four samples under way at once. Channels first: one thread one sample of eight planes.
-// Indices are read once, features through the cache; each element is written once, past it.
+// Rows of features by index on the GPU. Channel-last: a row of threads per sample, words of up to
+// 16 bytes, four samples in flight at once. Channels first: one thread per sample and eight planes.
+// Indices are read once, features through the cache; each element is written once, bypassing it.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/gather_points.h"
 
 namespace torchvox {
 namespace {
 
-constexpr int kAhead = 4;  // samples of a thread under way at once
-constexpr int kPlanes = 8;  // channels for which a thread reads its index once
+constexpr int kAhead = 4;  // samples of a thread in flight at once
+constexpr int kPlanes = 8;  // channels per thread, for which it reads its index once
 
 struct GatherSizes {
   int64_t clouds, points, samples, channels;
-  int64_t words;  // of a row
+  int64_t words;  // per row
 };
 
 template <class Index>
@@ -22,8 +22,8 @@ __device__ __forceinline__ bool is_inside(Index n, int64_t points) {
   return n >= 0 && n < points;
 }
 
-// Channel-last: a thread has one word of a few rows. The output is written once and streams past
-// the features, which stay in the cache.
+// Channel-last. One thread per word of kAhead rows: reads the indices and the words, writes them.
+// The output bypasses the cache, so that the features stay in it.
 template <class Word, class Index>
 __global__ void __launch_bounds__(kRowThreads)
     rows_kernel(const Word* __restrict__ all_features, const Index* __restrict__ all_idx,
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// Channels first: a thread has one sample of a few planes, in which its neighbors read and write
-// beside it.
+// Channels first. One thread per sample and kPlanes planes: reads its index once, and an element of
+// each plane, where its neighbors read and write beside it.
 template <class Word, class Index>
 __global__ void __launch_bounds__(kRowThreads)
     planes_kernel(const Word* __restrict__ all_features, const Index* __restrict__ all_idx,
@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// Bytes do not care what they mean: elements are moved as words. A channel-last row moves in the
-// widest word that divides it and that both buffers are aligned to; channels first, one element.
+// Elements are copied as words, whatever their type: channel-last in the widest word that divides a
+// row and to which both buffers are aligned; channels first one element at a time.
 int64_t word_bytes(const GatherPointsArgs& args) {
   if (args.channels_first) return args.element_bytes;
   const auto misaligned = reinterpret_cast<uintptr_t>(args.features) |

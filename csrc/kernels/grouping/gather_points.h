@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of gather_points and group_points: one gather.
+// Entry of gather_points and group_points, which are the same gather.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"
@@ -8,7 +8,7 @@
 namespace torchvox {
 
 // out[b, s] = features[b, idx[b, s]], a zero row where the index is outside [0, points). The
-// samples may be neighbors of queries, [queries, k]: a gather reads them as one list.
+// samples may be neighbors of queries, [queries, k], which are one list here.
 // Channel-last: features [batches, points, channels]. Channels first: [batches, channels, points].
 struct GatherPointsArgs {
   const void* features = nullptr;  // contiguous

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Interpolation from three neighbors on the GPU. Channel-last: a block 64 queries, whose rows and
-// weights are made once in shared memory; threads move up to 16 bytes of channels. Channels first:
-// one thread one query of eight planes. Gradient of the weights: one warp a query, which reads its
-// gradient once and three rows of features. Weights: one thread a query.
+// Interpolation from three neighbors on the GPU. Channel-last: one block per 64 queries, whose rows
+// and weights are computed once into shared memory; threads move up to 16 bytes of channels.
+// Channels first: one thread per query and eight planes. Gradient of the weights: one warp per
+// query, which reads its gradient once and three rows of features. Weights: one thread per query.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/interpolate.h"
 
 namespace torchvox {
 namespace {
 
-constexpr int kPlanes = 8;  // channels for which a thread reads its indices once
-constexpr int kQueries = 64;  // of a block: their rows and weights are made once, by a thread each
+constexpr int kPlanes = 8;  // channels per thread, for which it reads its indices once
+constexpr int kQueries = 64;  // per block
 
-// Channel-last; a thread moves kWidth channels at once.
+// Channel-last. One block per kQueries queries: one thread per query computes its weights; then a
+// row of threads per query reads kWidth channels of three rows at a time and writes their sum.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kRowThreads)
     rows_kernel(const __grid_constant__ InterpolateArgs args) {
@@ -34,7 +35,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const T* const features = static_cast<const T*>(args.features);
   for (unsigned q = threadIdx.y; q < kQueries && first + q < all; q += blockDim.y) {
     for (int64_t c = threadIdx.x * kWidth; c < args.channels; c += blockDim.x * kWidth) {
-      Lanes<Sum, kWidth> item[kNearest], result;
+      Channels<Sum, kWidth> item[kNearest], result;
 #pragma unroll
       for (int j = 0; j < kNearest; ++j) {
         if (rows[q][j] < 0) continue;
@@ -42,15 +43,16 @@ __global__ void __launch_bounds__(kRowThreads)
       }
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        const Sum feature[kNearest] = {item[0].lane[i], item[1].lane[i], item[2].lane[i]};
-        result.lane[i] = interpolated(weights[q], feature);
+        const Sum feature[kNearest] = {item[0].at[i], item[1].at[i], item[2].at[i]};
+        result.at[i] = interpolated(weights[q], feature);
       }
       store_items<T, kWidth>(static_cast<T*>(args.out) + (first + q) * args.channels + c, result);
     }
   }
 }
 
-// Channels first: a thread has one query of a few planes.
+// Channels first. One thread per query and kPlanes planes: reads three elements of each plane,
+// writes one.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads)
     planes_kernel(const __grid_constant__ InterpolateArgs args, int64_t groups) {
@@ -65,7 +67,8 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// One warp a query, a lane each of the 32 sums of its three weights: grad is read once.
+// One warp per query: lane l computes sum l of the 32 sums of each of the three weights; reads grad
+// once and three rows of features, writes three gradients.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads)
     weight_grad_kernel(const __grid_constant__ InterpolateWeightGradArgs args, int64_t count) {

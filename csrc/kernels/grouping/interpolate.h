@@ -17,13 +17,14 @@ struct WeightRule {
   double eps = 1e-8;
 };
 
-// Neighbors infinitely far off weigh nothing; where all are, all weights are 0.
 inline constexpr int kNearest = 3;
+
+// Infinitely distant neighbors have weight 0; if all are, all weights are 0.
 struct InterpolationWeightsArgs {
   const void* dist2 = nullptr;  // [queries, 3]
-  const void* grad = nullptr;  // [queries, 3], of the weights: `out` is then the gradient of dist2
+  const void* grad = nullptr;  // [queries, 3], gradient of the weights: `out` is that of dist2
   void* out = nullptr;  // [queries, 3]
-  DType dtype = DType::kFloat;  // of all: kFloat or kDouble
+  DType dtype = DType::kFloat;  // of all three: kFloat or kDouble
   WeightRule rule;
   int64_t queries = 0;
 };
@@ -37,8 +38,8 @@ struct InterpolateArgs {
   const void* features = nullptr;  // [clouds, rows, channels], or [clouds, channels, rows]
   DType dtype = DType::kFloat;
   IndexArray idx;  // [clouds, queries, 3]
-  // [clouds, queries, 3], fp32 or of the features' type; with `from_dist2`, squared distances, fp32
-  // or fp64, of which `rule` makes the weights in that type, rounded to fp32 unless features are
+  // [clouds, queries, 3], fp32 or the features' type. With `from_dist2`: squared distances, fp32 or
+  // fp64, from which `rule` computes the weights in that type; rounded to fp32 unless features are
   // fp64.
   const void* weight = nullptr;
   DType weight_dtype = DType::kFloat;
@@ -49,9 +50,9 @@ struct InterpolateArgs {
   bool channels_first = false;
 };
 
-// grad_weight[b, m, j] = sum over channels of grad * feature: 32 sums, of the channels c, c + 32,
-// .. for c < 32, by fma from +0, then the second half of the sums added to the first until one is
-// left. 0 where the index is outside.
+// grad_weight[b, m, j] = sum over channels of grad * feature: 32 sums, one each of the channels c,
+// c + 32, .. for c < 32, by fma from +0; then the second half of the sums is added to the first
+// until one is left. 0 if the index is outside.
 inline constexpr int kWeightSums = 32;
 struct InterpolateWeightGradArgs {
   const void* grad = nullptr;  // as InterpolateArgs::out
@@ -69,6 +70,7 @@ TORCHVOX_KERNEL_WITHOUT_WORKSPACE(InterpolateWeightGradArgs);
 
 inline const PlanOverride interpolate_cpu_plan{"interpolate_cpu"};  // see run_vectorized()
 
+// The weights of one query, and what their gradient needs again.
 template <class T>
 struct NearestWeights {
   T distance[kNearest];
@@ -86,9 +88,8 @@ struct NearestWeights {
   }
 };
 
-// The gradient of dist2[j], from those of the weights. A root has none at 0: it is taken as 0
-// there. Summed as differences: grad[j] less the mean gradient would cancel where one weight is all
-// but 1.
+// The gradient of dist2[j], from those of the weights. That of a square root is taken as 0 at 0.
+// Summed as differences: grad[j] minus the mean gradient would cancel where one weight is nearly 1.
 template <class T>
 TORCHVOX_HD T weight_gradient(const NearestWeights<T>& w, const T* grad, int j, bool squared) {
   if (!(w.sum > 0) || w.inverse[j] == 0 || (!squared && w.distance[j] == 0)) return T(0);
@@ -110,7 +111,7 @@ TORCHVOX_HD void weights_of_query(const InterpolationWeightsArgs& args, int64_t 
   }
 }
 
-// The rows and weights of a query of all clouds.
+// The rows and weights of a query, which is numbered among those of all clouds.
 template <class Sum>
 struct Nearest {
   Sum weight[kNearest];
@@ -148,7 +149,8 @@ TORCHVOX_HD Sum interpolated(const Sum* weight, const Sum* feature) {
       fma_rn(weight[2], feature[2], fma_rn(weight[0], feature[0], weight[1] * feature[1])));
 }
 
-// Where channel c of a row (or query) of all clouds stands; `per_cloud` rows a cloud.
+// The element of channel c of a row (or query) numbered among those of all clouds, `per_cloud` in
+// each.
 TORCHVOX_HD int64_t element_of(bool channels_first, int64_t row, int64_t c, int64_t per_cloud,
                                int64_t channels) {
   if (!channels_first) return row * channels + c;
@@ -156,7 +158,7 @@ TORCHVOX_HD int64_t element_of(bool channels_first, int64_t row, int64_t c, int6
   return (cloud * channels + c) * per_cloud + (row - cloud * per_cloud);
 }
 
-// Channel c of a query.
+// Writes channel c of a query.
 template <class T>
 TORCHVOX_HD void interpolate_element(const InterpolateArgs& args,
                                      const Nearest<compute_t<T>>& nearest, int64_t query,

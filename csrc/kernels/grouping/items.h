@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A few channels side by side: in memory one access, in registers the numbers that are added up.
-// Whatever is stored passes quiet(), so NaNs may differ on the way.
+// A few neighboring channels of a row: Items as they are in memory, one access of up to 16 bytes;
+// Channels the numbers that are added up in registers. Stores pass quiet(), so the bits of NaNs do
+// not matter before.
 #pragma once
 
 #include "csrc/kernels/core/arith.h"
@@ -9,16 +10,16 @@
 namespace torchvox {
 
 template <class Number, int kWidth>
-struct Lanes {
-  Number lane[kWidth] = {};
+struct Channels {
+  Number at[kWidth] = {};
 
-  TORCHVOX_HD Lanes& operator+=(const Lanes& other) {
-    for (int i = 0; i < kWidth; ++i) lane[i] += other.lane[i];
+  TORCHVOX_HD Channels& operator+=(const Channels& other) {
+    for (int i = 0; i < kWidth; ++i) at[i] += other.at[i];
     return *this;
   }
-  TORCHVOX_HD Lanes operator+(const Lanes& other) const { return Lanes(*this) += other; }
+  TORCHVOX_HD Channels operator+(const Channels& other) const { return Channels(*this) += other; }
   TORCHVOX_HD void scale(Number factor) {
-    for (int i = 0; i < kWidth; ++i) lane[i] = factor * lane[i];
+    for (int i = 0; i < kWidth; ++i) at[i] = factor * at[i];
   }
 };
 
@@ -40,7 +41,7 @@ TORCHVOX_HD float widen_item(Half x) {
 #endif
 }
 
-// narrow<T>(quiet(x)), without the rounding of any double that narrow() brings along.
+// narrow<T>(quiet(x)); for halves by one instruction on the device.
 template <class T>
 TORCHVOX_HD T narrow_item(compute_t<T> x) {
   return narrow<T>(quiet(x));
@@ -56,15 +57,15 @@ TORCHVOX_HD Half narrow_item(float x) {
 #endif
 }
 
-// As they are in memory: a load that waits for no conversion.
+// Values as in memory, so that a load does not wait for a conversion.
 template <class T, int kWidth>
 struct Items {
   T item[kWidth];
 
-  TORCHVOX_HD Lanes<compute_t<T>, kWidth> widened() const {
-    Lanes<compute_t<T>, kWidth> lanes;
-    for (int i = 0; i < kWidth; ++i) lanes.lane[i] = widen_item(item[i]);
-    return lanes;
+  TORCHVOX_HD Channels<compute_t<T>, kWidth> widened() const {
+    Channels<compute_t<T>, kWidth> channels;
+    for (int i = 0; i < kWidth; ++i) channels.at[i] = widen_item(item[i]);
+    return channels;
   }
 };
 
@@ -84,14 +85,14 @@ TORCHVOX_HD Items<T, kWidth> read_items(const T* from) {
   return items;
 }
 template <class T, int kWidth>
-TORCHVOX_HD Lanes<compute_t<T>, kWidth> load_items(const T* from) {
+TORCHVOX_HD Channels<compute_t<T>, kWidth> load_items(const T* from) {
   return read_items<T, kWidth>(from).widened();
 }
 
 template <class T, int kWidth>
-TORCHVOX_HD void store_items(T* to, const Lanes<compute_t<T>, kWidth>& lanes) {
+TORCHVOX_HD void store_items(T* to, const Channels<compute_t<T>, kWidth>& channels) {
   T items[kWidth];
-  for (int i = 0; i < kWidth; ++i) items[i] = narrow_item<T>(lanes.lane[i]);
+  for (int i = 0; i < kWidth; ++i) items[i] = narrow_item<T>(channels.at[i]);
 #ifdef __CUDA_ARCH__
   if constexpr (kWidth * sizeof(T) == 16) {
     uint4 word;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Gradients of neighbor distances on the GPU. By the points: a segment sum over the inverse index.
-// By the queries: one thread an axis of a query, which reads its k gradients and gathers k
-// coordinates, eight under way at once.
+// With respect to the queries: one thread per axis of a query, which reads its k gradients and
+// gathers k coordinates, eight in flight at once.
 #include "csrc/kernels/grouping/neighbor_distance.h"
 #include "csrc/kernels/grouping/segment_sum.cuh"
 
 namespace torchvox {
 namespace {
 
-// One thread an axis of a query. Its slots are consecutive; their points are read ahead, where a
-// slot names none the first point.
+// One thread per axis of a query: reads the slots of the query, their gradients and points, writes
+// the sum. Points are read ahead; a slot that names none reads the first point instead.
 template <class T, class Index>
 __global__ void __launch_bounds__(kRowThreads)
     queries_kernel(const Index* __restrict__ idx, const T* __restrict__ all_points,
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int64_t axis = threadIdx.x; axis < args.dims; axis += blockDim.x) {
       const T* const points = all_points + cloud * rows * args.dims + axis;
       const Number mine = widen(static_cast<const T*>(args.query)[at * args.dims + axis]);
-      ChunkedSum<Lanes<Number, 1>> sum;
+      ChunkedSum<Channels<Number, 1>> sum;
       for (int64_t slot = 0; rows > 0 && slot < args.k; slot += kAhead) {
         Index row[kAhead];
         Number term[kAhead];

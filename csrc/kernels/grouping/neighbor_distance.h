@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of the gradients of neighbor distances, and the rule of one element of each, for the host's
-// loops and the device's threads.
+// Entry of the gradients of neighbor distances, and the rule of one element of each, for host and
+// device.
 #pragma once
 
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
@@ -9,18 +9,18 @@
 
 namespace torchvox {
 
-// Gradients of the distances of queries to their neighbors, p - q being point less query:
-//   norm 2: d = |p - q|^2, each slot gives the point (2 grad) * (p - q) on each axis
-//   norm 1: d = sum of |p - q|, each slot gives it grad * sign(p - q)
-// and the query the opposite. Slots are added in the order of kSumChunk.
+// Gradients of the distances of queries q to their neighbors p:
+//   norm 2: d = |p - q|^2; a slot adds (2 grad) * (p - q) to its point, on each axis
+//   norm 1: d = sum of |p - q|; a slot adds grad * sign(p - q) to its point, on each axis
+// and the opposite to the query. Slots are added in the order of kSumChunk.
 struct NeighborDistanceArgs {
   const void* grad = nullptr;  // [clouds, queries, k], fp64 for fp64 points, else fp32
   const void* points = nullptr;  // [clouds, rows, dims]
   const void* query = nullptr;  // [clouds, queries, dims]
-  DType dtype = DType::kFloat;  // of both
+  DType dtype = DType::kFloat;  // of points and query
   IndexArray idx;  // [clouds, queries, k]; outside [0, rows): no neighbor
-  InverseIndex inverse;  // of idx, built only for grad_points; clouds and rows are the call's
-  void* grad_points = nullptr;  // as points, or null where it is not wanted
+  InverseIndex inverse;  // of idx, built only for grad_points; clouds and rows are always set
+  void* grad_points = nullptr;  // as points; null: not needed
   void* grad_query = nullptr;  // as query, or null
   int norm = 2;
   int64_t queries = 0;  // of each cloud
@@ -29,19 +29,19 @@ struct NeighborDistanceArgs {
 
 TORCHVOX_KERNEL(NeighborDistanceArgs);
 
-// What one slot adds to the end that `difference` points at.
+// What one slot adds to the gradient of the end to which `difference` points.
 template <class Sum>
 TORCHVOX_HD Sum distance_gradient(int norm, Sum grad, Sum difference) {
   if (norm == 2) return (grad + grad) * difference;
   return difference > 0 ? grad : (difference < 0 ? -grad : Sum(0));
 }
 
-// The slots that name one point, on one axis: a Gradient of segment_sum.h.
+// Sums the slots that name one point, on one axis: a Gradient of segment_sum.h.
 template <class T>
 struct DistanceGradient {
   using Args = NeighborDistanceArgs;
   using Number = compute_t<T>;
-  using Sum = Lanes<Number, 1>;
+  using Sum = Channels<Number, 1>;
   struct Slot {
     Number grad, query;
   };

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// segment_reduce on the GPU, in two launches. reduce_kernel: a group of lanes, one an item, reduces
-// a short segment; the first blocks reduce whole chunks of 1024 entries of long ones. long_kernel,
-// where a segment can be long: a block adds up the chunks of one. CascadeSum's tree makes these the
-// same sums. The gradient, in one: a block finds the segments of its entries, then a thread spreads
-// a word of an entry. No atomics, each element written once.
+// segment_reduce on the GPU, in two launches. reduce_kernel: a group of lanes, one per item,
+// reduces a short segment; the first blocks reduce whole chunks of 1024 entries of long segments.
+// long_kernel, where a segment can be long: a block adds up the chunks of one segment. The sums are
+// the same, since both follow CascadeSum's tree. The gradient takes one launch: a block finds the
+// segments of its entries, then a thread copies a word of an entry. No atomics, each element is
+// written once.
 //
-// At most one chunk begins in each 1024 entries (a slot), where offsets ascend: it covers the last
-// of them, so that a search finds its segment. Where offsets are in disorder a segment may find
-// another's chunk in a slot: it tells by where that begins, and reduces its own again.
+// Where offsets ascend, at most one chunk begins in each 1024 entries (a slot), and it covers the
+// last of them, so that a search finds its segment. Where offsets are in disorder, a segment may
+// find the chunk of another one in a slot: it notices that by where the chunk begins, and reduces
+// its own entries again.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/grouping/segment_reduce.h"
@@ -18,11 +20,11 @@ namespace torchvox {
 namespace {
 
 constexpr int64_t kChunk = kEntryBlock * kEntryBlock;
-constexpr size_t kMostShared = 47 << 10;  // without asking for more, beside what kernels name
+constexpr size_t kMostShared = 47 << 10;  // bytes without opting in, less the static ones
 constexpr int kWarps = kRowThreads / 32;
 
-// A block: groups of lanes. In shared memory the sums of 32 blocks of entries, and the trees of the
-// first group, which adds them up.
+// A block as groups of lanes. Shared memory holds the sums of 32 blocks of entries, and the trees
+// of the first group, which adds them up.
 template <class Reducer>
 struct Team {
   using State = typename Reducer::State;
@@ -41,7 +43,7 @@ struct Team {
   static size_t shared_bytes(int bits) {
     return (kEntryBlock * sizeof(State) + sizeof(Tree)) << bits;
   }
-  // Segments of more are reduced together.
+  // Longer segments are reduced by whole blocks.
   static __host__ __device__ int64_t serial_entries(int groups) {
     return groups < 64 ? 16 * groups : kMostSerial;
   }
@@ -49,8 +51,8 @@ struct Team {
   __device__ void begin() const {
     if (group == 0) tree = Tree{};
   }
-  // Adds `terms` States of level kLevel: all groups sum blocks of them, block(begin, end), the
-  // first adds these in order.
+  // Adds `terms` States of level kLevel: all groups sum blocks of them with block(begin, end), and
+  // the first group adds these in order.
   template <int kLevel, class Block>
   __device__ void add(int64_t terms, const Block& block) const {
     for (int64_t first = 0; first < terms; first += kChunk) {
@@ -78,14 +80,14 @@ template <class Reducer>
 struct Chunks {
   int64_t slots;
   typename Reducer::State* partial;  // [slots, items]
-  int64_t* begin;  // [slots]; -1: none begins in the slot
+  int64_t* begin;  // [slots]: the entry where the chunk of the slot begins, or -1
   Chunks(const SegmentReduceArgs& args, Workspace& workspace)
       : slots(args.entries / kChunk),
         partial(workspace.take<typename Reducer::State>(slots * Reducer::items(args))),
         begin(workspace.take<int64_t>(slots)) {}
 };
 
-// find_segment() by a warp, of which each lane asks for one of 32 segments at a time.
+// find_segment() by a warp, whose lanes test 32 segments at a time.
 __device__ int64_t find_segment_in_warp(const IndexArray& offsets, int64_t segments, int64_t e) {
   int64_t low = 0, high = segments;
   while (low < high) {
@@ -99,7 +101,7 @@ __device__ int64_t find_segment_in_warp(const IndexArray& offsets, int64_t segme
   return low;
 }
 
-// Where the chunk that begins in this slot does, -1 where none does. A warp together.
+// The entry where the chunk of a slot begins, or -1. Called by a warp.
 __device__ int64_t find_chunk(const SegmentReduceArgs& args, int64_t slot) {
   const int64_t first = slot * kChunk;
   const int64_t segment = find_segment_in_warp(args.offsets, args.segments, first + kChunk - 1);
@@ -110,23 +112,24 @@ __device__ int64_t find_chunk(const SegmentReduceArgs& args, int64_t slot) {
   return begin < first + kChunk && begin + kChunk <= range.end ? begin : -1;
 }
 
-// Slots blockIdx.x, blockIdx.x + blocks, ...: its warps look for the chunks of eight at a time.
+// Reduces the chunks of the slots blockIdx.x, blockIdx.x + blocks, ...; each warp of the block
+// looks up the chunk of one slot, then the block reduces them one after another.
 template <class Reducer>
 __device__ void reduce_chunks(const SegmentReduceArgs& args, const Team<Reducer>& team,
                               const Chunks<Reducer>& chunks, int blocks) {
-  __shared__ int64_t found[kWarps];
+  __shared__ int64_t begins[kWarps];
   const int64_t items = Reducer::items(args);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   for (int64_t first = blockIdx.x; first < chunks.slots; first += int64_t{kWarps} * blocks) {
     const int64_t mine = first + int64_t{warp} * blocks;
     const int64_t begin = mine < chunks.slots ? find_chunk(args, mine) : -1;
     if (threadIdx.x % 32 == 0) {
-      found[warp] = begin;
+      begins[warp] = begin;
       if (mine < chunks.slots) chunks.begin[mine] = begin;
     }
     __syncthreads();
     for (int k = 0; k < kWarps; ++k) {
-      const int64_t chunk = found[k], slot = first + int64_t{k} * blocks;
+      const int64_t chunk = begins[k], slot = first + int64_t{k} * blocks;
       if (chunk < 0) continue;
       for (int64_t item = team.lane; item - team.lane < items; item += team.lanes) {
         const Reducer reducer(args, item < items ? item : items - 1);
@@ -142,8 +145,8 @@ __device__ void reduce_chunks(const SegmentReduceArgs& args, const Team<Reducer>
   }
 }
 
-// The short ones of a warp's segments, those that have entries first: their groups have much the
-// same work, and no group that is done waits for its neighbors' rows.
+// Reduces the short ones among a warp's segments. Those with entries come first, so that the groups
+// of the warp have about the same work and finish together.
 template <class Reducer>
 __device__ void reduce_short(const SegmentReduceArgs& args, const Team<Reducer>& team,
                              int64_t first, int per_warp) {
@@ -151,7 +154,7 @@ __device__ void reduce_short(const SegmentReduceArgs& args, const Team<Reducer>&
   uint8_t* const mine = order + threadIdx.x / 32 * 32;
   const int lane = static_cast<int>(threadIdx.x) % 32, groups = 32 / team.lanes;
   const int64_t items = Reducer::items(args), segment = first + lane;
-  EntryRange range = {0, -1};  // none of the short ones
+  EntryRange range = {0, -1};  // not a short segment
   if (lane < per_warp && segment < args.segments) {
     const EntryRange whole = entry_range(args.offsets, segment, args.entries);
     if (whole.size() <= team.serial_entries(team.groups)) range = whole;
@@ -173,6 +176,8 @@ __device__ void reduce_short(const SegmentReduceArgs& args, const Team<Reducer>&
   }
 }
 
+// The first blocks reduce chunks of long segments into chunks.partial. Of the others, each warp
+// reduces per_warp segments: reads their entries' rows, writes the results.
 template <class Reducer>
 __global__ void __launch_bounds__(kRowThreads, Reducer::kBlocks)
     reduce_kernel(const __grid_constant__ SegmentReduceArgs args, int bits, int per_warp,
@@ -189,7 +194,7 @@ __global__ void __launch_bounds__(kRowThreads, Reducer::kBlocks)
   }
 }
 
-// The chunks [first, last) of a segment, 32 or fewer, one after another.
+// The sum of the chunks [first, last) of a segment, at most 32, one after another.
 template <class Reducer>
 __device__ typename Reducer::State add_chunks(const Reducer& reducer, const Chunks<Reducer>& chunks,
                                               int64_t item, int64_t entry, int64_t first,
@@ -199,20 +204,20 @@ __device__ typename Reducer::State add_chunks(const Reducer& reducer, const Chun
   const int64_t items = Reducer::items(reducer.args);
   for (; first < last; first += kAhead) {
     typename Reducer::State state[kAhead];
-    bool found = true;
+    bool own = true;  // all slots hold chunks of this segment
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const int64_t chunk = first + k < last ? first + k : last - 1;
       const int64_t begin = entry + chunk * kChunk, slot = begin / kChunk;
       state[k] = chunks.partial[slot * items + item];
-      found &= chunks.begin[slot] == begin;
+      own &= chunks.begin[slot] == begin;
     }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      if (found && first + k < last) total += state[k];
+      if (own && first + k < last) total += state[k];
     }
 #pragma unroll 1
-    for (int64_t chunk = first; !found && chunk < last && chunk < first + kAhead; ++chunk) {
+    for (int64_t chunk = first; !own && chunk < last && chunk < first + kAhead; ++chunk) {
       const int64_t begin = entry + chunk * kChunk;
       total += reduce_entries<typename Reducer::ShortTree>(reducer, begin, begin + kChunk);
     }
@@ -220,7 +225,8 @@ __device__ typename Reducer::State add_chunks(const Reducer& reducer, const Chun
   return total;
 }
 
-// The long ones of a block's segments, one after another.
+// One block per per_block segments: adds up the chunks and the remaining entries of the long ones,
+// one segment after another, and writes the results.
 template <class Reducer>
 __global__ void __launch_bounds__(kRowThreads)
     long_kernel(const __grid_constant__ SegmentReduceArgs args, int bits, int per_block,
@@ -230,12 +236,12 @@ __global__ void __launch_bounds__(kRowThreads)
   const Team<Reducer> team(bits, shared);
   const int64_t items = Reducer::items(args), first = int64_t{blockIdx.x} * per_block;
   const int64_t mine = first + threadIdx.x;
-  const bool wanted = static_cast<int>(threadIdx.x) < per_block && mine < args.segments &&
+  const bool is_mine_long = static_cast<int>(threadIdx.x) < per_block && mine < args.segments &&
       entry_range(args.offsets, mine, args.entries).size() > team.serial_entries(team.groups);
-  const uint32_t of_warp = __ballot_sync(kFullWarp, wanted);
+  const uint32_t of_warp = __ballot_sync(kFullWarp, is_mine_long);
   if (threadIdx.x % 32 == 0) is_long[threadIdx.x / 32] = of_warp;
   wait_for_previous();
-  if (!__syncthreads_or(wanted)) return;
+  if (!__syncthreads_or(is_mine_long)) return;
   for (int at = 0; at < per_block; ++at) {
     if (!(is_long[at / 32] >> at % 32 & 1)) continue;
     const EntryRange range = entry_range(args.offsets, first + at, args.entries);
@@ -262,11 +268,10 @@ cudaError_t launch_reducer(const SegmentReduceArgs& args, void* memory,
   int bits = lanes_bits_for(Reducer::items(args));
   while (Team<Reducer>::shared_bytes(bits) > kMostShared) --bits;
   const size_t shared = Team<Reducer>::shared_bytes(bits);
-  Workspace workspace(memory);
-  const Chunks<Reducer> chunks(args, workspace);
+  const auto chunks = carve<Chunks<Reducer>>(memory, args);
   const int chunk_blocks =
       static_cast<int>(clamp_index(chunks.slots, 0, Reducer::kChunkBlocks * multiprocessors));
-  // Few segments a warp, and a block, where there are few.
+  // Fewer segments per warp, and per block, if there are few.
   const int per_warp = static_cast<int>(
       clamp_index(args.segments / (12 * kWarps * multiprocessors), 32 >> bits, 32));
   const dim3 grid(grid_x(chunk_blocks + ceil_div<int64_t>(args.segments, kWarps * per_warp)));
@@ -280,8 +285,10 @@ cudaError_t launch_reducer(const SegmentReduceArgs& args, void* memory,
                               bits, per_block, chunks);
 }
 
-// A block its entries: a thread an entry finds its segment, then a row of threads an entry spreads.
-constexpr int kSpreadEntries = 256;  // of a block, at most
+constexpr int kSpreadEntries = 256;  // per block, at most
+
+// One block per per_block entries: one thread per entry finds its segment, then a row of threads
+// per entry reads the gradient of the segment and writes that of the entry.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kRowThreads)
     spread_kernel(const __grid_constant__ SegmentSpreadArgs args, int per_block) {

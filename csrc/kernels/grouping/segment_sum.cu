@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Segment sums of gathers and interpolations on the GPU: chooses the instance of segment_sum.cuh by
-// type, layout and the width of an access.
+// Segment sums of gathers and interpolations on the GPU: the choice of an instance of
+// segment_sum.cuh by type, layout and the width of an access.
 #include "csrc/kernels/grouping/segment_sum.cuh"
 
 namespace torchvox {
 namespace {
 
-// How a call adds up: channel-last rows move in words where they can.
+// One instance; channel-last rows move in words where alignment allows.
 template <class T, int kWidth, bool kWeighted, bool kRowsOnX>
 struct Sums {
   using Gradient = SegmentGradient<T, kWidth, kWeighted>;

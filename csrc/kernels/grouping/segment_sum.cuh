@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Segment sums over an inverse index, for any Gradient of segment_sum.h. Rows of up to kSumChunk
-// slots: channel-last, as many threads a group of rows as a row has items; channels first, one
-// thread a row. Longer rows: a row of threads a chunk, partial sums in the workspace, which the
-// last one adds up in order. Each slot is read once, up to 16 bytes a thread, some ahead; each
-// element is written once.
+// slots: channel-last, each group of rows has as many threads as a row has items; channels first,
+// one thread per row. Longer rows: a row of threads per chunk, with partial sums in the workspace,
+// which the last one to finish adds up in order. Each slot is read once, up to 16 bytes per thread
+// and a few ahead; each element is written once.
 #pragma once
 
 #include "csrc/kernels/core/launch.cuh"
@@ -12,21 +12,21 @@
 
 namespace torchvox {
 
-// Slots of a thread whose gradients are under way at once.
+// Slots of a thread whose gradients are in flight at once.
 template <class Gradient>
 inline constexpr int kSumAhead = sizeof(typename Gradient::Sum) > 16 ? 4 : 8;
 
 // What another block wrote: not from this multiprocessor's own cache.
 template <class Number, int kWidth>
-__device__ Lanes<Number, kWidth> load_fresh(const Lanes<Number, kWidth>* from) {
-  Lanes<Number, kWidth> lanes;
+__device__ Channels<Number, kWidth> load_fresh(const Channels<Number, kWidth>* from) {
+  Channels<Number, kWidth> channels;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) lanes.lane[i] = __ldcg(&from->lane[i]);
-  return lanes;
+  for (int i = 0; i < kWidth; ++i) channels.at[i] = __ldcg(&from->at[i]);
+  return channels;
 }
 
-// The slots at [at, at + kAhead) of a segment, the last one again past its end: loads that wait for
-// no condition are all under way at once.
+// The slots at [at, at + kAhead) of a segment, repeating the last one past its end: without
+// conditions all loads are in flight at once.
 template <int kAhead>
 __device__ void load_slots(const int32_t* __restrict__ order, int32_t at, int32_t end,
                            uint32_t (&slot)[kAhead]) {
@@ -36,7 +36,7 @@ __device__ void load_slots(const int32_t* __restrict__ order, int32_t at, int32_
   }
 }
 
-// Calls add(position, what the slot holds) for the slots at [begin, end), in order.
+// Calls add(position, gradient.load(slot)) for the slots at [begin, end), in order.
 template <class Gradient, class Add>
 __device__ void each_slot(const Gradient& gradient, const int32_t* order, int32_t begin,
                           int32_t end, const Add& add) {
@@ -56,9 +56,10 @@ __device__ void each_slot(const Gradient& gradient, const int32_t* order, int32_
   }
 }
 
-// A group of rows (kGroupKeys) by as many threads as a row has items, up to a warp: each walks the
-// slots of all its rows, which stand together, in order. So gradients are read ahead across the
-// ends of rows, and threads have much the same work.
+// Channel-last. As many threads per group of rows (kGroupKeys) as a row has items, at most a warp:
+// each walks the consecutive slots of all rows of the group in order, reads their gradients, and
+// writes the sum of each row. So gradients are read ahead across the ends of rows, and threads have
+// about the same work.
 template <class Gradient>
 __global__ void __launch_bounds__(kRowThreads)
     groups_kernel(const __grid_constant__ typename Gradient::Args args, int lanes_bits) {
@@ -107,7 +108,8 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// Rows side by side, for layouts in which they are: a thread a row, blocks walk the items.
+// Channels first, where rows are neighbors in memory. One thread per row, and blocks walk the
+// items: reads the gradients of the row's slots, writes their sum.
 template <class Gradient>
 __global__ void __launch_bounds__(kRowThreads)
     rows_kernel(const __grid_constant__ typename Gradient::Args args) {
@@ -130,8 +132,8 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-// Rows of many chunks. A row of threads a task; the one that finds all chunks of its row summed
-// adds them up in order.
+// Rows of several chunks. A row of threads per task: sums its chunk into `partial`; the last one to
+// finish of a row adds up its chunks in order and writes the row.
 template <class Gradient>
 __global__ void __launch_bounds__(kRowThreads)
     chunks_kernel(const __grid_constant__ typename Gradient::Args args,
@@ -180,10 +182,11 @@ __global__ void __launch_bounds__(kRowThreads)
     }
     __syncthreads();
   }
-  wait_for_previous();  // over only when the other rows are
+  wait_for_previous();  // so that this kernel does not end before the one with the other rows
 }
 
-// Lanes of a group: as many as keep two thirds of them busy, at most a warp.
+// log2 of the lanes of a group: as many lanes as keep at least two thirds of them busy, at most a
+// warp.
 inline int lanes_bits_for(int64_t items) {
   int best = 0;
   for (int bits = 1; bits <= 5; ++bits) {
@@ -193,7 +196,7 @@ inline int lanes_bits_for(int64_t items) {
   return best;
 }
 
-// kRowsOnX: rows are side by side in memory, not the items of a row.
+// kRowsOnX: rows are neighbors in memory, not the items of a row.
 template <class Gradient, bool kRowsOnX>
 cudaError_t launch_sums(const typename Gradient::Args& args, void* partial,
                         const CudaContext& context) {
@@ -216,9 +219,9 @@ cudaError_t launch_sums(const typename Gradient::Args& args, void* partial,
   if (tasks == 0) return cudaSuccess;
   const dim3 block = block_of(items);
   const int64_t most = int64_t{16} * context.target.multiprocessors;
-  const int64_t wanted = ceil_div<int64_t>(tasks, block.y);
+  const int64_t blocks = ceil_div<int64_t>(tasks, block.y);
   return launch_after_sharing(chunks_kernel<Gradient>,
-                              dim3(static_cast<unsigned>(wanted < most ? wanted : most)), block, 0,
+                              dim3(static_cast<unsigned>(blocks < most ? blocks : most)), block, 0,
                               context, args, static_cast<Sum*>(partial));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of the segment sum: the gradient of a gather or an interpolation by its features, and what
-// one slot adds to it.
+// Entry of the segment sum: the gradient of a gather or an interpolation with respect to its
+// features, and what one slot adds to it.
 #pragma once
 
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
@@ -27,14 +27,14 @@ struct SegmentSumArgs {
 
 TORCHVOX_KERNEL(SegmentSumArgs);
 
-// A Gradient is made for one cloud and one item, a few channels side by side. load(slot) reads what
-// the slot holds, ahead of its turn; begin(row) turns to a row; term() is what the slot adds to it;
-// store() ends the row.
+// A Gradient handles one cloud and one item, a few neighboring channels. load(slot) reads what a
+// slot holds, ahead of its use; begin(row) starts a row; term() is what a slot adds to it; store()
+// writes the row.
 template <class T, int kWidth, bool kWeighted>
 struct SegmentGradient {
   using Args = SegmentSumArgs;
   using Number = compute_t<T>;
-  using Sum = Lanes<Number, kWidth>;
+  using Sum = Channels<Number, kWidth>;
   static constexpr uint32_t kFan = kWeighted ? kWeightedFan : 1;
   const T* grad;
   T* out;
@@ -65,7 +65,7 @@ struct SegmentGradient {
   }
 };
 
-// Sums the segment of a row in one go.
+// Sums the slots of a row, one after another.
 template <class Gradient>
 void sum_list(const typename Gradient::Args& args, int64_t cloud, int64_t row, int64_t item) {
   const InverseIndex& inverse = args.inverse;

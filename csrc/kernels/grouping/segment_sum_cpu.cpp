@@ -9,7 +9,7 @@
 namespace torchvox {
 namespace {
 
-constexpr int64_t kChannelsAtOnce = 64;  // sums of a row that stay in the nearest cache
+constexpr int64_t kChannelsAtOnce = 64;  // sums of a row that stay in the L1 cache
 constexpr int64_t kElementsPerTask = 4096;
 
 // Channels [first, first + count) of a row in the channel-last layout: slot by slot, so that rows

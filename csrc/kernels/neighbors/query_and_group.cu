@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The grouping step of query_and_group and its gradient on the GPU. A block takes up to 128 slots;
-// groups of lanes copy the features of a slot, consecutive words, and subtract its coordinates;
-// rows leave in 16-byte words, each written once. The gradient: one thread a coordinate of a query.
+// groups of lanes copy the features of a slot in consecutive words and subtract its coordinates;
+// rows are written in 16-byte words, each once. The gradient: one thread per coordinate of a query.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/query_and_group.h"
 
@@ -11,13 +11,13 @@ namespace {
 
 constexpr int kThreads = 256;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int kBlocks = 4;  // of a multiprocessor, which holds 1024 threads
+constexpr int kBlocks = 4;  // per multiprocessor, which holds 1024 threads
 #else
 constexpr int kBlocks = 6;
 #endif
-constexpr int kMostSlots = 128;  // of a block
-constexpr int kTileBytes = 24576;  // of its slots, put together in shared memory
-constexpr int kAhead = 4;  // slots of a lane group whose loads are on their way at once
+constexpr int kMostSlots = 128;  // per block
+constexpr int kTileBytes = 24576;  // of shared memory in which its slots are assembled
+constexpr int kAhead = 4;  // slots of a lane group whose loads are in flight at once
 
 // The lanes that share a slot with this thread, a power of two up to a warp.
 struct LaneGroup {
@@ -31,7 +31,8 @@ struct LaneGroup {
   }
 };
 
-// load(slot, i) of every slot and every i below `elements`, to element i of the slot's `out`.
+// Writes load(slot, i), for every slot and every i below `elements`, to element i of the slot in
+// `out`.
 template <class Word, class Load>
 __device__ __forceinline__ void copy_slots(int slots, int elements, int64_t columns, Word* out,
                                            const Load& load) {
@@ -53,9 +54,10 @@ __device__ __forceinline__ void copy_slots(int slots, int elements, int64_t colu
   }
 }
 
-// A block looks the sources of its slots up once. The slots come together in shared memory and
-// leave in whole 16-byte words: rows begin at any address, and a sector of memory that two stores
-// share costs a third access. `staged` says that they fit.
+// One block per slots_per_block slots: looks up the sources of its slots once, reads features and
+// coordinates, writes the grouped rows. If they fit (`staged`), the slots are assembled in shared
+// memory and written in whole 16-byte words: rows begin at any address, and a sector of memory that
+// two stores share would cost a third access.
 template <class Word>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     group_kernel(const __grid_constant__ QueryAndGroupArgs args, int slots_per_block, bool staged) {
@@ -111,7 +113,7 @@ cudaError_t launch(const QueryAndGroupArgs& args, void*, const CudaContext& cont
   const int64_t slots = args.points.clouds * args.query.rows * args.slots, columns = args.columns();
   if (slots * columns == 0) return cudaSuccess;
   return with_word_of(args.grouped_dtype, [&](auto word) {
-    // So many slots that each block begins on 16 bytes.
+    // A number of slots for which each block begins on 16 bytes.
     constexpr int64_t kStep = 16 / sizeof(word);
     const int64_t fitting = kTileBytes / (columns * static_cast<int64_t>(sizeof(word)));
     const int64_t aligned = (fitting < kMostSlots ? fitting : kMostSlots) / kStep * kStep;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Entry of the grouping step of query_and_group and its gradient, and the rule of one slot and one
-// element, for the host's loops and the device's threads.
+// element, for host and device.
 #pragma once
 
 #include "csrc/kernels/core/ordered_sum.h"
@@ -11,10 +11,10 @@ namespace torchvox {
 
 inline constexpr int kMostGroupedRadii = 8;
 
-// What the coordinates of a row's slots are divided by: balls lie one after another.
+// The radii by which the coordinates of a row's slots are divided; balls follow one another.
 struct GroupRadii {
-  int count = 0;  // 0: by nothing
-  int64_t end[kMostGroupedRadii] = {};  // slot behind the ball
+  int count = 0;  // 0: no division
+  int64_t end[kMostGroupedRadii] = {};  // slot after the last of the ball
   double radius[kMostGroupedRadii] = {};
 
   TORCHVOX_HD double of_slot(int64_t slot) const {
@@ -24,9 +24,9 @@ struct GroupRadii {
   }
 };
 
-// grouped[row, s] = (p - q, f) of the point p that idx[row, s] names, its features f and the query
-// q of the row. An index outside of the cloud's block stands for zeros, coordinates included.
-// Differences, and quotients by the radius, are rounded to the dtype of the points.
+// grouped[row, s] = (p - q, f), where p is the point that idx[row, s] names, f its features and q
+// the query of the row. An index outside the cloud's block stands for zeros, including the
+// coordinates. Differences, and quotients by the radius, are rounded to the dtype of the points.
 struct QueryAndGroupArgs {
   CloudBatch points, query;  // padded, of one dtype and number of columns
   const void* features = nullptr;  // [clouds, points, channels], contiguous
@@ -43,15 +43,15 @@ struct QueryAndGroupArgs {
   TORCHVOX_HD int64_t first_channel() const {
     return use_xyz && !features_first ? points.columns : 0;
   }
-  // Whether a coordinate is a difference of floats and nothing else.
+  // Whether a coordinate is simply the difference of two floats.
   TORCHVOX_HD bool plain_floats() const {
     return points.dtype == DType::kFloat && grouped_dtype == DType::kFloat && radii.count == 0;
   }
 };
 
-// From the gradient of grouped those of its coordinates, in the dtype of the points, before and
-// after the subtraction: of each slot's point, and of the query, the sum over its slots in
-// ascending order as ordered_sum.h says.
+// The gradients of the coordinates from that of `grouped`, in the dtype of the points: for each
+// slot's point, and for the query the negative sum over its slots in ascending order (kSumChunk of
+// ordered_sum.h).
 struct QueryAndGroupBackwardArgs {
   const void* grad = nullptr;  // [rows, slots, columns]
   DType grad_dtype = DType::kFloat;
@@ -67,7 +67,7 @@ struct QueryAndGroupBackwardArgs {
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(QueryAndGroupArgs);
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(QueryAndGroupBackwardArgs);
 
-// x as a value of `dtype` holds it.
+// x rounded to `dtype`.
 TORCHVOX_HD float round_to(DType dtype, float x) {
   switch (dtype) {
     case DType::kHalf: return widen(narrow<Half>(x));
@@ -75,11 +75,11 @@ TORCHVOX_HD float round_to(DType dtype, float x) {
     default: return x;
   }
 }
-TORCHVOX_HD double round_to(DType, double x) { return x; }  // of points in double only
+TORCHVOX_HD double round_to(DType, double x) { return x; }  // only for points in double
 
-// Where a slot of grouped comes from.
+// The sources of a slot of grouped.
 struct GroupSlot {
-  int64_t point;  // element of its coordinates, -1 where the index is outside
+  int64_t point;  // element of its coordinates, or -1 if the index is outside
   int64_t query, features;
   int64_t slot;  // in its row
 
@@ -94,7 +94,7 @@ struct GroupSlot {
   }
 };
 
-// Coordinate `axis` of a slot, to element `at` of `grouped`.
+// Writes coordinate `axis` of a slot to element `at` of `grouped`.
 template <class C>
 TORCHVOX_HD void group_coordinate(const QueryAndGroupArgs& args, const GroupSlot& from,
                                   int64_t axis, void* grouped, int64_t at) {
@@ -109,7 +109,7 @@ TORCHVOX_HD void group_coordinate(const QueryAndGroupArgs& args, const GroupSlot
   store_as(grouped, args.grouped_dtype, at, quiet(relative));
 }
 
-// All coordinates from `begin` on in steps of `step` of the slot whose elements begin at `at`.
+// Writes the coordinates begin, begin + step, .. of the slot whose elements begin at `at`.
 TORCHVOX_HD void group_coordinates(const QueryAndGroupArgs& args, const GroupSlot& from,
                                    int64_t begin, int64_t step, void* grouped, int64_t at) {
   const int64_t first = at + args.first_axis();
@@ -153,7 +153,7 @@ TORCHVOX_HD void group_gradient(const QueryAndGroupBackwardArgs& args, int64_t i
       store_as(args.grad_slots, args.dtype, (first + slot) * args.dims + axis, quiet(x));
     }
   };
-  for (int64_t slot = 0; slot < args.slots; slot += 4) {  // four loads on their way at once
+  for (int64_t slot = 0; slot < args.slots; slot += 4) {  // four loads in flight at once
     const C g0 = load(slot), g1 = load(slot + 1), g2 = load(slot + 2), g3 = load(slot + 3);
     take(slot, g0), take(slot + 1, g1), take(slot + 2, g2), take(slot + 3, g3);
   }

@@ -14,7 +14,7 @@ int64_t items_per_task(int64_t elements) {
   return elements < kElementsPerTask ? kElementsPerTask / (elements > 0 ? elements : 1) : 1;
 }
 
-// The usual types, without a look at them for every coordinate; the same steps.
+// The fast path for float: the same steps without testing types for every coordinate.
 bool subtract_floats(const QueryAndGroupArgs& args, const GroupSlot& from, int64_t at) {
   if (!args.plain_floats() || from.point < 0) return false;
   const float* p = static_cast<const float*>(args.points.data) + from.point;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// radius_neighbors on the GPU: the ball query counts, CUB sums, a thread a row clamps its offset
-// and fills the unused slots, and the ball query writes. The points are binned once.
+// radius_neighbors on the GPU: the ball query counts the hits of each row, CUB sums them, one
+// thread per row clamps its offset and fills the unused slots, and the ball query writes the hits.
+// The points are binned once.
 #include <cub/device/device_scan.cuh>
 
 #include <optional>
@@ -18,7 +19,7 @@ struct WideSum {
 
 struct RadiusWork {
   int32_t* hits;  // [rows]
-  int64_t* ends;  // [rows]: of every row, were there room for all
+  int64_t* ends;  // [rows]: running sums of the hits, regardless of the capacity
   size_t storage_bytes = 0;
   void* storage;
   std::optional<CellsWork> cells;
@@ -38,16 +39,18 @@ struct RadiusWork {
 
 constexpr int kThreads = 256;
 
+// One thread per row and slot: writes the clamped offset of the row, and -1 to slots after the last
+// hit; the first thread writes the number of hits.
 __global__ void __launch_bounds__(kThreads)
     offsets_kernel(const __grid_constant__ RadiusNeighborsArgs args, const int64_t* ends) {
-  const int64_t rows = args.ball.rows(), found = rows > 0 ? ends[rows - 1] : 0;
+  const int64_t rows = args.ball.rows(), hits = rows > 0 ? ends[rows - 1] : 0;
   for (int64_t row = global_thread(); row <= rows; row += global_stride()) {
     args.offsets[row] = row == 0 ? 0 : min(ends[row - 1], args.capacity);
   }
-  for (int64_t slot = found + global_thread(); slot < args.capacity; slot += global_stride()) {
+  for (int64_t slot = hits + global_thread(); slot < args.capacity; slot += global_stride()) {
     write_no_neighbor(args, slot);
   }
-  if (global_thread() == 0) *args.count = found;
+  if (global_thread() == 0) *args.count = hits;
 }
 
 }  // namespace
@@ -57,8 +60,7 @@ int64_t workspace_bytes_cuda(const RadiusNeighborsArgs& args, const Target& targ
 }
 
 cudaError_t launch(const RadiusNeighborsArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  RadiusWork work(args, context.target, workspace);
+  auto work = carve<RadiusWork>(memory, args, context.target);
   const CellsWork* const cells = work.cells ? &*work.cells : nullptr;
   const int64_t rows = args.ball.rows();
   BallQueryArgs ball = args.counting(work.hits);

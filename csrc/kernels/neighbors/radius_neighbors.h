@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Entry of radius_neighbors: all points of one ball around every query, row after row. The kernels
-// of ball_query count the hits of each query; sum; the same kernels write those that fit.
+// of ball_query count the hits of each query; a prefix sum turns counts into offsets; the same
+// kernels write the hits that fit.
 #pragma once
 
 #include "csrc/kernels/neighbors/ball_query/ball_query.h"
@@ -13,8 +14,8 @@ struct RadiusNeighborsArgs {
   int64_t capacity = 0;
   int64_t* offsets = nullptr;  // [rows + 1], at most `capacity`
   int32_t* index = nullptr;  // [capacity]
-  void* dist2 = nullptr;  // [capacity], as that of ball_query; may be null
-  int64_t* count = nullptr;  // [1]: hits in all
+  void* dist2 = nullptr;  // [capacity], as in ball_query; may be null
+  int64_t* count = nullptr;  // [1]: hits of all rows, also beyond the capacity
 
   // The ball query that counts the hits of each row.
   BallQueryArgs counting(int32_t* hits) const {
@@ -27,7 +28,7 @@ struct RadiusNeighborsArgs {
     args.count = hits;
     return args;
   }
-  // And that which writes them, into `args`, once the offsets stand.
+  // Changes that query into the one that writes them, after the offsets are known.
   void write_with(BallQueryArgs& args) const {
     args.row_offsets = offsets;
     args.idx = index;
@@ -37,7 +38,7 @@ struct RadiusNeighborsArgs {
 
 TORCHVOX_KERNEL(RadiusNeighborsArgs);
 
-// What lies behind the last row.
+// Fills one slot after the last row.
 TORCHVOX_HD void write_no_neighbor(const RadiusNeighborsArgs& args, int64_t slot) {
   args.index[slot] = -1;
   if (args.dist2 == nullptr) return;

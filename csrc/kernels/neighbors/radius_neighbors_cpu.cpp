@@ -22,23 +22,22 @@ struct Room {
 int64_t workspace_bytes_cpu(const RadiusNeighborsArgs& args) { return carved_bytes<Room>(args); }
 
 void run_cpu(const RadiusNeighborsArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const Room room(args, workspace);
+  const auto room = carve<Room>(memory, args);
   const int64_t rows = args.ball.rows();
   BallQueryArgs ball = args.counting(room.hits);
-  int64_t found = 0;
+  int64_t hits = 0;
   run_ball_cpu(ball, room.ball, parallel_for, [&] {
     for (int64_t row = 0; row < rows; ++row) {
-      args.offsets[row] = std::min(found, args.capacity);
-      found += room.hits[row];
+      args.offsets[row] = std::min(hits, args.capacity);
+      hits += room.hits[row];
     }
     args.write_with(ball);
-    args.offsets[rows] = std::min(found, args.capacity);
+    args.offsets[rows] = std::min(hits, args.capacity);
   });
-  *args.count = found;
-  const int64_t kept = args.offsets[rows];
-  for_each_index(parallel_for, args.capacity - kept, 4096,
-                 [&](int64_t i) { write_no_neighbor(args, kept + i); });
+  *args.count = hits;
+  const int64_t written = args.offsets[rows];
+  for_each_index(parallel_for, args.capacity - written, 4096,
+                 [&](int64_t i) { write_no_neighbor(args, written + i); });
 }
 
 }  // namespace torchvox

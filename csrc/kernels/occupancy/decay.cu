@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// occupancy_decay_ on the GPU: a warp a region.
+// occupancy_decay_ on the GPU: one warp per region.
 #include "csrc/kernels/occupancy/decay.h"
 
 namespace torchvox {

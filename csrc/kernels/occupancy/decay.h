@@ -10,10 +10,10 @@ namespace torchvox {
 struct DecayArgs {
   OccupancyState state;
   const bool* mask = nullptr;  // [C] regions that decay; null: all
-  int64_t factor = 0;  // of 65536, 0 to 65536
-  int64_t step = 0;  // units, 0 or more
-  int64_t forget = 0;  // units
-  bool* empty = nullptr;  // [C] regions in use of which nothing is observed
+  int64_t factor = 0;  // in 1/65536, 0 to 65536
+  int64_t step = 0;  // units of log-odds, 0 or more
+  int64_t forget = 0;  // units; values that are not larger become unobserved
+  bool* empty = nullptr;  // [C] regions in use without an observed voxel
   int64_t* counts = nullptr;  // [kStateCounts]
 
   TORCHVOX_HD int16_t decayed(int16_t log_odds) const {
@@ -27,7 +27,8 @@ struct DecayArgs {
 
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(DecayArgs);
 
-// Region `slot`; the counts, but for sums that are cleared before, where it is C.
+// Lanes decay the voxels of region `slot`, or for slot C write the counts that are not sums. The
+// caller clears the counts.
 TORCHVOX_HD void decay_region(const DecayArgs& args, int64_t slot, Lanes lanes) {
   const OccupancyState& state = args.state;
   if (slot == state.capacity) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// occupancy_extract on the GPU: CUB sorts the slots by key, those not in use last; a block a region
-// counts; CUB sums; a block a region writes.
+// occupancy_extract on the GPU: CUB sorts the slots by key, unused slots last; one block per region
+// counts its voxels; CUB sums the counts; one block per region writes.
 #include <cub/block/block_scan.cuh>
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
@@ -14,7 +14,7 @@
 namespace torchvox {
 namespace {
 
-constexpr int kThreads = kRegionVoxels;  // a voxel each
+constexpr int kThreads = kRegionVoxels;  // one per voxel
 
 struct ExtractWork {
   int64_t *keys, *sorted_keys;
@@ -43,6 +43,7 @@ struct ExtractWork {
   }
 };
 
+// One thread per slot: writes its key, or the largest key if it is not in use, and the slot.
 __global__ void __launch_bounds__(256) key_kernel(const __grid_constant__ OccupancyExtractArgs args,
                                                   const __grid_constant__ ExtractWork work) {
   const int64_t in_use = args.state.slots_in_use();
@@ -52,21 +53,25 @@ __global__ void __launch_bounds__(256) key_kernel(const __grid_constant__ Occupa
   }
 }
 
+// One block per region in the order of the keys, one thread per voxel: reads its log-odds; the
+// block writes how many are selected.
 __global__ void __launch_bounds__(kThreads)
     count_kernel(const __grid_constant__ OccupancyExtractArgs args,
                  const __grid_constant__ ExtractWork work) {
   const int64_t in_use = args.state.slots_in_use();
   for (int64_t r = blockIdx.x; r <= args.state.capacity; r += gridDim.x) {
-    bool wanted = false;
+    bool selected = false;
     if (r < in_use) {
       const int64_t slot = work.sorted_slots[r];
-      wanted = args.wants(args.state.logodds[slot * kRegionVoxels + threadIdx.x]);
+      selected = args.selects(args.state.logodds[slot * kRegionVoxels + threadIdx.x]);
     }
-    const int n = __syncthreads_count(wanted);
+    const int n = __syncthreads_count(selected);
     if (threadIdx.x == 0) work.offsets[r] = n;
   }
 }
 
+// One block per region, one thread per voxel: reads its log-odds and, if it is selected, writes its
+// row; then all threads write the unused rows and the counts.
 __global__ void __launch_bounds__(kThreads)
     write_kernel(const __grid_constant__ OccupancyExtractArgs args,
                  const __grid_constant__ ExtractWork work) {
@@ -76,22 +81,22 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t r = blockIdx.x; r < in_use; r += gridDim.x) {
     if (work.offsets[r] == work.offsets[r + 1]) continue;
     const int64_t slot = work.sorted_slots[r];
-    const int16_t found = args.state.logodds[slot * kRegionVoxels + threadIdx.x];
+    const int16_t logodds = args.state.logodds[slot * kRegionVoxels + threadIdx.x];
     int before;
-    Scan(shared).ExclusiveSum(args.wants(found), before);
+    Scan(shared).ExclusiveSum(args.selects(logodds), before);
     const int64_t row = work.offsets[r] + before;
-    if (args.wants(found) && row < args.max_out) {
-      args.write(row, slot, static_cast<int32_t>(threadIdx.x), found);
+    if (args.selects(logodds) && row < args.max_out) {
+      args.write(row, slot, static_cast<int32_t>(threadIdx.x), logodds);
     }
     __syncthreads();
   }
-  const int64_t found = work.offsets[args.state.capacity];
-  const int64_t kept = found < args.max_out ? found : args.max_out;
+  const int64_t selected = work.offsets[args.state.capacity];
+  const int64_t kept = selected < args.max_out ? selected : args.max_out;
   for (int64_t row = kept + global_thread(); row < args.max_out; row += global_stride()) {
     args.write_unused(row);
   }
   if (global_thread() < kStateCounts) {
-    const int64_t counts[2] = {kept, found};
+    const int64_t counts[2] = {kept, selected};
     args.counts[threadIdx.x] = threadIdx.x < 2 ? counts[threadIdx.x] : 0;
   }
 }
@@ -103,8 +108,7 @@ int64_t workspace_bytes_cuda(const OccupancyExtractArgs& args, const Target&) {
 }
 
 cudaError_t launch(const OccupancyExtractArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  ExtractWork work(args, workspace);
+  auto work = carve<ExtractWork>(memory, args);
   const int64_t n = args.state.capacity;
   const unsigned blocks = blocks_for(n + 1, 1, context.target);
   TORCHVOX_CUDA_CHECK(launch_items(key_kernel, n, 256, context, args, work));

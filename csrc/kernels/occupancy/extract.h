@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of occupancy_extract: sort the regions in use by key; count their voxels that are wanted;
-// sum; write those that fit.
+// Entry of occupancy_extract: sorts the regions in use by key, counts their selected voxels, sums
+// the counts, and writes the voxels that fit.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"
@@ -17,20 +17,20 @@ struct OccupancyExtractArgs {
   OccupancySelect select = OccupancySelect::kOccupied;
   double threshold = 0;
   float* logodds = nullptr;  // [max_out]
-  float* mean = nullptr;  // [max_out, 3] of samples, from the center
+  float* mean = nullptr;  // [max_out, 3]: mean of the samples in voxels, from the center
   int32_t* indices = nullptr;  // [max_out, 4]
   int32_t* num_samples = nullptr;  // [max_out]
-  int64_t* counts = nullptr;  // [kStateCounts]: rows kept, found
+  int64_t* counts = nullptr;  // [kStateCounts]: rows written, voxels selected
 
-  TORCHVOX_HD bool wants(int16_t found) const {
-    const int8_t label = label_of(found, threshold);
+  TORCHVOX_HD bool selects(int16_t voxel_logodds) const {
+    const int8_t label = label_of(voxel_logodds, threshold);
     if (select == OccupancySelect::kOccupied) return label == 1;
     return select == OccupancySelect::kFree ? label == 0 : label >= 0;
   }
-  TORCHVOX_HD void write(int64_t row, int64_t slot, int32_t voxel, int16_t found) const {
+  TORCHVOX_HD void write(int64_t row, int64_t slot, int32_t voxel, int16_t voxel_logodds) const {
     const int64_t samples = state.samples_of(slot), at = samples * kRegionVoxels + voxel;
     const bool sampled = samples >= 0 && state.samples.count[at] > 0;
-    logodds[row] = static_cast<float>(found) / 1024;
+    logodds[row] = static_cast<float>(voxel_logodds) / kLogOddsUnit;
     num_samples[row] = sampled ? state.samples.count[at] : 0;
     indices[4 * row] = 0;
     for (int axis = 0; axis < 3; ++axis) {

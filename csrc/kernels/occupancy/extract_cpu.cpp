@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// occupancy_extract on the CPU.
+// occupancy_extract on the CPU: tasks of regions in the order of their keys.
 #include <algorithm>
 #include <numeric>
 
@@ -10,7 +10,7 @@ namespace torchvox {
 namespace {
 
 struct ExtractWork {
-  int64_t* slots;  // by key
+  int64_t* slots;  // in the order of their keys
   int64_t* offsets;  // [capacity + 1]
 
   ExtractWork(const OccupancyExtractArgs& args, Workspace& workspace)
@@ -25,8 +25,7 @@ int64_t workspace_bytes_cpu(const OccupancyExtractArgs& args) {
 }
 
 void run_cpu(const OccupancyExtractArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const ExtractWork work(args, workspace);
+  const auto work = carve<ExtractWork>(memory, args);
   const OccupancyState& state = args.state;
   const int64_t regions = state.slots_in_use();
   std::iota(work.slots, work.slots + regions, int64_t{0});
@@ -37,24 +36,24 @@ void run_cpu(const OccupancyExtractArgs& args, void* memory, const ParallelFor& 
     return state.logodds + work.slots[region] * kRegionVoxels;
   };
   for_each_index(parallel_for, regions, 16, [&](int64_t r) {
-    const int16_t* const found = voxels(r);
+    const int16_t* const logodds = voxels(r);
     work.offsets[r + 1] =
-        std::count_if(found, found + kRegionVoxels, [&](int16_t x) { return args.wants(x); });
+        std::count_if(logodds, logodds + kRegionVoxels, [&](int16_t x) { return args.selects(x); });
   });
   std::partial_sum(work.offsets, work.offsets + regions + 1, work.offsets);
   for_each_index(parallel_for, regions, 16, [&](int64_t r) {
     int64_t row = work.offsets[r];
     for (int32_t v = 0; v < kRegionVoxels && row < args.max_out; ++v) {
-      const int16_t found = voxels(r)[v];
-      if (args.wants(found)) args.write(row++, work.slots[r], v, found);
+      const int16_t logodds = voxels(r)[v];
+      if (args.selects(logodds)) args.write(row++, work.slots[r], v, logodds);
     }
   });
-  const int64_t found = work.offsets[regions], kept = std::min(found, args.max_out);
+  const int64_t selected = work.offsets[regions], kept = std::min(selected, args.max_out);
   for_each_index(parallel_for, args.max_out - kept, 4096,
                  [&](int64_t i) { args.write_unused(kept + i); });
   std::fill_n(args.counts, kStateCounts, 0);
   args.counts[0] = kept;
-  args.counts[1] = found;
+  args.counts[1] = selected;
 }
 
 }  // namespace torchvox

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// occupancy_insert_ on the GPU: a thread a row finds its region, CUB sums, a warp a row copies or
-// merges it.
+// occupancy_insert_ on the GPU: one thread per row finds its region, CUB sums, and one warp per row
+// copies or merges it.
 #include <cub/device/device_scan.cuh>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of occupancy_insert_: regions by ascending keys, into slots of their own or, where there is
-// one, into those that have their keys. All of them or none.
+// Entry of occupancy_insert_: inserts regions with ascending keys into new slots, or merges them
+// into the slots that have their keys. All of them or none.
 #pragma once
 
 #include "csrc/kernels/occupancy/state.h"
@@ -30,15 +30,16 @@ struct HigherKey {
   TORCHVOX_HD int64_t operator()(int64_t a, int64_t b) const { return a < b ? b : a; }
 };
 
-// Steps of a call, each over all of its items: the highest keys, find, sums of `number`, insert.
+// Steps of a call, each over all of its items: highest keys so far, find_region(), prefix sums of
+// `number`, insert_region(). K = given.capacity.
 struct Insertion : InsertArgs {
   static constexpr int32_t kNew = -1, kRefused = -2;
 
-  int64_t* highest;  // [K] of the keys up to and with this one
-  int32_t* slot;  // [K] of a region that exists, kNew or kRefused
-  uint64_t* number;  // [K] regions new << 32 | rows accepted, up to and with this one
-  int32_t* sampled;  // [K] of `given.samples`: rows of samples new, up to and with this one
-  int64_t* in_use;  // [2] slots, and rows of samples, before
+  int64_t* highest;  // [K]: the highest key up to and including this one
+  int32_t* slot;  // [K]: slot of an existing region, kNew or kRefused
+  uint64_t* number;  // [K]: new regions << 32 | accepted rows, up to and including this one
+  int32_t* sampled;  // [K]: new rows of samples, up to and including this one; null without samples
+  int64_t* in_use;  // [2]: slots, and rows of samples, before the call
 
   Insertion(const InsertArgs& args, Workspace& workspace)
       : InsertArgs(args),
@@ -59,11 +60,11 @@ struct Insertion : InsertArgs {
     return in_use[0] + added() <= state.capacity &&
         in_use[1] + sample_rows_added() <= state.samples.rows;
   }
-  // Whether regions that exist change.
+  // Whether existing regions change.
   TORCHVOX_HD bool merges() const { return given.logodds && merge != Merge::kKeep; }
 };
 
-// The slot of row i; where it is K, what is in use before.
+// Finds the slot of a row; for row K notes what is in use before the call.
 TORCHVOX_HD void find_region(const Insertion& work, int64_t row) {
   if (row == work.given.capacity) {
     work.in_use[0] = work.state.slots_in_use();
@@ -86,6 +87,7 @@ TORCHVOX_HD void raise_highest_clamp(const OccupancyState& state, int32_t log_od
   if (log_odds > 0) atomic_raise(word, static_cast<uint64_t>(log_odds));
 }
 
+// Writes the counts and the status of a call.
 TORCHVOX_HD void finish_insertion(const Insertion& work) {
   const bool fits = work.fits();
   const int64_t added = work.added(), accepted = static_cast<uint32_t>(work.total());
@@ -105,20 +107,20 @@ TORCHVOX_HD void finish_insertion(const Insertion& work) {
   if (!fits) work.state.status[kStateRefused] = 1;
 }
 
-// Samples of region i of K into a slot: copies of them, or added to what is there.
+// Copies the samples of a row into a slot, or adds them to those that are there.
 TORCHVOX_HD void insert_samples(const Insertion& work, int64_t row, int64_t slot, bool copies,
                                 Lanes lanes) {
   const Samples &to = work.state.samples, &from = work.given.samples;
-  const int64_t given = work.sampled ? work.given.samples_of(row) : -1;
+  const int64_t source = work.sampled ? work.given.samples_of(row) : -1;
   int64_t own = work.state.samples_of(slot);
-  if (own < 0 && given >= 0) {
+  if (own < 0 && source >= 0) {
     own = work.in_use[1] + work.sampled[row] - 1;
     if (lanes.lane == 0) work.state.sample_row[slot] = static_cast<int32_t>(own);
   }
   for (int64_t i = lanes.lane; own >= 0 && i < kRegionVoxels; i += lanes.count) {
-    const int64_t at = own * kRegionVoxels + i, other = given * kRegionVoxels + i;
+    const int64_t at = own * kRegionVoxels + i, other = source * kRegionVoxels + i;
     if (copies) to.forget(at);
-    if (given < 0 || from.count[other] <= 0) continue;
+    if (source < 0 || from.count[other] <= 0) continue;
     if (to.count[at] > 0) {
       add_samples(to, at, moments_of(from, other), false);
     } else {
@@ -128,7 +130,7 @@ TORCHVOX_HD void insert_samples(const Insertion& work, int64_t row, int64_t slot
   }
 }
 
-// Row i of K; where it is K, what the call leaves besides.
+// Inserts a row; for row K finishes the call.
 TORCHVOX_HD void insert_region(const Insertion& work, int64_t row, Lanes lanes) {
   const OccupancyState &state = work.state, &given = work.given;
   const bool first = lanes.lane == 0;

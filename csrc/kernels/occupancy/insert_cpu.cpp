@@ -10,8 +10,7 @@ namespace torchvox {
 int64_t workspace_bytes_cpu(const InsertArgs& args) { return carved_bytes<Insertion>(args); }
 
 void run_cpu(const InsertArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const Insertion work(args, workspace);
+  const auto work = carve<Insertion>(memory, args);
   const int64_t rows = args.given.capacity;
   const int64_t* const keys = args.given.region_key;
   std::partial_sum(keys, keys + rows, work.highest, HigherKey{});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// occupancy_query and occupancy_crop on the GPU: a thread a point, a thread a cell.
+// occupancy_query and occupancy_crop on the GPU: one thread per point, one thread per cell.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/occupancy/query.h"
 

@@ -7,20 +7,20 @@
 #include "csrc/kernels/occupancy/state.h"
 #include "csrc/kernels/rays/input.h"
 #include "csrc/kernels/rays/transform_points.h"
-#include "csrc/kernels/voxel/grid.h"
+#include "csrc/kernels/spatial/voxel_grid.h"
 
 namespace torchvox {
 
-// What is asked of a map, and where the answers go.
+// A map and the outputs of a lookup in it.
 struct OccupancyLookup {
   OccupancyState state;
-  MapRays frame;  // its voxels
+  MapRays frame;  // has the size and origin of the map's voxels
   double threshold = 0;
-  float fill = 0;  // log-odds of what is unobserved
+  float fill = 0;  // written as the log-odds of unobserved voxels
   float* logodds = nullptr;
   int8_t* label = nullptr;
 
-  // Of the voxel that holds a point in meters; kUnobserved beyond all voxels.
+  // Log-odds of the voxel around a point in meters; kUnobserved beyond all voxels.
   TORCHVOX_HD int16_t at(const double p[3]) const {
     int32_t voxel[3];
     for (int axis = 0; axis < 3; ++axis) {

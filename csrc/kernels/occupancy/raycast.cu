@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// occupancy_raycast on the GPU: a thread a ray.
+// occupancy_raycast on the GPU: one thread per ray.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/occupancy/raycast.h"
 

@@ -17,10 +17,10 @@ struct OccupancyRaycastArgs {
   double solid_angle = 1;  // of each ray, in steradians
   bool stop_unknown = false;
   float* distance = nullptr;  // [rows], meters
-  float* unseen = nullptr;  // [rows], cubic meters
-  int8_t* status = nullptr;  // [rows]
-  int32_t* indices = nullptr;  // [rows, 4]
-  int32_t* unknown = nullptr;  // [rows]
+  float* unseen = nullptr;  // [rows], cubic meters of unobserved space in the ray's cone
+  int8_t* status = nullptr;  // [rows]: RaycastStatus
+  int32_t* indices = nullptr;  // [rows, 4]: 0, z, y, x of the last voxel
+  int32_t* unknown = nullptr;  // [rows]: unobserved voxels on the way
 };
 
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(OccupancyRaycastArgs);
@@ -37,8 +37,8 @@ TORCHVOX_HD void cast_ray(const OccupancyRaycastArgs& args, int64_t i) {
     const double length = voxels * args.rays.voxel_size;
     RayWalk<kUnitShift> walk(ray.line, ray.line.whole());
     RayPlace place = ray.line.start();
-    int crossed =
-        -1;  // the axis of the last crossing; divisions are spared where none is asked for
+    int crossed = -1;  // axis of the last crossing
+    // Where on the line, in [0, 1], the current voxel begins: a division, made only if needed.
     const auto enter = [&] {
       return crossed < 0 ? 0. : ray.line.fraction(crossed, place.done[crossed] - 1);
     };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// occupancy_remove_ on the GPU: CUB sums the regions that leave, a thread a slot names the holes, a
-// warp a row moves it, a thread a region enters it into the table.
+// occupancy_remove_ on the GPU: CUB sums the regions to remove, one thread per slot writes the
+// list of holes, one warp per row moves it, one thread per region enters it into the table.
 #include <cub/device/device_scan.cuh>
 
 #include <algorithm>

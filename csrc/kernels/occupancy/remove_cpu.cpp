@@ -11,8 +11,7 @@ namespace torchvox {
 int64_t workspace_bytes_cpu(const RemoveArgs& args) { return carved_bytes<Removal>(args); }
 
 void run_cpu(const RemoveArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const Removal removal(args, workspace);
+  const auto removal = carve<Removal>(memory, args);
   const int64_t capacity = args.state.capacity, rows = args.state.samples.rows;
   const auto each = [&](int64_t count, const auto& step) {
     for_each_index(parallel_for, count, kRegionsPerTask, [&](int64_t i) { step(removal, i); });

@@ -3,7 +3,7 @@
 // Samples of voxels: where in them rays end, as means and covariances, and how other rays pass such
 // a normal distribution (NDT-OM, Saarinen et al., IJRR 2013; NDT-TM, Ahtiainen et al., JFR 2017).
 // Lengths are in voxels, from the center of the voxel. A symmetric or lower triangular matrix is
-// its elements 00, 10, 11, 20, 21, 22.
+// stored as its elements 00, 10, 11, 20, 21, 22.
 #pragma once
 
 #include <initializer_list>
@@ -17,14 +17,14 @@ namespace torchvox {
 inline constexpr double kFirstVariance = 0.01;  // on each axis, of a first sample
 inline constexpr double kFirstIntensityVariance = 1;
 
-// What a state knows of samples: rows of kRegionVoxels voxels, for regions that have any.
+// The samples of a state: one row of kRegionVoxels voxels for each region that has any.
 struct Samples {
   int32_t* count = nullptr;  // [rows, voxels]
   float* mean = nullptr;  // [.., 3]
   float* cov = nullptr;  // [.., 6] lower triangular factor of the covariance, or null
   float* intensity = nullptr;  // [.., 2] mean and variance, or null
-  int32_t* passes = nullptr;  // [.., 2] rays that hit what is there and that went through, or null
-  int64_t rows = 0;  // 0: none are kept
+  int32_t* passes = nullptr;  // [.., 2] rays that hit the surface and that went through, or null
+  int64_t rows = 0;  // 0: the map has no samples
 
   TORCHVOX_HD void forget(int64_t voxel) const {
     count[voxel] = 0;
@@ -33,7 +33,7 @@ struct Samples {
     for (int i = 0; intensity && i < 2; ++i) intensity[2 * voxel + i] = 0;
     for (int i = 0; passes && i < 2; ++i) passes[2 * voxel + i] = 0;
   }
-  // All but passes.
+  // Copies all values except passes.
   TORCHVOX_HD void copy(int64_t voxel, const Samples& from, int64_t other) const {
     count[voxel] = from.count[other];
     for (int i = 0; i < 3; ++i) mean[3 * voxel + i] = from.mean[3 * other + i];
@@ -65,7 +65,7 @@ TORCHVOX_HD double factor_product(const float* factor, int i, int j) {  // i >= 
   return sum;
 }
 
-// Those of a voxel, without the variance of its first sample.
+// The moments of a voxel, without the variance that its first sample got.
 TORCHVOX_HD SampleMoments moments_of(const Samples& samples, int64_t voxel) {
   SampleMoments moments{static_cast<double>(samples.count[voxel]), {}, {}, 0, 0};
   for (int i = 0; i < 3; ++i) moments.mean[i] = samples.mean[3 * voxel + i];
@@ -83,7 +83,7 @@ TORCHVOX_HD SampleMoments moments_of(const Samples& samples, int64_t voxel) {
   return moments;
 }
 
-// Adds samples to those of a voxel, or, afresh, to none.
+// Adds samples to those of a voxel, or replaces these if `afresh`.
 TORCHVOX_HD void add_samples(const Samples& samples, int64_t voxel, const SampleMoments& more,
                              bool afresh) {
   const double before = samples.count[voxel], n = afresh || before < 0 ? 0 : before;
@@ -124,8 +124,8 @@ TORCHVOX_HD void add_samples(const Samples& samples, int64_t voxel, const Sample
   samples.count[voxel] = static_cast<int32_t>(all < INT32_MAX ? all : INT32_MAX);
 }
 
-// Sums over ends of rays in one voxel, in whole numbers: in units from its center, and in 65535ths
-// of a range of intensities.
+// Sums over the ends of rays in one voxel, in integers: units from its center, and 65535ths of the
+// range of intensities.
 struct SampleSums {
   uint64_t offsets[3], products[6], intensity[2];
   uint32_t passes[2];
@@ -163,14 +163,14 @@ struct SampleSums {
 
 // ---- rays that pass a distribution --------------------------------------------------------------
 
-// How a miss of a voxel with a distribution counts.
+// How misses of voxels with a distribution count.
 struct Ndt {
   double noise = 0;  // standard deviation of ranges, in voxels
   double eta = 0;  // half the adaptation
-  double least_samples = 0;  // of a distribution
-  double reset = 0;  // log-odds below which a voxel that is hit forgets its samples,
-  double reset_samples = 0;  // if it has so many
-  double lowest = 0;  // log-odds of one miss
+  double least_samples = 0;  // that make a distribution
+  double reset = 0;  // log-odds below which a hit voxel forgets its samples,
+  double reset_samples = 0;  // if it has at least this many
+  double lowest = 0;  // lower bound of the log-odds of one miss
 
   TORCHVOX_HD bool resets(int16_t logodds, int32_t samples) const {
     return logodds != kUnobserved && static_cast<double>(logodds) / kLogOddsUnit < reset &&
@@ -178,10 +178,10 @@ struct Ndt {
   }
 };
 
-// A ray as a voxel sees it.
+// A ray relative to the center of a voxel.
 struct RayBeside {
-  double from[3], along[3], to[3];  // along: of length 1, 0 for a ray without length
-  bool samples;  // it ends at something
+  double from[3], along[3], to[3];  // along: unit vector, or 0 for a ray without length
+  bool samples;  // the ray ends at a surface
 
   TORCHVOX_HD RayBeside(const RayLine& line, const int32_t voxel[3], bool samples_in)
       : samples(samples_in) {
@@ -196,15 +196,15 @@ struct RayBeside {
   }
 };
 
-// How likely the point of a ray at which the distribution of a voxel is densest belongs to it, and
-// to the ray's own end; 1 at their centers.
+// For the point of a ray at which the distribution of a voxel is densest: how likely it belongs to
+// that distribution, and to the ray's own end; 1 at their centers.
 struct Likelihood {
   double voxel, sample;
 };
 TORCHVOX_HD Likelihood likelihood(const Samples& samples, int64_t at, const RayBeside& ray,
                                   double noise) {
   const float *const c = &samples.cov[6 * at], *const mean = &samples.mean[3 * at];
-  double along[3], away[3];  // with the covariance as the unit
+  double along[3], away[3];  // in the frame in which the covariance is the identity
   for (int i = 0; i < 3; ++i) {
     along[i] = ray.along[i];
     away[i] = ray.from[i] - double{mean[i]};
@@ -229,7 +229,7 @@ TORCHVOX_HD Likelihood likelihood(const Samples& samples, int64_t at, const RayB
   return {voxel, ray.samples ? end : 0};
 }
 
-// Log-odds of a miss, in 1/65536, from Ndt::lowest to 0.
+// Log-odds of a miss, in units of 1/65536, from Ndt::lowest to 0.
 TORCHVOX_HD int64_t miss_of(const Ndt& ndt, const Likelihood& likely) {
   const double p = 0.5 - ndt.eta * likely.voxel * (1 - likely.sample);
   double logodds = portable::log(static_cast<float>(p / (1 - p)));

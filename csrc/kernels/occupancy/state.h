@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A map as kernels see it: a list of tensors that the caller owns. Regions in use are a prefix of
-// the slots; rows behind hold the fill. Values that are read are never trusted: whatever they are,
+// The state of a map: a list of tensors that the caller owns. Regions in use are a prefix of the
+// slots; rows beyond hold fill values. Values that are read are never trusted: whatever they are,
 // no access leaves the tensors.
 #pragma once
 
@@ -20,7 +20,7 @@ enum StatePart {
   kRegionStamp,
   kStatus,
   kLogOdds,
-  kHitMiss,  // from here on layers that may be off
+  kHitMiss,  // from here on optional layers
   kTouch,
   kTraversal,
   kSampleRow,
@@ -44,22 +44,22 @@ enum StateCount {
   kInUse,
   kOverflow,
   kSampleRowsNew,
-  kSampleRows,  // in use
+  kSampleRows,  // in use after the call
   kStateCounts = 8
 };
 inline constexpr int kTooManyRegions = 2, kTooManySampleRows = 4;  // bits of kOverflow
 inline constexpr int64_t kRegionsPerTask = 16;  // on the host
 
-// What a state has a row of for each region, or for each row of samples.
+// A layer of a state, with one row per region or per row of samples.
 struct StateLayer {
-  struct __attribute__((may_alias)) Bytes {  // of any type
+  struct __attribute__((may_alias)) Bytes {  // of values of any type
     uint16_t bits;
   };
   void* rows;  // null: the layer is off
   int64_t row_bytes;
-  uint16_t fill;  // of every two bytes of a row that is not in use
+  uint16_t fill;  // value of every two bytes of an unused row
 
-  // Moves row `from` to row `to`, unless that is -1, and leaves the fill.
+  // Moves row `from` to row `to`, unless that is -1, and fills row `from`.
   TORCHVOX_HD void vacate(int64_t from, int64_t to, Lanes lanes) const {
     Bytes* const bytes = static_cast<Bytes*>(rows);
     const int64_t per_row = bytes ? row_bytes / 2 : 0;
@@ -71,16 +71,16 @@ struct StateLayer {
 };
 
 struct OccupancyState {
-  uint32_t* table = nullptr;  // [table_size] slots, kNoSlot where there is none
+  uint32_t* table = nullptr;  // [table_size]: slots by hash of their keys, or kNoSlot
   int64_t table_size = 0;  // a power of two
   int64_t* region_key = nullptr;  // [capacity]
   int32_t* region_stamp = nullptr;  // [capacity]
   int64_t* status = nullptr;  // [kStatusWords]
   int16_t* logodds = nullptr;  // [capacity, kRegionVoxels]
   int32_t* hit_miss = nullptr;  // [capacity, kRegionVoxels, 2], or null
-  int32_t* touch = nullptr;  // [capacity, kRegionVoxels] ms of the last hit, -1 without, or null
+  int32_t* touch = nullptr;  // [capacity, kRegionVoxels] ms of the last hit, -1: none; or null
   int64_t* traversal = nullptr;  // [capacity, kRegionVoxels] units of rays in the voxel, or null
-  int32_t* sample_row = nullptr;  // [capacity] -1 without, or null
+  int32_t* sample_row = nullptr;  // [capacity] row of samples, -1: none; or null
   Samples samples;
   int64_t capacity = 0;
 
@@ -88,7 +88,7 @@ struct OccupancyState {
   TORCHVOX_HD int64_t sample_rows_in_use() const {
     return clamp_index(status[kSampleRowsInUse], 0, samples.rows);
   }
-  // The row of samples of a region, -1 without.
+  // The row of samples of a region, or -1.
   TORCHVOX_HD int64_t samples_of(int64_t slot) const {
     const int64_t row = samples.rows > 0 ? sample_row[slot] : -1;
     return row >= 0 && row < samples.rows ? row : -1;
@@ -112,7 +112,7 @@ struct OccupancyState {
                                  {samples.passes, 8 * kRegionVoxels, 0}};
     for (const StateLayer& layer : layers) layer.vacate(from, to, lanes);
   }
-  // A voxel that nothing is known of any more, in all layers.
+  // Makes a voxel unobserved, in all layers.
   TORCHVOX_HD void forget(int64_t slot, int64_t i) const {
     const int64_t voxel = slot * kRegionVoxels + i, row = samples_of(slot);
     logodds[voxel] = kUnobserved;
@@ -122,7 +122,7 @@ struct OccupancyState {
     if (row >= 0) samples.forget(row * kRegionVoxels + i);
   }
 
-  // The slot of a region, -1 without one.
+  // The slot of a region, or -1.
   TORCHVOX_HD int64_t find(int64_t key) const {
     int64_t at = static_cast<int64_t>(mix_key(static_cast<uint64_t>(key))) & (table_size - 1);
     for (int64_t probes = 0; probes < table_size; ++probes, at = (at + 1) & (table_size - 1)) {
@@ -133,8 +133,8 @@ struct OccupancyState {
     return -1;
   }
 
-  // Enters a slot whose key is written. Lower slots keep their place, so that the table is the one
-  // to which slots 0, 1, 2, ... came in order.
+  // Enters a slot whose key is written into the table. Lower slots keep their place, so that the
+  // table is the same as if slots 0, 1, 2, ... were entered in order.
   TORCHVOX_HD void enter(uint32_t slot) const {
     const uint64_t key = static_cast<uint64_t>(region_key[slot]);
     int64_t at = static_cast<int64_t>(mix_key(key)) & (table_size - 1);
@@ -142,18 +142,18 @@ struct OccupancyState {
       if (load_relaxed(&table[at]) < slot) continue;
       const uint32_t here = atomic_min(&table[at], slot);
       if (here == kNoSlot) return;
-      if (here > slot) slot = here;  // whose place was taken
+      if (here > slot) slot = here;  // goes on with the slot whose place was taken
     }
   }
 
-  // Log-odds of a voxel of a map's lattice; kUnobserved where nothing is known.
+  // Log-odds of a voxel of the map, or kUnobserved.
   TORCHVOX_HD int16_t at(const int32_t voxel[3]) const {
     const int64_t slot = find(region_key_of_voxel(voxel));
     return slot < 0 ? kUnobserved : logodds[slot * kRegionVoxels + voxel_in_region(voxel)];
   }
 };
 
-// Units of 1/1024 at or above which a voxel counts as occupied; L / 1024 >= threshold in fp64.
+// Whether L / 1024 >= threshold, in fp64.
 TORCHVOX_HD bool is_occupied(int16_t logodds, double threshold) {
   return logodds != kUnobserved && static_cast<double>(logodds) / 1024 >= threshold;
 }

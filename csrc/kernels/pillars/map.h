@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which points a pillar holds, where it lies, and its points decorated: the one definition for
-// every pillar op, on host and device.
+// Which points a pillar has, where it lies, and how its points are decorated: the one definition
+// for every pillar op, on host and device.
 #pragma once
 
 #include <algorithm>
@@ -10,17 +10,18 @@
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/voxel/grid.h"
+#include "csrc/kernels/spatial/voxel_grid.h"
 
 namespace torchvox {
 
 inline const PlanOverride pillar_lists_plan{"pillar_lists"};  // CUDA: 0 of fixed length, 1 packed
-inline const PlanOverride pillar_common_plan{"pillar_common"};  // CUDA: 1 for the usual arguments
+// CUDA: 0 never uses the kernels for 4 or 5 float columns.
+inline const PlanOverride pillar_common_plan{"pillar_common"};
 inline const PlanOverride pillar_cpu_plan{"pillar_cpu"};  // see run_vectorized()
 
-// What a mapped row holds where a canvas has its cells: rows of `indices`, -1 unused.
+// Rows of voxel indices and the canvas [batches, ny, nx] in which each has a cell.
 struct PillarRows {
-  const int32_t* indices = nullptr;  // [rows, 4]: b, z, y, x
+  const int32_t* indices = nullptr;  // [rows, 4]: b, z, y, x; -1 in unused rows
   int64_t rows = 0, batches = 0, nx = 0, ny = 0;
 
   TORCHVOX_HD int64_t cells() const { return batches * ny * nx; }
@@ -31,18 +32,24 @@ struct PillarRows {
     const bool inside = b >= 0 && b < batches && y >= 0 && y < ny && x >= 0 && x < nx;
     return inside ? (b * ny + y) * nx + x : -1;
   }
+  // Offset of a cell's channel in a tensor [batches, channels, ny, nx] of these strides.
+  TORCHVOX_HD int64_t strided(int64_t cell, int64_t channel, const int64_t strides[4]) const {
+    const int64_t plane = nx * ny;
+    return cell / plane * strides[0] + channel * strides[1] + cell % plane / nx * strides[2] +
+        cell % nx * strides[3];
+  }
 };
 
-// Points and their pillars, as voxel_map gives them. Whatever the integers hold, no access leaves
-// the buffers; values are specified for those of one map only.
+// Points and their pillars, as voxel_map returns them. Whatever integers the caller passes, no
+// access leaves the buffers; results are specified only for integers that one voxel_map returned.
 struct PillarMap {
   const void* points = nullptr;  // [count, columns], unit column stride
   DType dtype = DType::kFloat;
   int64_t count = 0, columns = 0;
   int64_t row_stride = 0;  // in elements
-  const int32_t* point_voxel = nullptr;  // [count]
-  const int32_t* point_slot = nullptr;  // [count]
-  const int32_t* num_points = nullptr;  // [rows]
+  const int32_t* point_voxel = nullptr;  // [count] row of a point, -1 for none
+  const int32_t* point_slot = nullptr;  // [count] the point's place within its row, -1 for none
+  const int32_t* num_points = nullptr;  // [rows] points of each row
   PillarRows rows;
   VoxelGrid grid;
   int64_t max_points = -1;  // P, the slots of a pillar; -1: no limit
@@ -65,7 +72,7 @@ struct PillarMap {
     if (row < 0 || row >= rows.rows || slot < 0 || slot >= stored(row)) return -1;
     return rows.cell(row) >= 0 ? row : -1;
   }
-  // Coordinate or feature, in the precision of the calculation.
+  // Coordinate (meters) or feature, in the precision of the calculation.
   template <class T, class Real>
   TORCHVOX_HD Real value(int64_t point, int64_t column) const {
     return static_cast<Real>(widen(static_cast<const T*>(points)[point * row_stride + column]));
@@ -113,7 +120,8 @@ auto with_pillar_types(DType points, bool wide, Body&& body) {
   });
 }
 
-// The row that each cell of a canvas shows, on the host: the lowest of its rows, -1 for none.
+// The row that each cell of a canvas takes its values from, on the host: the lowest of the rows
+// with this cell, -1 for none.
 class HostCellRows {
  public:
   HostCellRows(const PillarRows& rows, Workspace& workspace)
@@ -127,12 +135,12 @@ class HostCellRows {
     }
   }
   int64_t row(int64_t cell) const { return row_[cell]; }
-  // The cell that shows the row, or -1.
-  int64_t shown(const PillarRows& rows, int64_t row) const {
+  // The cell that takes its values from the row, or -1.
+  int64_t cell_of(const PillarRows& rows, int64_t row) const {
     const int64_t cell = rows.cell(row);
     return cell >= 0 && row_[cell] == row ? cell : -1;
   }
-  // Zeros in the cells of a canvas [cells, elements] that show no row.
+  // Writes zeros to the cells of a canvas [cells, elements] that have no row.
   void write_zeros(void* canvas, const PillarRows& rows, int64_t elements, DType dtype,
                    const ParallelFor& parallel_for) const {
     const int64_t bytes = elements * bytes_of(dtype);
@@ -147,8 +155,8 @@ class HostCellRows {
 
 // The points of each pillar in slot order.
 struct PillarLists {
-  int32_t* points = nullptr;  // row r's begin at begin(r)
-  const int32_t* offsets = nullptr;  // [rows]; null: `stride` entries a row
+  int32_t* points = nullptr;  // [entries]; those of row r start at begin(r)
+  const int32_t* offsets = nullptr;  // [rows]; null: `stride` entries per row
   int64_t stride = 0, entries = 0;
 
   TORCHVOX_HD int64_t begin(int64_t row) const {
@@ -156,14 +164,14 @@ struct PillarLists {
     const int64_t offset = offsets[row];
     return offset < 0 ? 0 : offset;
   }
-  // Entered by the thread of the point.
+  // Writes a point to its slot, if it has one.
   TORCHVOX_HD void enter(const PillarMap& map, int64_t point) const {
     const int64_t row = map.row_of(point);
     if (row < 0) return;
     const int64_t at = begin(row) + map.point_slot[point];
     if (at < entries) points[at] = static_cast<int32_t>(point);
   }
-  // The point in a slot below stored(row): a point of the cloud, whatever the map holds.
+  // The point in a slot below stored(row): a point of the cloud, whatever integers the map has.
   TORCHVOX_HD int64_t at(const PillarMap& map, int64_t begin, int64_t slot) const {
     const int64_t entry = begin + slot, point = entry < entries ? points[entry] : 0;
     return point >= 0 && point < map.count ? point : 0;
@@ -200,7 +208,7 @@ class HostPillarLists {
       offsets_[row] = static_cast<int32_t>(std::min(next, map.count));
       next += map.stored(row);
     }
-    std::fill_n(lists.points, map.count, 0);  // a map that is none may leave entries out
+    std::fill_n(lists.points, map.count, 0);  // integers of no real map may leave entries unset
     for (int64_t point = 0; point < map.count; ++point) lists.enter(map, point);
   }
 

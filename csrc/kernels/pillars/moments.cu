@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// pillar_moments on the GPU. Means: one warp a pillar, its points gathered once. Moments: one block
-// 1,024 points, decorated once into shared memory, threads sum patches of the triangle; then the
-// tree of tree_sum.cuh and one thread an entry.
+// pillar_moments on the GPU. Means: one warp per pillar, its points gathered once. Moments: one
+// block per 1,024 points, decorated once into shared memory; threads sum patches of the triangle.
+// Then the tree of tree_sum.cuh and one thread per entry.
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/pillars/moments.h"
 #include "csrc/kernels/pillars/norm.h"
@@ -14,13 +14,13 @@ namespace {
 
 constexpr int kThreads = 320;  // ten patches of 32 runs: the usual ten columns
 constexpr int kBlockPoints = 1024;  // two levels of the tree
-constexpr int kMostShared = 64 << 10;  // sm_75
+constexpr int kMostShared = 64 << 10;  // bytes that a block of sm_75 may have
 constexpr int kPatch = 3;  // a thread sums patches of 3 x 3 entries
 
 struct MomentsWork {
   PillarListWork list_work;
   void* means;  // [rows, 3] of the calculation's type
-  unsigned long long* pillars;  // counted
+  unsigned long long* pillars;  // number of rows with a cell
   TreeLevels tree;
 
   MomentsWork(const PillarMomentsArgs& args, Workspace& workspace)
@@ -30,9 +30,9 @@ struct MomentsWork {
         tree(ceil_div<int64_t>(args.map.count, kBlockPoints), args.entries(), workspace) {}
 };
 
-// One warp a row: the mean of its points, of which 32 are fetched at once. A lane adds up the
-// coordinate lane % 3 of all of them. Counts the rows that are pillars; `pillars` is cleared by the
-// first kernel of the chain.
+// One warp per row: the mean of its points, of which 32 are fetched at once. Lane l adds up the
+// coordinate l % 3 of all of them. Also counts the rows with a cell in `pillars`, which launch()
+// clears.
 template <class T, class Real>
 __global__ void __launch_bounds__(kThreads)
     means_kernel(PillarMap map, PillarLists lists, Real* means, unsigned long long* pillars) {
@@ -41,10 +41,10 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_previous();
   const int lane = threadIdx.x % 32, axis = lane % 3;
   Real(*at)[3] = staged[threadIdx.x / 32];
-  unsigned found = 0;
+  unsigned counted = 0;
   for (int64_t row = global_thread() / 32; row < map.rows.rows; row += global_stride() / 32) {
     if (map.rows.cell(row) < 0) continue;
-    ++found;
+    ++counted;
     const int64_t n = map.stored(row), begin = lists.begin(row);
     CascadeSum<Real> sum;
     for (int64_t slot = 0; slot < n; slot += 32) {
@@ -61,10 +61,11 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (lane < 3) means[3 * row + lane] = n > 0 ? sum.total() / static_cast<Real>(n) : Real(0);
   }
-  if (lane == 0 && found > 0) atomicAdd(pillars, static_cast<unsigned long long>(found));
+  if (lane == 0 && counted > 0) atomicAdd(pillars, static_cast<unsigned long long>(counted));
 }
 
-// How many of a block's points are in shared memory at a time, in runs of 32.
+// How many of a block's points are in shared memory at a time, in runs of 32: all where they fit
+// into kMostShared.
 struct MomentsTile {
   int points = kBlockPoints, shared_bytes = 0;
 
@@ -77,7 +78,7 @@ struct MomentsTile {
   }
 };
 
-// g of one point, zeros for one that is in no pillar.
+// Writes g of one point, zeros for a point in no pillar.
 template <class T, class Real>
 __device__ __forceinline__ void decorate(const PillarMomentsArgs& args, int64_t point,
                                          const Real* means, Real* g) {
@@ -95,12 +96,14 @@ __device__ __forceinline__ void decorate(const PillarMomentsArgs& args, int64_t 
   }
 }
 
+// Patches on and above the diagonal of a triangle of `size` rows.
 __device__ __forceinline__ int patches(int size) {
   const int side = (size + kPatch - 1) / kPatch;
   return side * (side + 1) / 2;
 }
 
-// A patch of the sums over the 32 rows of a run, rows one after another.
+// One thread sums the products of one patch over the 32 points of a run, one after another. `rows`
+// [32, size] are their g, `sums` [entries] those of the run.
 template <class Real>
 __device__ __forceinline__ void sum_patch(int size, int patch, const Real* rows, double* sums) {
   const int side = (size + kPatch - 1) / kPatch;
@@ -132,8 +135,9 @@ __device__ __forceinline__ void sum_patch(int size, int patch, const Real* rows,
   }
 }
 
-// One block for 1,024 points, in runs of 32: threads decorate points into shared memory, then sum
-// patches of the triangle of one run, then entries over the runs in their order.
+// One block per 1,024 points, in runs of 32: threads decorate points into shared memory, then sum
+// patches of the triangle of one run, then entries over the runs in their order. The block writes
+// its sums to one row of `sums` [blocks, entries].
 template <class T, class Real>
 __global__ void __launch_bounds__(kThreads)
     moments_kernel(PillarMomentsArgs args, int tile, const Real* means, double* sums) {
@@ -165,6 +169,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// One thread per entry of the moments: adds up the last level of the tree, `sums` [rows, entries].
+// The count of points becomes that of all slots where empty ones count.
 __global__ void __launch_bounds__(kThreads)
     total_kernel(PillarMomentsArgs args, const double* sums, int64_t rows,
                  const unsigned long long* pillars) {
@@ -210,8 +216,7 @@ int64_t workspace_bytes_cuda(const PillarMomentsArgs& args, const Target&) {
 }
 
 cudaError_t launch(const PillarMomentsArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  const MomentsWork work(args, workspace);
+  const auto work = carve<MomentsWork>(memory, args);
   TORCHVOX_CUDA_CHECK(work.list_work.begin(args.map, context));
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.pillars, 0, sizeof(*work.pillars), context.stream));
   TORCHVOX_CUDA_CHECK(launch_enter_points(args.map, work.list_work.lists, nullptr, 0, context));
@@ -220,8 +225,8 @@ cudaError_t launch(const PillarMomentsArgs& args, void* memory, const CudaContex
   });
 }
 
-// The fused batch norm and its gradient: one thread an output; the moments are read by all of them
-// and stay in the nearest cache. Outputs are few: small blocks spread them.
+// The fused batch norm and its gradient: one thread per output; all of them read the moments, which
+// stay in the L1 cache. Outputs are few: small blocks spread them over the multiprocessors.
 cudaError_t launch(const PillarNormArgs& args, void*, const CudaContext& context) {
   return launch_elements<norm_output, 32>(args, args.outputs, context);
 }

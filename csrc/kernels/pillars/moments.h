@@ -9,9 +9,9 @@
 
 namespace torchvox {
 
-// The upper triangle, row by row, of the sum of g g^T over the points stored in pillars, g = (1,
-// decorated point). The first entry counts the points, or all slots of all pillars where empty ones
-// count.
+// The upper triangle, row by row, of the sum of g g^T over the points stored in pillars, where g is
+// (1, decorated point). The first entry counts the points, or all slots of all pillars where empty
+// slots count as points.
 struct PillarMomentsArgs {
   PillarMap map;
   double* moments = nullptr;  // [entries()]
@@ -20,8 +20,8 @@ struct PillarMomentsArgs {
   TORCHVOX_HD int64_t entries() const { return size() * (size() + 1) / 2; }
 };
 
-// Sums are taken over a tree that depends on their number alone: 32 neighbors left to right, from
-// +0, then 32 such sums, and so on.
+// Sums are taken over a tree that depends on the number of addends alone, so that threads do not
+// change the result: 32 neighbors left to right, from +0, then 32 such sums, and so on.
 inline constexpr int64_t kTreeWidth = 32;
 
 // a * b added to a sum in double. A product of two floats is exact there.
@@ -36,6 +36,7 @@ TORCHVOX_HD double plus_product(double sum, double a, double b) { return sum + a
 
 TORCHVOX_KERNEL(PillarMomentsArgs);
 
+// The tree on the host: the caller fills the sum of each group of 32 rows, total() does the rest.
 class HostTree {
  public:
   HostTree(int64_t rows, int64_t columns, Workspace& workspace)
@@ -46,7 +47,8 @@ class HostTree {
   int64_t groups() const { return groups_; }
   double* of(int64_t group) const { return sums_ + group * columns_; }
 
-  // Level by level, in place: group g of a level reads none that a lower group has written.
+  // The totals [columns]. Level by level, in place: group g of a level writes row g, which only
+  // groups up to g read.
   const double* total(const ParallelFor& parallel_for) const {
     if (groups_ == 0) std::fill_n(sums_, columns_, 0.0);
     for (int64_t rows = groups_; rows > 1; rows = (rows + kTreeWidth - 1) / kTreeWidth) {

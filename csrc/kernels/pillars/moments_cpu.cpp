@@ -21,7 +21,7 @@ struct MomentsWork {
         tree(args.map.count, args.entries(), workspace) {}
 };
 
-// The sums over 32 points.
+// The sums [entries] over group `group` of 32 points.
 template <class T, class Real>
 void sum_group(const PillarMomentsArgs& args, const Real* means, int64_t group, double* sums) {
   const PillarMap& map = args.map;
@@ -74,8 +74,7 @@ int64_t workspace_bytes_cpu(const PillarMomentsArgs& args) {
 }
 
 void run_cpu(const PillarMomentsArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const MomentsWork work(args, workspace);
+  const auto work = carve<MomentsWork>(memory, args);
   work.list_work.fill(args.map);
   with_pillar_types(args.map.dtype, false, [&](auto type, auto real) {
     run_typed<decltype(type), decltype(real)>(args, work, parallel_for);

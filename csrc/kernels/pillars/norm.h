@@ -9,7 +9,9 @@
 
 namespace torchvox {
 
-// From the moments of the layer's inputs; the layer has no bias of its own. All in double.
+// Weight and bias of one linear layer that stands for a layer without bias and the batch norm after
+// it. The statistics follow from the moments of the layer's inputs, without the outputs. Calculates
+// in double.
 struct PillarNormArgs {
   const double* moments = nullptr;  // [(columns + 1)(columns + 2) / 2]: count, sums, products
   const void* weight = nullptr;  // [outputs, columns]
@@ -22,11 +24,11 @@ struct PillarNormArgs {
   void* folded_weight = nullptr;  // [outputs, columns]
   void* folded_bias = nullptr;  // [outputs]
   void* mean = nullptr;  // [outputs]
-  void* var = nullptr;  // [outputs], unbiased: what running statistics take
+  void* var = nullptr;  // [outputs], unbiased, as running statistics take it
 };
 
 struct PillarNormBackwardArgs {
-  PillarNormArgs norm;  // the inputs but beta
+  PillarNormArgs norm;  // the inputs without beta
   const void* grad_weight = nullptr;  // of the folded weight, [outputs, columns]
   const void* grad_bias = nullptr;  // [outputs]
 
@@ -35,11 +37,11 @@ struct PillarNormBackwardArgs {
   void* to_beta = nullptr;  // [outputs]
 };
 
-// Mean and variance of one output, and what its gradient needs of them.
+// Mean and variance of one output of the layer, and terms that its gradient needs.
 struct NormedOutput {
   const PillarNormArgs& args;
   int64_t output;
-  double count, mean = 0, var = 0, r;
+  double count, mean = 0, var = 0, r;  // r = 1 / sqrt(var + eps)
 
   TORCHVOX_HD NormedOutput(const PillarNormArgs& args, int64_t output)
       : args(args), output(output), count(args.moments[0] > 1 ? args.moments[0] : 1) {
@@ -52,6 +54,7 @@ struct NormedOutput {
     return load_as<double>(args.weight, args.dtype, output * args.columns + j);
   }
   TORCHVOX_HD double gamma() const { return load_as<double>(args.gamma, args.dtype, output); }
+  // The mean of the layer's input j.
   TORCHVOX_HD double first(int64_t j) const { return args.moments[1 + j] / count; }
   // Row j of the inputs' covariance times the weight.
   TORCHVOX_HD double covariance_product(int64_t j) const {
@@ -89,7 +92,7 @@ TORCHVOX_HD void norm_gradient(const PillarNormBackwardArgs& args, int64_t outpu
   double to_scale = -to_bias * n.mean;
   for (int64_t j = 0; j < norm.columns; ++j) to_scale += grad(j) * n.w(j);
   const double to_mean = -to_bias * scale;
-  // Where the variance is 0 all rows are equal, and stay so.
+  // A variance of 0 is a minimum: its derivative by every weight is 0.
   const double to_var = n.var > 0 ? -0.5 * (to_scale * n.gamma()) * (n.r * n.r * n.r) : 0;
   for (int64_t j = 0; j < norm.columns; ++j) {
     const double value =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lists of prepare.cuh on the GPU. Points: one thread a point, 8 bytes read, one word written
-// at its slot. Rows: one thread a row, 16 bytes read, one atomic minimum.
+// The lists of prepare.cuh on the GPU. Points: one thread per point, 8 bytes read, one word written
+// at its slot. Rows: one thread per row, 16 bytes read, one atomic minimum.
 #include <algorithm>
 #include <cub/device/device_scan.cuh>
 
@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Room for every slot of every pillar while that is little memory beside the points.
+// Whether lists have an entry for every slot of every pillar: where those are at most 8 per point
+// and another 2^24 (64 MiB).
 bool fixed_lists(const PillarMap& map) {
   if (map.max_points <= 0) return false;
   const int64_t forced = pillar_lists_plan.value();
@@ -21,15 +22,16 @@ bool fixed_lists(const PillarMap& map) {
   return map.max_points <= (8 * map.count + (int64_t{1} << 24)) / (map.rows.rows + 1);
 }
 
-// One thread a row.
+// One thread per row: the length of its list, for the prefix sum.
 __global__ void __launch_bounds__(kThreads) counts_kernel(PillarMap map, int32_t* counts) {
   for (int64_t row = global_thread(); row < map.rows.rows; row += global_stride()) {
     counts[row] = static_cast<int32_t>(map.stored(row));
   }
 }
 
-// One thread a point, and a part of the table. Lists of fixed length take any slot that fits: what
-// a row does not store is never read.
+// One thread per point: clears some entries of the table and writes the point to its slot of its
+// row's list. Lists of fixed length take every slot that fits, without a look at the row's number
+// of points: slots from there on are never read.
 __global__ void __launch_bounds__(kThreads)
     enter_points_kernel(PillarMap map, PillarLists lists, uint32_t* table, int64_t cells) {
   let_next_begin();
@@ -45,7 +47,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// One thread a row. Of rows with one cell the lowest stays, in any order of arrival.
+// One thread per row: reads its indices and lowers its cell's entry to it. Of rows with the same
+// cell the lowest stays, in whatever order threads run.
 __global__ void __launch_bounds__(kThreads) enter_rows_kernel(PillarRows rows, uint32_t* table) {
   let_next_begin();
   wait_for_previous();
@@ -55,6 +58,7 @@ __global__ void __launch_bounds__(kThreads) enter_rows_kernel(PillarRows rows, u
   }
 }
 
+// One thread per four cells: sets the table's entries to kNoRow.
 __global__ void __launch_bounds__(kThreads) clear_kernel(uint32_t* table, int64_t cells) {
   let_next_begin();
   clear_cells(table, cells, global_thread(), global_stride());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What pillar kernels on the GPU begin with: the list of each pillar's points, and the row of each
-// cell of the canvas.
+// The first steps of pillar kernels on the GPU: the list of each pillar's points, and the row of
+// each cell of the canvas.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,12 +10,12 @@
 
 namespace torchvox {
 
-// Lists with a fixed number of entries a pillar need no prefix sum, and only entries in use are
-// ever touched.
+// Memory for the lists and the prefix sum of their lengths. Lists with a fixed number of entries
+// per pillar need no prefix sum, and no thread reads or writes unused entries.
 class PillarListWork {
  public:
   PillarListWork(const PillarMap& map, Workspace& workspace);
-  // In order: nothing, or the offsets of the lists.
+  // Launches the prefix sum that gives the lists' offsets, if they need one.
   cudaError_t begin(const PillarMap& map, const CudaContext& context) const;
 
   PillarLists lists;
@@ -27,7 +27,7 @@ class PillarListWork {
   size_t temporary_bytes_ = 0;
 };
 
-// Lowest row of each cell, kNoRow where none is; cleared before rows enter.
+// A table holds the lowest row of each cell, kNoRow where there is none.
 inline constexpr uint32_t kNoRow = 0xffffffffu;
 
 __device__ __forceinline__ void clear_cells(uint32_t* table, int64_t cells, int64_t thread,
@@ -46,13 +46,13 @@ cudaError_t launch_enter_rows(const PillarRows& rows, uint32_t* table, const Cud
 // The first of a chain where there are no points.
 cudaError_t launch_clear_cells(uint32_t* table, int64_t cells, const CudaContext& context);
 
-// The cells of a canvas without a pillar, in pieces as wide as their rows allow.
+// A canvas whose cells without a pillar get zeros, in pieces as wide as its rows allow.
 struct CanvasZeros {
   void* canvas = nullptr;  // [cells] rows of row_bytes
-  const uint32_t* table = nullptr;
+  const uint32_t* table = nullptr;  // [cells]
   int64_t cells = 0, row_bytes = 0;
   int piece_bytes = 16;  // 16, or the size of an element
-  int lanes = 1;  // threads a cell, a power of two up to a warp
+  int lanes = 1;  // threads per cell, a power of two up to 32
 
   CanvasZeros() = default;
   CanvasZeros(void* canvas, const uint32_t* table, int64_t cells, int64_t row_elements, DType dtype)
@@ -63,7 +63,7 @@ struct CanvasZeros {
   int64_t threads() const { return cells * lanes; }
 };
 
-// The zeros of the cells [begin, end), by all threads of a block.
+// All threads of a block write the zeros of the cells [begin, end).
 template <class Piece>
 __device__ __forceinline__ void write_zeros(const CanvasZeros& zeros, int64_t begin, int64_t end) {
   constexpr int kAtOnce = 4;  // cells whose table entries are fetched together
@@ -99,13 +99,13 @@ __device__ __forceinline__ void write_zeros(const CanvasZeros& zeros, int64_t be
 // Cells that a block takes at a time.
 inline constexpr int64_t kCellsAtOnce = 128;
 
-// All zeros, by whatever blocks have time for them: blocks draw their cells from `drawn`, which
-// starts as a cleared entry of the table.
-__device__ __forceinline__ void share_zeros(const CanvasZeros& zeros, uint32_t* drawn) {
+// Blocks write the zeros of all cells: each block takes the next kCellsAtOnce cells from the
+// counter `next` whenever it is free. The counter starts as a cleared entry of the table, kNoRow.
+__device__ __forceinline__ void share_zeros(const CanvasZeros& zeros, uint32_t* next) {
   __shared__ uint32_t mine;
   while (true) {
     __syncthreads();
-    if (threadIdx.x == 0) mine = atomicAdd(drawn, 1u) + 1u;  // kNoRow + 1 is 0
+    if (threadIdx.x == 0) mine = atomicAdd(next, 1u) + 1u;  // kNoRow + 1 is 0
     __syncthreads();
     const int64_t begin = mine * kCellsAtOnce;
     if (begin >= zeros.cells) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// pillar_scatter and its gradient on the GPU: a group of lanes a cell writes the row or zeros, each
-// byte once, in words of up to 16 bytes. The gradient: one thread a value, read where it lies.
+// pillar_scatter and its gradient on the GPU: one group of lanes per cell writes the row or zeros,
+// each byte once, in words of up to 16 bytes. The gradient: one thread per value.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/pillars/prepare.cuh"
 #include "csrc/kernels/pillars/scatter.h"
@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A group of lanes per cell, as for the zeros: the row's features or zeros, each byte once.
+// One group of canvas.lanes lanes per cell: reads the cell's row from the table and writes that
+// row's features to the canvas, or zeros.
 template <class Piece>
 __global__ void __launch_bounds__(kThreads) scatter_kernel(CanvasZeros canvas, const Piece* feats) {
   wait_for_previous();
@@ -27,20 +28,18 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(CanvasZeros canvas, c
   }
 }
 
-// One thread a value of the gradient, channels fastest.
+// One thread per value of grad_feats, channels fastest: the gradient of the row's cell, or 0 where
+// the cell took its values from another row.
 template <class Element>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(PillarScatterBackwardArgs args, const uint32_t* table) {
   wait_for_previous();
-  const int64_t plane = args.rows.nx * args.rows.ny;
   for (int64_t i = global_thread(); i < args.rows.rows * args.channels; i += global_stride()) {
     const int64_t row = i / args.channels, channel = i % args.channels;
     const int64_t cell = args.rows.cell(row);
     Element value{};
     if (cell >= 0 && table[cell] == static_cast<uint32_t>(row)) {
-      const int64_t at = cell / plane * args.grad_strides[0] + channel * args.grad_strides[1] +
-          cell % plane / args.rows.nx * args.grad_strides[2] +
-          cell % args.rows.nx * args.grad_strides[3];
+      const int64_t at = args.rows.strided(cell, channel, args.grad_strides);
       value = static_cast<const Element*>(args.grad)[at];
     }
     static_cast<Element*>(args.grad_feats)[i] = value;
@@ -81,7 +80,7 @@ cudaError_t launch(const PillarScatterArgs& args, void* memory, const CudaContex
   const CanvasZeros canvas(args.canvas, table, args.rows.cells(), args.channels, args.dtype);
   if (canvas.cells * canvas.row_bytes == 0) return cudaSuccess;
   TORCHVOX_CUDA_CHECK(enter_rows(args.rows, table, context));
-  // The features may begin anywhere.
+  // The tensor of features may be a view that starts at any element.
   const bool aligned = reinterpret_cast<uintptr_t>(args.feats) % 16 == 0;
   if (aligned && canvas.piece_bytes == 16) return launch_scatter<uint4>(args, canvas, context);
   switch (bytes_of(args.dtype)) {

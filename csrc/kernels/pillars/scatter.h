@@ -7,7 +7,8 @@
 
 namespace torchvox {
 
-// Rows of features to their cells; of rows with one cell the lowest. 0 where no row is.
+// Copies rows of features to their cells, 0 where there is no row. Of several rows with the same
+// cell the lowest counts.
 struct PillarScatterArgs {
   PillarRows rows;
   const void* feats = nullptr;  // [rows, channels]
@@ -16,6 +17,7 @@ struct PillarScatterArgs {
   void* canvas = nullptr;  // [batches, ny, nx, channels]
 };
 
+// The gradient of the features from that of the canvas.
 struct PillarScatterBackwardArgs {
   PillarRows rows;
   const void* grad = nullptr;  // [batches, channels, ny, nx], any strides

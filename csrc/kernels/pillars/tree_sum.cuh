@@ -9,10 +9,11 @@
 
 namespace torchvox {
 
-// Few enough rows for one thread a column.
+// At most as many rows are left to the threads of tree_total(), one per column.
 inline constexpr int64_t kLastTreeRows = 128;
 
-// One thread a column and group of 32 rows; threads of a warp read neighboring columns.
+// One thread per column and group of 32 rows: reads `from` [rows, columns] and writes the group's
+// sum to `to` [groups, columns]. Threads of a warp read neighboring columns.
 static __global__ void __launch_bounds__(256)
     tree_level_kernel(const double* from, int64_t rows, int64_t columns, double* to) {
   let_next_begin();
@@ -29,7 +30,7 @@ static __global__ void __launch_bounds__(256)
   }
 }
 
-// The levels above `rows` partial sums [rows, columns], down to what one thread adds up.
+// The levels above `rows` partial sums [rows, columns], until kLastTreeRows rows or fewer are left.
 class TreeLevels {
  public:
   TreeLevels(int64_t rows, int64_t columns, Workspace& workspace)
@@ -39,8 +40,8 @@ class TreeLevels {
       other_[levels_++] = workspace.take<double>(r * columns);
     }
   }
-  double* first() const { return first_; }
-  // What a last kernel reads.
+  double* first() const { return first_; }  // [rows, columns], which the caller fills
+  // [last_rows(), columns] for tree_total() in a later kernel.
   const double* last() const { return levels_ ? other_[levels_ - 1] : first_; }
   int64_t last_rows() const {
     int64_t r = rows_;
@@ -67,7 +68,7 @@ class TreeLevels {
   int levels_ = 0;
 };
 
-// The sum of a column of the last level.
+// The sum of a column of the last level, in groups of 32 rows as below it.
 __device__ __forceinline__ double tree_total(const double* from, int64_t rows, int64_t columns,
                                              int64_t column) {
   CascadeSum<double> sum;

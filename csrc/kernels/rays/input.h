@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rays as ops are given them, and what becomes of each: its ends in units, or why it is left out.
+// The rays of ops, and the status of each: its ends in units, or why it is skipped.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"
@@ -11,10 +11,10 @@ namespace torchvox {
 // Bits of a ray's flags.
 enum RayFlag { kRaySkip = 1, kRayNoHit = 2, kRayHitOnly = 4, kRaySecondary = 8 };
 
-// What becomes of a ray, and the column of `counts` in the ops over a map's frame.
+// The status of a ray, and its column of `counts` in the ops over a map's frame.
 enum RayStatus { kRayPadding = -1, kRayWalked = 0, kRayNotFinite = 2, kRayFiltered, kRayOutside };
-inline constexpr int kRaysGiven = 1;  // columns of rays that are not padding,
-inline constexpr int kRayCounts = 8;  // and of `counts` in all
+inline constexpr int kRaysGiven = 1;  // column of all rays that are not padding
+inline constexpr int kRayCounts = 8;  // number of columns
 
 struct Ray {
   RayLine line;
@@ -24,7 +24,7 @@ struct Ray {
   TORCHVOX_HD bool has_end() const { return !truncated && !(flags & kRayNoHit); }
 };
 
-// One ray a point, from the row of `origins` that `origin_index` names, or that of its sample.
+// One ray per point, from the row of `origins` that `origin_index` names, or that of its sample.
 struct RayInput {
   CloudBatch points;  // packed
   const void* origins = nullptr;  // [origin_rows, 3]
@@ -34,7 +34,8 @@ struct RayInput {
   IndexArray origin_index;  // [points.rows]
   const uint8_t* flags = nullptr;  // [points.rows]
 
-  // The ends of a ray that is neither skipped nor without an origin, both finite.
+  // Loads the ends of a ray; kRayWalked if it is not skipped, has an origin, and both ends are
+  // finite.
   template <class Real>
   TORCHVOX_HD RayStatus load(int64_t row, int64_t sample, double from[3], Real to[3],
                              uint8_t* flags_out) const {
@@ -52,7 +53,7 @@ struct RayInput {
   }
 };
 
-// `q` units, false where that is not in [-reach, reach).
+// floor(q) as an integer; false if q is not in [-reach, reach).
 template <class Real>
 TORCHVOX_HD bool to_units(Real q, int64_t reach, int64_t* units) {
   const bool inside = q >= -static_cast<Real>(reach) && q < static_cast<Real>(reach);
@@ -71,9 +72,9 @@ struct MapRays : RayInput {
   double voxel_size = 1;  // meters, as all lengths
   double map_origin[3] = {0, 0, 0};
   double min_range = 0, max_range = -1;  // below 0: none
-  bool drop_long = false;  // instead of cutting them off
+  bool drop_long = false;  // drops rays beyond max_range instead of cutting them
   bool clips = false;
-  VoxelBox box;  // of visits, where `clips`
+  VoxelBox box;  // in which visits count, if `clips`
 
   TORCHVOX_HD bool units_of(double p, int axis, int64_t* units) const {
     const double q = (p - map_origin[axis]) / voxel_size * static_cast<double>(kUnits);
@@ -104,7 +105,7 @@ struct MapRays : RayInput {
     return inside && is_short(ray->line) ? kRayWalked : kRayOutside;
   }
 
-  // The visits that count: all of them, those in the box, or the end alone of a ray that only hits.
+  // The visits that count: all of them, those in the box, or only the end of a ray that only hits.
   TORCHVOX_HD RayPart part(const Ray& ray) const {
     RayPart part = clips ? ray.line.clip(box) : ray.line.whole();
     if (ray.flags & kRayHitOnly && part.visits > 0) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ray_regions on the GPU: a thread a ray enters its regions, CUB sorts the set, empty places last.
+// ray_regions on the GPU: one thread per ray enters its regions into a set, CUB sorts the set,
+// empty places last.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "csrc/kernels/core/launch.cuh"
@@ -11,6 +12,8 @@ namespace {
 
 constexpr int kThreads = 128;
 
+// One thread per ray: reads it, enters the regions that it visits into the set, and counts it if it
+// is skipped.
 __global__ void __launch_bounds__(kThreads)
     enter_kernel(const __grid_constant__ RayRegionsArgs args, const RegionSet set) {
   for (int64_t first = int64_t{blockIdx.x} * kThreads; first < args.rays.points.rows;
@@ -21,22 +24,23 @@ __global__ void __launch_bounds__(kThreads)
     if (status == kRayWalked) {
       for_each_region(ray, args.rays.part(ray), [&](int64_t key) { set.insert(key); });
     }
-    count_left_out(status, args.counts);
+    count_skipped(status, args.counts);
   }
 }
 
+// One thread per row: reads the sorted key, writes it or -1; the first thread writes the counts.
 __global__ void __launch_bounds__(kThreads)
     write_kernel(const __grid_constant__ RayRegionsArgs args, const RegionSet set,
                  const uint64_t* sorted) {
-  int64_t found =
+  int64_t regions =
       first_where(int64_t{0}, set.size, [&](int64_t i) { return sorted[i] == RegionSet::kEmpty; });
-  const int64_t kept = regions_kept(args, set, &found);
+  const int64_t kept = regions_kept(args, set, &regions);
   for (int64_t i = global_thread(); i < args.max_out; i += global_stride()) {
     args.keys[i] = i < kept ? static_cast<int64_t>(sorted[i]) : -1;
   }
   if (global_thread() == 0) {
     args.counts[0] = kept;
-    args.counts[1] = found;
+    args.counts[1] = regions;
   }
 }
 
@@ -67,8 +71,7 @@ int64_t workspace_bytes_cuda(const RayRegionsArgs& args, const Target&) {
 }
 
 cudaError_t launch(const RayRegionsArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  RegionWork work(args, workspace);
+  auto work = carve<RegionWork>(memory, args);
   const cudaStream_t stream = context.stream;
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.set.keys, 0xff, work.set.size * 8, stream));
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(work.set.full, 0, 4, stream));

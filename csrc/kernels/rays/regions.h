@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of ray_regions: the regions that hold a visit, ascending. Rays enter them into a set; its
-// keys are sorted; those that fit are written.
+// Entry of ray_regions: the regions that rays visit, ascending. Rays enter them into a set, its
+// keys are sorted, and those that fit are written.
 #pragma once
 
 #include "csrc/kernels/rays/tally.h"
@@ -14,12 +14,12 @@ struct RayRegionsArgs {
   MapRays rays;
   int64_t max_out = 0;
   int64_t* keys = nullptr;  // [max_out]
-  int64_t* counts = nullptr;  // [kRayCounts]: rows kept, found, then rays left out
+  int64_t* counts = nullptr;  // [kRayCounts]: rows written, regions, then skipped rays by status
 };
 
 TORCHVOX_KERNEL(RayRegionsArgs);
 
-// visit(key) of each region that holds a visit of the part, in order.
+// visit(key) for each region that a part of a ray visits, in order.
 template <class Visit>
 TORCHVOX_HD void for_each_region(const Ray& ray, const RayPart& part, const Visit& visit) {
   if (part.visits == 0) return;
@@ -31,13 +31,14 @@ TORCHVOX_HD void for_each_region(const Ray& ray, const RayPart& part, const Visi
   }
 }
 
-// The rows that are kept of those found; none where the set was too small to hold all.
-TORCHVOX_HD int64_t regions_kept(const RayRegionsArgs& args, const RegionSet& set, int64_t* found) {
-  if (*set.full || *found > set.limit()) {
-    *found = set.limit();
+// The rows to write of the regions in the set; none if the set was too small to hold all.
+TORCHVOX_HD int64_t regions_kept(const RayRegionsArgs& args, const RegionSet& set,
+                                 int64_t* regions) {
+  if (*set.full || *regions > set.limit()) {
+    *regions = set.limit();
     return 0;
   }
-  return *found < args.max_out ? *found : args.max_out;
+  return *regions < args.max_out ? *regions : args.max_out;
 }
 
 }  // namespace torchvox

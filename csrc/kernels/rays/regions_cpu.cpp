@@ -43,13 +43,13 @@ void run_cpu(const RayRegionsArgs& args, void* memory, const ParallelFor& parall
     tally.flush(args.counts);
   });
   uint64_t* const keys_end = std::remove(set.keys, set.keys + set.size, RegionSet::kEmpty);
-  int64_t found = keys_end - set.keys;
-  const int64_t kept = regions_kept(args, set, &found);
+  int64_t regions = keys_end - set.keys;
+  const int64_t kept = regions_kept(args, set, &regions);
   if (kept > 0) std::sort(set.keys, keys_end);
   std::copy_n(set.keys, kept, args.keys);
   std::fill(args.keys + kept, args.keys + args.max_out, -1);
   args.counts[0] = kept;
-  args.counts[1] = found;
+  args.counts[1] = regions;
 }
 
 }  // namespace torchvox

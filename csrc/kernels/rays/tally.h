@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Counts of rays by what became of them.
+// Counts of rays by their status.
 #pragma once
 
 #include "csrc/kernels/rays/input.h"
@@ -13,8 +13,8 @@ TORCHVOX_HD void add_count(int64_t* count, int64_t n) {
 }
 
 #ifdef __CUDACC__
-// Rays that were left out, each in its column. Every thread of the block calls.
-__device__ __forceinline__ void count_left_out(RayStatus status, int64_t* counts) {
+// Counts skipped rays, each in its column. Called by every thread of the block.
+__device__ __forceinline__ void count_skipped(RayStatus status, int64_t* counts) {
   for (int column = kRayNotFinite; column <= kRayOutside; ++column) {
     const int n = __syncthreads_count(status == column);
     if (threadIdx.x == 0) add_count(&counts[column], n);
@@ -22,12 +22,13 @@ __device__ __forceinline__ void count_left_out(RayStatus status, int64_t* counts
 }
 #endif
 
-// The same of one thread's rays, added at the end of a task.
+// Counts the rays of one thread; added to the shared counts at the end of a task.
 struct RayTally {
   int64_t rays[kRayOutside + 2] = {};  // by status + 1
 
   TORCHVOX_HD void add(RayStatus status) {
-    for (int i = 0; i < kRayOutside + 2; ++i) rays[i] += i == status + 1;  // in registers of a GPU
+    // Without an index that depends on data, so that a GPU keeps the array in registers.
+    for (int i = 0; i < kRayOutside + 2; ++i) rays[i] += i == status + 1;
   }
   TORCHVOX_HD int64_t of(int status) const { return rays[status + 1]; }
   TORCHVOX_HD int64_t given() const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// transform_points on the GPU: a thread a point.
+// transform_points on the GPU: one thread per point.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/rays/transform_points.h"
 

@@ -7,12 +7,13 @@
 
 namespace torchvox {
 
+// Points times their poses; NaN for a point whose pose_index is outside [0, pose_rows).
 struct TransformPointsArgs {
   CloudBatch points;  // packed
   const void* poses = nullptr;  // [pose_rows, 3, 4], contiguous
   DType pose_type = DType::kDouble;
   int64_t pose_rows = 0;
-  IndexArray pose_index;  // [points.rows]
+  IndexArray pose_index;  // [points.rows]; not given: 0
   double* out = nullptr;  // [points.rows, 3]
 };
 

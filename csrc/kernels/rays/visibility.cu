@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ray_visibility on the GPU: a thread a ray. Bytes are read before they are written, so that most
-// visits of a busy voxel end in a cache.
+// ray_visibility on the GPU: one thread per ray. Bytes are read before they are written, so that
+// most visits of a busy voxel need only a cached read.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/rays/visibility.h"
@@ -25,6 +25,8 @@ __device__ void count_rays(const RayVisibilityArgs& args, int64_t sample, Visibi
   }
 }
 
+// One thread per ray: reads it, marks the voxels that it passes as free, writes its status and its
+// end, and counts it.
 template <class Real>
 __global__ void __launch_bounds__(kThreads)
     see_kernel(const __grid_constant__ RayVisibilityArgs args) {

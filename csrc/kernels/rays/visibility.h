@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of ray_visibility: clear the volume; walk rays and mark what they pass free; mark where
-// they end occupied. Marks are plain bytes, which many threads write alike.
+// Entry of ray_visibility: clears the volume, walks rays and marks the voxels that they pass as
+// free, then marks those where they end as occupied. Marks are plain bytes; threads that write the
+// same byte write the same value.
 #pragma once
 
 #include "csrc/kernels/rays/tally.h"
-#include "csrc/kernels/voxel/grid.h"
+#include "csrc/kernels/spatial/voxel_grid.h"
 
 namespace torchvox {
 
 enum Visibility : uint8_t { kSeenNothing, kSeenFree, kSeenOccupied };
 enum Reached : int8_t { kNoRay = -1, kEndReached, kStopped, kEndOutside };
 
-// counts [clouds + 1, kVisibilityCounts]
+// Columns of counts [clouds + 1, kVisibilityCounts]: row 0 is the whole call, row 1 + b sample b.
 enum VisibilityCount {
   kVisibilityWalked,
   kVisibilityGiven,
@@ -40,7 +41,7 @@ struct RayVisibilityArgs : RayInput {
     return static_cast<int64_t>(grid.key(sample, {voxel[0], voxel[1], voxel[2]}));
   }
 
-  // A quotient as of VoxelGrid::locate, in units.
+  // The quotient of VoxelGrid::locate, in units.
   template <class Real>
   TORCHVOX_HD bool units_of(Real p, int axis, int64_t* units) const {
     constexpr Real kReach = Real(1 << 22);
@@ -50,7 +51,7 @@ struct RayVisibilityArgs : RayInput {
     return near;
   }
 
-  // The column that the ray of a row adds to beside kVisibilityGiven.
+  // Loads the ray of a row; returns its column besides kVisibilityGiven.
   template <class Real>
   TORCHVOX_HD VisibilityCount load_ray(int64_t row, int64_t sample, Ray* ray) const {
     double from[3];
@@ -66,7 +67,8 @@ struct RayVisibilityArgs : RayInput {
     return near && is_short(ray->line) ? kVisibilityWalked : kVisibilityTooLong;
   }
 
-  // Walks a ray; returns the column it adds to beside kVisibilityWalked.
+  // Walks a ray; returns its column besides kVisibilityWalked. *occupied: the voxel to mark, if
+  // any.
   TORCHVOX_HD VisibilityCount walk(const Ray& ray, int64_t sample, int64_t* occupied) const {
     VoxelBox box;
     for (int axis = 0; axis < 3; ++axis) {
@@ -110,7 +112,7 @@ TORCHVOX_HD int8_t reached_of(VisibilityCount column) {
   return column == kVisibilityStopped ? kStopped : kNoRay;
 }
 
-// All of one ray; returns its column, kVisibilityCounts for padding.
+// Loads and walks one ray; returns its column, or kVisibilityCounts for padding.
 template <class Real>
 TORCHVOX_HD VisibilityCount see(const RayVisibilityArgs& args, int64_t row, int64_t sample) {
   VisibilityCount column = kVisibilityCounts;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ray_voxels on the GPU: a thread a ray counts its visits, CUB sums, a thread a ray writes them.
+// ray_voxels on the GPU: one thread per ray counts its visits, CUB sums the counts, one thread per
+// ray writes its visits.
 #include <cub/device/device_scan.cuh>
 
 #include "csrc/kernels/core/launch.cuh"
@@ -11,6 +12,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
+// One thread per ray: reads it, writes its number of visits, and counts it if it is skipped.
 __global__ void __launch_bounds__(kThreads)
     count_kernel(const __grid_constant__ RayVoxelsArgs args) {
   const int64_t rays = args.rays.points.rows;
@@ -19,10 +21,12 @@ __global__ void __launch_bounds__(kThreads)
     RayStatus status = kRayPadding;
     if (i < rays) args.offsets[i] = count_visits(args, i, &status);
     if (i == rays) args.offsets[i] = 0;
-    count_left_out(status, args.counts);
+    count_skipped(status, args.counts);
   }
 }
 
+// One thread per ray: walks it again and writes its visits; all threads then write the unused rows,
+// the first one the counts.
 __global__ void __launch_bounds__(kThreads)
     write_kernel(const __grid_constant__ RayVoxelsArgs args) {
   for (int64_t i = global_thread(); i < args.rays.points.rows; i += global_stride()) {

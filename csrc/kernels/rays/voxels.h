@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of ray_voxels: the visits of each ray, ray by ray. Count a ray's visits; sum; walk again
-// and write those that fit.
+// Entry of ray_voxels: the visits of each ray, ray by ray. Counts the visits of each ray, sums the
+// counts, walks again and writes the visits that fit.
 #pragma once
 
 #include "csrc/kernels/rays/tally.h"
@@ -10,23 +10,23 @@ namespace torchvox {
 
 struct RayVoxelsArgs {
   MapRays rays;
-  bool reverse = false;  // each ray's rows from its end to its beginning
+  bool reverse = false;  // rows of a ray from its end to its beginning
   int64_t max_out = 0;
   int32_t* indices = nullptr;  // [max_out, 4]
   int32_t* ray = nullptr;  // [max_out]
   double* span = nullptr;  // [max_out, 2]
   int64_t* offsets = nullptr;  // [rays + 1]
-  int64_t* counts = nullptr;  // [kRayCounts]: rows kept, found, then rays left out
+  int64_t* counts = nullptr;  // [kRayCounts]: rows written, visits, then skipped rays by status
 
   TORCHVOX_HD int64_t kept() const {
-    const int64_t found = offsets[rays.points.rows];
-    return found < max_out ? found : max_out;
+    const int64_t visits = offsets[rays.points.rows];
+    return visits < max_out ? visits : max_out;
   }
 };
 
 TORCHVOX_KERNEL(RayVoxelsArgs);
 
-// A row of the outputs; `voxel` null for an unused one.
+// Writes a row of the outputs; `voxel` is null for an unused one.
 TORCHVOX_HD void write_visit(const RayVoxelsArgs& args, int64_t row, int32_t ray,
                              const int32_t* voxel, double enter, double leave) {
   args.ray[row] = ray;

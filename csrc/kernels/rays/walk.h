@@ -2,17 +2,18 @@
 //
 // The voxels that a ray visits, in integers: the one definition for every op that walks rays.
 //
-// Ends are whole numbers of units, 2^16 to a voxel. On axis i a ray crosses the faces
-// k = 0, 1, ... at the fractions (num_i + 2^16 k) / a_i of its way; the walk takes the crossings in
-// ascending order, of equal ones that of the higher axis first. A place on the walk is how many
-// crossings of each axis are done. Regions (2^19 units) are visited by the same rule.
+// Ends are whole numbers of units, 2^16 per voxel. On axis i a ray crosses the faces k = 0, 1, ...
+// at the fractions (num_i + 2^16 k) / a_i of its length, where num_i is the distance to the first
+// face and a_i the length on the axis; the walk takes the crossings in ascending order, equal ones
+// by descending axis. A place on the walk is the number of crossings done on each axis. Regions
+// (2^19 units) are visited by the same rule.
 #pragma once
 
 #include "csrc/kernels/rays/region.h"
 
 namespace torchvox {
 
-inline constexpr int kUnitShift = 16;  // units in a voxel
+inline constexpr int kUnitShift = 16;  // log2 of the units per voxel
 inline constexpr int64_t kUnits = int64_t{1} << kUnitShift;
 inline constexpr int64_t kRayReach = int64_t{1}
     << 31;  // units that a ray may have on an axis, less 1
@@ -21,14 +22,14 @@ TORCHVOX_HD int64_t floor_div(int64_t a, int64_t b) {  // b > 0
   return a >= 0 ? a / b : -((-a + b - 1) / b);
 }
 
-// Crossings done on each axis.
+// The number of crossings done on each axis.
 struct RayPlace {
   int32_t done[3];
 
   TORCHVOX_HD int64_t steps() const { return int64_t{done[0]} + done[1] + done[2]; }
 };
 
-// Visits first to last of a walk, both included; none if `visits` is 0.
+// The visits `first` to `last` of a walk, both included; none if `visits` is 0.
 struct RayPart {
   RayPlace first, last;
   int64_t visits;
@@ -47,8 +48,8 @@ struct RayLine {
     return d < 0 ? -d : d;
   }
   TORCHVOX_HD bool descends(int axis) const { return to[axis] < from[axis]; }
-  // Of cells of 2^shift units: where the walk begins, how often it crosses a face, and how far the
-  // first face is, 0 for a ray that starts on it and descends.
+  // For cells of 2^shift units: the cell where the walk begins, how many faces it crosses, and the
+  // distance to the first face, 0 for a ray that starts on it and descends.
   TORCHVOX_HD int32_t cell(int axis, int shift = kUnitShift) const {
     return static_cast<int32_t>(from[axis] >> shift);
   }
@@ -63,17 +64,17 @@ struct RayLine {
   TORCHVOX_HD int32_t cell_at(const RayPlace& place, int axis) const {
     return cell(axis) + (descends(axis) ? -place.done[axis] : place.done[axis]);
   }
-  // The fraction of the way at which crossing k of an axis lies, in one division.
+  // The fraction of the length at which crossing k of an axis lies, in one division.
   TORCHVOX_HD double fraction(int axis, int32_t k) const {
     return static_cast<double>(to_face(axis) + kUnits * k) / static_cast<double>(length(axis));
   }
 
-  // Crossings of an axis that a walk has done in a cell.
+  // The crossings of an axis that a walk has done when it is in a cell.
   TORCHVOX_HD int32_t done(int axis, int32_t at, int shift = kUnitShift) const {
     const int32_t steps = at - cell(axis, shift);
     return steps < 0 ? -steps : steps;
   }
-  // The fraction at which the walk entered the voxel at a place: at the latest of three crossings.
+  // The fraction at which the walk entered the voxel at a place: the latest of three crossings.
   TORCHVOX_HD double entered(const RayPlace& place) const {
     double enter = 0;
     for (int axis = 0; axis < 3; ++axis) {
@@ -115,8 +116,8 @@ struct RayLine {
     return place;
   }
 
-  // The part of the walk that lies in a box. What is inside is one piece: it begins with the last
-  // crossing that enters the box on an axis and ends before the first one that leaves it.
+  // The part of the walk inside a box, which is contiguous: it begins with the last crossing that
+  // enters the box on an axis and ends before the first one that leaves it.
   TORCHVOX_HD RayPart clip(const VoxelBox& box) const {
     RayPart part{start(), end(), 0};
     for (int axis = 0; axis < 3; ++axis) {
@@ -140,8 +141,8 @@ struct RayLine {
   }
   TORCHVOX_HD RayPart whole() const { return {start(), end(), end().steps() + 1}; }
 
-  // Piece j of n of a part with a visit, cut where the axis of most crossings has done j / n of
-  // them; some may be empty.
+  // Piece j of n of a part that has visits, cut where the axis with the most crossings has done j /
+  // n of them; a piece may be empty.
   TORCHVOX_HD RayPart piece(const RayPart& part, int j, int n) const {
     int axis = 0;
     int64_t most = 0;
@@ -175,20 +176,21 @@ struct RayLine {
   }
 };
 
-// Walks cells of 2^kShift units. The fraction of the way at which each axis crosses its next face
-// is kept in fixed point, 2^30 to the whole. It is rounded down, and so is what a step adds to it:
-// after k steps it is less than k + 1 too low. Crossings that are farther apart than that are in
-// the order of these numbers; nearer ones are put in order by exact products. A crossing behind the
-// end of the line is never done: its fraction is 1 or more, so that none before it is taken for
-// later; so it is where fractions are held to 2 and steps to 1, to keep sums below 2^32.
+// Walks cells of 2^kShift units. The fraction of the length at which each axis crosses its next
+// face is kept in fixed point, with 2^30 as 1. It is rounded down, and so is the increment of a
+// step: after k steps it is less than k + 1 too low. Crossings that are farther apart than that
+// have the order of these numbers; nearer ones are compared by exact products. A crossing beyond
+// the end of the line is never done: its fraction is 1 or more, so that every crossing before the
+// end comes first. That remains true with fractions limited to 2 and increments to 1, which keeps
+// sums below 2^32.
 template <int kShift>
 struct RayWalk {
   int32_t cell[3] = {};
   int32_t left = 0;  // steps
 
   RayWalk() = default;
-  // Regions: from the region of the first visit of the part to that of the last one. `line` must
-  // outlive the walk.
+  // From the cell of the first visit of the part to that of the last one. `line` must outlive the
+  // walk.
   TORCHVOX_HD RayWalk(const RayLine& line, const RayPart& part) : line_(&line) {
     int32_t most = 0;
     for (int axis = 0; axis < 3; ++axis) {
@@ -202,7 +204,7 @@ struct RayWalk {
       at_[axis] = fixed(static_cast<double>(to_next(axis)) * per_unit, 2 * kWhole);
       ahead_[axis] = fixed(static_cast<double>(kCell) * per_unit, kWhole);
     }
-    near_ = static_cast<uint32_t>(most) + 4;  // most + 1 steps, and quotients that were rounded up
+    near_ = static_cast<uint32_t>(most) + 4;  // most + 1 steps, and quotients rounded up
   }
 
   // Makes the next of `left` steps, or the one after the last if the line goes on; returns its
@@ -234,7 +236,7 @@ struct RayWalk {
   static TORCHVOX_HD int32_t magnitude(int32_t x) { return x < 0 ? -x : x; }
   static TORCHVOX_HD uint32_t lower(uint32_t a, uint32_t b) { return a < b ? a : b; }
   static TORCHVOX_HD uint32_t higher(uint32_t a, uint32_t b) { return a < b ? b : a; }
-  // Of an axis without length, x is infinite.
+  // x in fixed point, limited to `most`; on an axis without length, x is infinite.
   static TORCHVOX_HD uint32_t fixed(double x, double most) {
     return static_cast<uint32_t>(x < most ? x : most);
   }
@@ -242,7 +244,8 @@ struct RayWalk {
   TORCHVOX_HD int64_t to_next(int axis) const {
     return line_->to_face(axis, kShift) + kCell * line_->done(axis, cell[axis], kShift);
   }
-  // Of the axes that are not at the cell of the end of the line.
+  // The axis of the next crossing by exact products, among those that have not reached the last
+  // cell.
   TORCHVOX_HD int exact_axis() const {
     int first = -1;
     int64_t to_first = 0;
@@ -258,7 +261,7 @@ struct RayWalk {
   }
 
   const RayLine* line_ = nullptr;
-  uint32_t at_[3] = {}, ahead_[3] = {};  // where the next crossings are, and how far those after
+  uint32_t at_[3] = {}, ahead_[3] = {};  // the next crossing of each axis, and the increment
   int32_t step_[3] = {};
   uint32_t near_ = 0;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// furthest_point_sample_with_dist on the GPU: one block a cloud, which reads the row of each sample
-// coalesced and keeps its running distances in shared memory, or in scratch memory where they do
-// not fit. One barrier a sample: the slots of the argmax are double-buffered.
+// furthest_point_sample_with_dist on the GPU: one block per cloud, which reads the row of each
+// sample coalesced and keeps its running distances in shared memory, or in scratch memory if they
+// do not fit. One barrier per sample: the slots of the argmax are double-buffered.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/sampling/furthest_point_sample_with_dist.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
-static_assert(kWarps == 32);  // a lane a warp
+static_assert(kWarps == 32);  // one lane per warp
 
 __device__ __forceinline__ uint64_t warp_max_key(uint64_t key) {
   const uint32_t high = warp_max(static_cast<uint32_t>(key >> 32));
@@ -20,6 +20,8 @@ __device__ __forceinline__ uint64_t warp_max_key(uint64_t key) {
   return uint64_t{high} << 32 | warp_max(is_highest ? static_cast<uint32_t>(key) : 0);
 }
 
+// One block per cloud: for every sample it reads one row of distances, lowers the running
+// distances, and thread 0 writes the index.
 __global__ void __launch_bounds__(kThreads)
     sample_kernel(const __grid_constant__ FpsWithDistArgs args, float* scratch) {
   extern __shared__ float shared[];
@@ -33,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   float* const __restrict__ dist =
-      scratch ? scratch + cloud.first : shared;  // a thread its own points
+      scratch ? scratch + cloud.first : shared;  // each thread uses only its own entries
   for (uint32_t i = threadIdx.x; i < cloud.points; i += kThreads) dist[i] = args.init_dist;
   int64_t last = args.first_sample(cloud.points);
   for (int64_t s = 0;; ++s) {
@@ -54,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// 0 where the distances of a cloud have no room there.
+// Shared memory for the distances of a cloud; 0 if they do not fit.
 size_t shared_bytes(const FpsWithDistArgs& args, const Target& target) {
   const int64_t bytes = args.distances.rows * static_cast<int64_t>(sizeof(float));
   return bytes <= target.shared_bytes - 1024 ? static_cast<size_t>(bytes) : 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of furthest_point_sample_with_dist, furthest point sampling over given distances, and its
-// rule: every point carries the smallest of its distances to the samples; the next sample is the
+// Entry of furthest_point_sample_with_dist, furthest point sampling over a matrix of distances, and
+// its rule: every point has the smallest of its distances to the samples; the next sample is the
 // point with the largest.
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace torchvox {
 
 struct FpsWithDistArgs {
-  CloudBatch distances;  // padded floats: row i of a cloud, from point i; square
+  CloudBatch distances;  // padded, float, square: row i of a cloud has the distances from point i
   int64_t samples = 0;
   int64_t start = 0;
   int tie_block = 1;  // of TieRule
@@ -29,7 +29,7 @@ struct FpsWithDistArgs {
 
 TORCHVOX_KERNEL(FpsWithDistArgs);
 
-// A distance that is NaN says nothing.
+// The smaller of two distances; a NaN is ignored.
 TORCHVOX_HD float lower_dist(float dist, float to_sample) {
   return to_sample < dist ? to_sample : dist;
 }

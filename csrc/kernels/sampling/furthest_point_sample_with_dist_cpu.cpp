@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// furthest_point_sample_with_dist on the CPU: a task a cloud.
+// furthest_point_sample_with_dist on the CPU: one task per cloud, one pass over a row per sample.
 #include <algorithm>
 
 #include "csrc/kernels/sampling/furthest_point_sample_with_dist.h"

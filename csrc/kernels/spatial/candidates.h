@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The points of a batch that an op may choose, the order among those at equal distance, and how
-// they are read: what furthest point sampling, knn and the spatial order have in common, on the
-// host and on the device.
+// they are read: for furthest point sampling, knn and the spatial order, on host and device.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +11,7 @@
 
 namespace torchvox {
 
-inline constexpr uint32_t kNoCode = 0xffffffffu;  // of no candidate
+inline constexpr uint32_t kNoCode = 0xffffffffu;  // the code of a point that is not a candidate
 
 // The order among candidates at equal distance: the smaller code wins. Codes are unique and
 // invertible, so every algorithm and every layout of the points selects the same one.
@@ -71,7 +70,7 @@ struct CandidatePoints {
   CloudBatch points;
   DistOrder order = DistOrder::kPn2;  // kLoop unless there are 3 columns
   int tie_block = 1;  // T of TieRule: 1 is "lowest", else mmcv's rule
-  bool skip_origin = false;  // 3 columns only: points near the origin are none
+  bool skip_origin = false;  // 3 columns only: points near the origin are not candidates
 };
 
 struct CandidateCloud : CloudRows {
@@ -85,20 +84,10 @@ struct CandidateCloud : CloudRows {
   }
 };
 
-// Point i of the cloud as the fast paths see it: fp32 after widening, at most three axes.
+// Point i of a cloud for the fast paths: fp32 after widening, at most three axes.
 TORCHVOX_HD Point3 load_point(const CandidatePoints& args, const CloudRows& cloud, uint32_t i) {
-  const int64_t at = cloud.base + i * args.points.row_stride;
-  const float x =
-      args.points.columns > 0 ? load_coordinate(args.points.data, args.points.dtype, at) : 0.0f;
-  const float y =
-      args.points.columns > 1 ? load_coordinate(args.points.data, args.points.dtype, at + 1) : 0.0f;
-  const float z =
-      args.points.columns > 2 ? load_coordinate(args.points.data, args.points.dtype, at + 2) : 0.0f;
-  return args.order == DistOrder::kPn2 ? Point3{y, x, z} : Point3{x, y, z};
-}
-
-TORCHVOX_HD bool is_finite(const Point3& p) {
-  return is_finite(p.a) && is_finite(p.b) && is_finite(p.c);
+  return load_axes(args.points, args.order, args.points.data,
+                   cloud.base + i * args.points.row_stride);
 }
 
 // Pointnet2_PyTorch compares a float with the double 1e-3; the next float above it is 0.001f.
@@ -113,10 +102,9 @@ TORCHVOX_HD bool is_candidate(const CandidatePoints& args, const Point3& p) {
   return args.order == DistOrder::kPn2 ? !near_origin(p.b, p.a, p.c) : !near_origin(p.a, p.b, p.c);
 }
 
-// The spatial order on the host, cut into tiles of kCpuTile points.
-inline constexpr int kCpuTile = 64;
+inline constexpr int kCpuTile = 64;  // points of a tile of the spatial order on the host
 
-// Boxes around points, by coordinate.
+// Boxes around points, one array per coordinate.
 struct CpuBoxes {
   std::vector<float> low_a, low_b, low_c, high_a, high_b, high_c;
 
@@ -129,7 +117,7 @@ struct CpuBoxes {
     low_b[box] = std::min(low_b[box], p.b), high_b[box] = std::max(high_b[box], p.b);
     low_c[box] = std::min(low_c[box], p.c), high_c[box] = std::max(high_c[box], p.c);
   }
-  // put(i, at most the distance of q to any point in box begin + i) for the boxes from `begin` on.
+  // put(i, bound) for boxes from `begin` on: q is at least `bound` from every point in begin + i.
   template <int kNorm = 2, class Put>
   TORCHVOX_INLINE void measure(const Point3& q, int64_t begin, int64_t count,
                                const Put& put) const {
@@ -144,7 +132,7 @@ struct CpuBoxes {
   }
 };
 
-// The candidates of a cloud, neighbors together.
+// The candidates of a cloud in an order that keeps neighbors together.
 std::vector<uint32_t> spatial_order_cpu(const CandidatePoints& args, const CandidateCloud& cloud);
 
 }  // namespace torchvox

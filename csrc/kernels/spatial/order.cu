@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Clouds put in order along a Hilbert curve through a cube with one scale for all axes. The order
-// decides how small the boxes of tiles are, nothing else: ties, rounding and lost bits cost speed,
-// not exactness. summary: one block 1,024 points, read once. key, gather: one thread a position, a
-// radix sort of 8-byte pairs between them.
+// Puts clouds in order along a Hilbert curve through a cube with one scale for all axes. The order
+// only decides how small the boxes of tiles are: ties, rounding and lost bits cost speed, not
+// exactness. summary: one block per 1,024 points, which it reads once. key, gather: one thread per
+// position, with a radix sort of 8-byte pairs between them.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "csrc/kernels/spatial/order.cuh"
@@ -39,13 +39,13 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kChunk = 1024;  // points of a block of summary_kernel
 
-// Chunks of a packed cloud are numbered from offsets[b] / kChunk + b: ranges that never overlap and
-// need no scan over the clouds.
+// The number of the first chunk of a packed cloud. offsets[b] / kChunk + b makes the ranges of
+// clouds disjoint without a scan over the clouds.
 __device__ __forceinline__ int64_t first_chunk(const CandidatePoints& args, int64_t b) {
   return clamp_index(args.points.offsets[b], 0, args.points.rows) / kChunk + b;
 }
 
-// Whose chunk `number` is, and where it begins in that cloud.
+// The cloud of chunk `number`, and where the chunk begins in that cloud.
 __device__ __forceinline__ int64_t cloud_of_chunk(const CandidatePoints& args,
                                                   const SpatialOrder& order, int64_t number,
                                                   int64_t& begin) {
@@ -76,8 +76,8 @@ __device__ __forceinline__ CloudSummary warp_summary(CloudSummary mine) {
   return mine;
 }
 
-// One block per chunk: box, first code and number of its candidates into the cloud's summary.
-// Integer max and add: the order of the atomics is of no consequence.
+// One block per chunk: reads its points, and adds the box, first code and number of its candidates
+// to the cloud's summary by integer max and add, whose order does not matter.
 __global__ void __launch_bounds__(kThreads)
     summary_kernel(const __grid_constant__ CandidatePoints args,
                    const __grid_constant__ SpatialOrder order) {
@@ -90,14 +90,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
     const Point3 p = load_point(args, cloud, static_cast<uint32_t>(i));
     if (!is_candidate(args, p)) continue;
-    const float axes[3] = {p.a, p.b, p.c};
-    for (int axis = 0; axis < 3; ++axis) {
-      const uint32_t bits = ordered_bits(axes[axis]);
-      mine.low[axis] = max(mine.low[axis], ~bits);
-      mine.high[axis] = max(mine.high[axis], bits);
-    }
+    mine.include(p);
     mine.first = max(mine.first, ~cloud.tie.code(static_cast<uint32_t>(i)));
-    ++mine.candidates;
   }
   __shared__ CloudSummary per_warp[kThreads / 32];
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -116,9 +110,9 @@ __global__ void __launch_bounds__(kThreads)
   atomicAdd(&summary.candidates, mine.candidates);
 }
 
-// Key of each position: cloud, then whether it is no candidate, then its place on the curve. A
-// thread per position; in a packed call points outside every cloud keep their place between the
-// clouds.
+// One thread per position: reads its point, writes its key (cloud, then 1 if it is not a candidate,
+// then its place on the curve) and the position. In a packed call points outside every cloud stay
+// between the clouds.
 __global__ void __launch_bounds__(kThreads)
     key_kernel(const __grid_constant__ CandidatePoints args,
                const __grid_constant__ SpatialOrder order, int axis_bits) {
@@ -152,7 +146,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The candidates in the order of the sorted keys. A thread per position.
+// One thread per position of the sorted keys: reads the point there, writes its coordinates and
+// code.
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const __grid_constant__ CandidatePoints args,
                   const __grid_constant__ SpatialOrder order, int axis_bits) {
@@ -161,7 +156,7 @@ __global__ void __launch_bounds__(kThreads)
   const int shift = 3 * axis_bits + 1;
   for (int64_t p = global_thread(); p < order.points; p += global_stride()) {
     const uint32_t key = keys[p];
-    if (key >> (shift - 1) & 1) {  // no candidate: read where clouds overlap
+    if (key >> (shift - 1) & 1) {  // not a candidate; read only if clouds overlap
       order.sorted[p] = make_float4(NAN, NAN, NAN, __uint_as_float(kNoCode));
       continue;
     }
@@ -194,8 +189,8 @@ cudaError_t make_spatial_order(const CandidatePoints& args, SpatialOrder& order,
   const int64_t chunks = args.points.packed
       ? args.points.rows / kChunk + args.points.clouds
       : order.clouds * ceil_div<int64_t>(args.points.rows, kChunk);
-  // The cloud and one flag come first in a key. About a cell a point, rounded up to whole passes of
-  // the sort, 8 bits each.
+  // A key has the cloud and one flag first, then about one cell per point; rounded up to whole
+  // passes of the sort, 8 bits each.
   const int cloud_bits = key_bits(args.points.packed ? args.points.clouds + 2 : order.clouds);
   const int needed = cloud_bits + 1 + key_bits(args.points.rows);
   const int bits = needed < 32 ? (needed + 7) / 8 * 8 : 32;

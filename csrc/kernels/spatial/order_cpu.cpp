@@ -5,12 +5,13 @@
 #include <algorithm>
 
 #include "csrc/kernels/spatial/candidates.h"
+#include "csrc/kernels/spatial/curves.h"
 #include "csrc/kernels/spatial/radix_sort.h"
 
 namespace torchvox {
 namespace {
 
-constexpr int kAxisBits = 10;  // of a Morton code
+constexpr int kAxisBits = 10;  // bits per axis of a Morton code
 constexpr int64_t kUnordered = 2 * kCpuTile;  // too few points to be worth an order
 constexpr int64_t kChunk = 1024;
 

@@ -9,8 +9,8 @@
 
 namespace torchvox {
 
-// Sorts stably, on the host, by the low `key_bits` bits of the unsigned `key` of an Item. The
-// result is in `items` or in `other`, which both have room for `count`: returned is which.
+// Sorts stably, on the host, by the low `key_bits` bits of the unsigned `key` of an Item. `items`
+// and `other` both have room for `count` items; returns the one with the result.
 template <class Item>
 Item* radix_sort(Item* items, Item* other, int64_t count, int key_bits) {
   constexpr int kDigitBits = 10;
@@ -29,18 +29,19 @@ Item* radix_sort(Item* items, Item* other, int64_t count, int key_bits) {
 }
 
 #ifdef TORCHVOX_CUDA
-// Pairs in two buffers each; a sort leaves its result in `keys[current]`, `values[current]`.
+// Keys and values in two buffers each; a sort leaves its result in `keys[current]`,
+// `values[current]`.
 struct SortBuffers {
   uint32_t* keys[2];
   uint32_t* values[2];
   int current = 0;
   void* temporary;
-  int64_t temporary_bytes = 0;  // on the current device
+  int64_t temporary_bytes = 0;  // for the current device
 
   SortBuffers(int64_t count, Workspace& workspace);
 };
 
-// Bits of a key below `values`, as few as there are.
+// The fewest bits that hold every key below `values`; 0 for one value.
 inline int key_bits(int64_t values) {
   int bits = 0;
   while ((int64_t{1} << bits) < values) ++bits;

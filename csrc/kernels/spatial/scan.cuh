@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An exclusive sum over many blocks in one pass. Blocks take tickets, so every earlier tile belongs
-// to a block that already runs and waiting for it cannot deadlock. A tile's status is one 64-bit
-// word that carries its value, so relaxed loads and stores are enough.
+// An exclusive prefix sum over many blocks in one pass. Blocks take tickets, so every earlier tile
+// belongs to a block that already runs, and waiting for it cannot deadlock. A tile's status is one
+// 64-bit word that includes its value, so relaxed loads and stores suffice.
 #pragma once
 
 #include "csrc/kernels/core/atomics.h"
@@ -10,7 +10,7 @@
 
 namespace torchvox {
 
-inline constexpr int kScanThreads = 256;  // of a block
+inline constexpr int kScanThreads = 256;  // per block
 
 // Bits 63-62: 0 the tile's own sum, 1 the sum up to the end of the tile, 3 not ready (the cleared
 // state). Below: voxels (31 bits), points (31 bits).
@@ -27,9 +27,10 @@ __device__ __forceinline__ uint32_t sum_points(uint64_t sum) {
   return static_cast<uint32_t>(sum) & 0x7fffffffu;
 }
 
+// Shared memory of a scan, one entry per warp.
 struct ScanShared {
-  uint64_t sums[32];  // one a warp
-  bool found[32];
+  uint64_t sums[32];
+  bool has_total[32];
 };
 
 // Waits for the sum that a tile publishes.
@@ -46,9 +47,9 @@ struct TileSums {
   uint32_t all_voxels;
 };
 
-// Sum of the tiles before `tile`, and of all `tiles`, each of which publishes its own sum only: no
-// chain of waiting. For tiles that all run at once. Every thread of the block calls; one warp
-// reads, five words a lane on their way at once.
+// Sum of the tiles before `tile`, and of all `tiles`. Tiles publish only their own sums, so there
+// is no chain of waiting; all of them must run at once. Called by every thread of the block; one
+// warp reads, with five loads per lane in flight at once.
 __device__ __forceinline__ TileSums sum_of_tiles(const uint64_t* status, int tile, int tiles,
                                                  ScanShared& shared) {
   constexpr int kAhead = 5;
@@ -90,7 +91,7 @@ __device__ __forceinline__ TileSums sum_of_tiles(const uint64_t* status, int til
 
 // Publishes the sum of `tile` and returns that of all earlier tiles. One thread waits for the tile
 // before, so that hundreds of blocks do not keep the memory busy by polling; then the whole block
-// looks back at 256 tiles at once, down to the nearest one whose running total is known.
+// looks back at 256 tiles at once, down to the nearest one that has published a running total.
 __device__ __forceinline__ uint64_t tile_prefix(uint64_t* status, int64_t tile, uint64_t sum,
                                                 ScanShared& shared) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -113,16 +114,16 @@ __device__ __forceinline__ uint64_t tile_prefix(uint64_t* status, int64_t tile, 
     }
     if (lane == 0) {
       shared.sums[warp] = part;
-      shared.found[warp] = totals != 0;
+      shared.has_total[warp] = totals != 0;
     }
     __syncthreads();
-    bool found = false;
-    for (int w = 0; w < kScanThreads / 32 && !found; ++w) {
+    bool done = false;
+    for (int w = 0; w < kScanThreads / 32 && !done; ++w) {
       before += shared.sums[w];
-      found = shared.found[w];
+      done = shared.has_total[w];
     }
     __syncthreads();
-    if (found) break;
+    if (done) break;
   }
   if (threadIdx.x == 0 && tile > 0) store_relaxed(&status[tile], kStatusTotal | (before + sum));
   return before;
@@ -136,7 +137,8 @@ __device__ __forceinline__ int64_t block_ticket(uint32_t* counter) {
   return ticket;
 }
 
-// True in every thread of the last of `blocks` blocks to call, which then sees the others' writes.
+// True in every thread of the last of `blocks` blocks to call this; it then sees the writes of all
+// others.
 __device__ __forceinline__ bool is_last_block(uint32_t* counter, int64_t blocks) {
   __shared__ bool last;
   __threadfence();

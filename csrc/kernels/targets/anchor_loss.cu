@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// anchor_loss and its gradient on the GPU: one thread an anchor. Every logit is read once, boxes
-// and directions of positive anchors alone; a block of 256 anchors leaves one sum a term, and one
-// block a term adds those up. The gradient is written once, and read is what the loss read.
+// anchor_loss and its gradient on the GPU: one thread per anchor. Every logit is read once, boxes
+// and directions only of positive anchors; a block of 256 anchors writes one sum per term, and one
+// block per term and sample adds those up. The gradient reads the same values again and writes
+// every element once.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/targets/anchor_loss.h"
@@ -12,7 +13,8 @@ namespace {
 
 constexpr int kThreads = kTreeValues;
 
-// The sum of one value a thread by halves, in the first thread. Every thread calls.
+// The sum of one value per thread by halves as in kTreeValues, in the block's first thread. Every
+// thread of the block calls.
 __device__ double block_sum(double value) {
   __shared__ double upper[kThreads / 2];
   const int rank = threadIdx.x;
@@ -26,7 +28,8 @@ __device__ double block_sum(double value) {
   return value;
 }
 
-// A block of anchors.
+// One block per 256 anchors, and samples by blockIdx.y: one thread per anchor reads its values and
+// calculates its terms; the block writes one sum per term and sample.
 template <class M>
 __global__ void __launch_bounds__(kThreads)
     terms_kernel(const __grid_constant__ AnchorLossArgs args, const LossScratch scratch) {
@@ -49,7 +52,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// One block a term of a sample. A block's sum takes the place of values that were read before.
+// One block per term of a sample: adds up the sums of its blocks of anchors, level by level, and
+// writes the loss. Each sum of a level overwrites values that the block has already read.
 template <class M>
 __global__ void __launch_bounds__(kThreads)
     sum_kernel(const __grid_constant__ AnchorLossArgs args, const LossScratch scratch) {
@@ -68,6 +72,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// One thread per anchor, samples by blockIdx.y: reads what the loss read and writes the gradient of
+// all of the anchor's values.
 template <class M>
 __global__ void __launch_bounds__(kThreads)
     gradient_kernel(const __grid_constant__ AnchorLossBackwardArgs args) {
@@ -90,8 +96,7 @@ int64_t workspace_bytes_cuda(const AnchorLossArgs& args, const Target&) {
 
 cudaError_t launch(const AnchorLossArgs& args, void* memory, const CudaContext& context) {
   if (args.batches == 0) return cudaSuccess;
-  Workspace workspace(memory);
-  const LossScratch scratch(args, workspace);
+  const auto scratch = carve<LossScratch>(memory, args);
   return with_point_type(args.dtype, [&](auto type) {
     using M = decltype(type);
     if (args.num_anchors() > 0) {

@@ -6,8 +6,8 @@
 //   box_term         smooth L1 of a residual, whose target is in residuals_of()
 //   direction_term   cross entropy of the two bins
 //
-// Terms are computed in float, of double maps in double. Sums over the anchors of a sample are
-// taken in double over a tree that depends on their number alone: see kTreeValues.
+// Terms are computed in float, for maps of double in double. Sums over the anchors of a sample are
+// taken in double over a tree that depends on the number of anchors alone: see kTreeValues.
 #pragma once
 
 #include <cmath>
@@ -19,13 +19,14 @@ namespace torchvox {
 
 inline constexpr int kMostCodes = 10;  // regressed values of an anchor
 inline constexpr int kLossTerms = 3;  // classes, boxes, directions
-inline constexpr int32_t kBackgroundBox = -1;  // less: the anchor is ignored
+inline constexpr int32_t kBackgroundBox = -1;  // below it: the anchor is ignored
 
-// A map of a head as [batches, height, width, anchors, values], where it lies.
+// A map of a detection head seen as [batches, height, width, anchors, values] by its strides.
 struct LossMap {
   void* data = nullptr;
-  int64_t stride[5] = {};
+  int64_t stride[5] = {};  // in elements
 
+  // Offset of the first value of an anchor.
   TORCHVOX_HD int64_t at(int64_t batch, int64_t y, int64_t x, int64_t a) const {
     return batch * stride[0] + y * stride[1] + x * stride[2] + a * stride[3];
   }
@@ -37,15 +38,15 @@ struct AnchorLossArgs {
   int64_t batches = 0, height = 0, width = 0, per_cell = 0;
   int64_t classes = 0;
   int codes = 7;  // 7 values, or 8 with cos, sin instead of the angle; 2 more with a velocity
-  const float* anchors = nullptr;  // [height, width, per_cell, 7], contiguous
+  const float* anchors = nullptr;  // [height, width, per_cell, 7] meters, radians; contiguous
   BoxArray boxes;  // float [batches, rows, 7, with a velocity 9, or more]
   IndexArray labels;  // [batches, rows]
-  const int32_t* assigned = nullptr;  // [batches, height, width, per_cell]
-  double dir_offset = 0, dir_limit = 0;
+  const int32_t* assigned = nullptr;  // [batches, height, width, per_cell]: box, or see AnchorPlace
+  double dir_offset = 0, dir_limit = 0;  // radians; share of a turn
   double code_weights[kMostCodes] = {};
   bool weighs_loss = false;  // code weights multiply the loss, not the difference
-  double beta = 0;
-  double negative_weight = 1;
+  double beta = 0;  // of smooth L1: differences below are squared
+  double negative_weight = 1;  // of the class terms of background anchors
   void* loss = nullptr;  // [batches, 3]
 
   TORCHVOX_HD int64_t num_anchors() const { return height * width * per_cell; }
@@ -64,23 +65,18 @@ TORCHVOX_KERNEL_WITHOUT_WORKSPACE(AnchorLossBackwardArgs);
 
 // ---- Terms ------------------------------------------------------------------------------------
 
+// A term and its derivative by the value of the map.
 template <class T>
 struct Term {
-  T loss, slope;  // slope: by the value of the map
+  T loss, slope;
 };
 
-// log(1 + e) of 0 <= e <= 1, 1.3 ulp; in double what rounding took from 1 + e comes back to first
-// order.
+// log(1 + e) of 0 <= e <= 1, within 1.3 ulp. In double a first-order term makes up for the rounding
+// of 1 + e.
 TORCHVOX_HD float log_one_plus(float e) {
-  float p = -3.32255266e-3f;
-  p = fma_rn(p, e, 2.02217847e-2f);
-  p = fma_rn(p, e, -5.76944873e-2f);
-  p = fma_rn(p, e, 1.06833652e-1f);
-  p = fma_rn(p, e, -1.53569132e-1f);
-  p = fma_rn(p, e, 1.96958750e-1f);
-  p = fma_rn(p, e, -2.49586686e-1f);
-  p = fma_rn(p, e, 3.33305180e-1f);
-  p = fma_rn(p, e, -4.99999344e-1f);
+  const float p = portable::polynomial(e, -3.32255266e-3f, 2.02217847e-2f, -5.76944873e-2f,
+                                       1.06833652e-1f, -1.53569132e-1f, 1.96958750e-1f,
+                                       -2.49586686e-1f, 3.33305180e-1f, -4.99999344e-1f);
   return fma_rn(p, e * e, e);
 }
 TORCHVOX_HD double log_one_plus(double e) {
@@ -101,8 +97,8 @@ struct Logistic {
   }
 };
 
-// Focal loss, alpha 1/4, gamma 2 (Lin et al. 2017), of a class that is the anchor's (`hit`) or not:
-// a function of the logit, turned so that it grows.
+// Focal loss, alpha 1/4, gamma 2 (Lin et al. 2017), of a class that is the anchor's (`hit`) or not.
+// Both cases are one increasing function, of -logit or logit.
 template <class T>
 TORCHVOX_HD Term<T> class_term(T logit, bool hit, T weight) {
   const Logistic<T> wrong(hit ? -logit : logit);
@@ -111,7 +107,7 @@ TORCHVOX_HD Term<T> class_term(T logit, bool hit, T weight) {
   return {scale * wrong.softplus, hit ? -slope : slope};
 }
 
-// Smooth L1 of entry k: of the difference, or of the sine of a difference of angles.
+// Smooth L1 of entry k: of value - target, or for angles, of the sine of that difference.
 template <class T>
 TORCHVOX_HD Term<T> box_term(const AnchorLossArgs& args, int k, T value, T target) {
   if (k >= args.velocity_from() && is_nan(target)) return {T(0), T(0)};  // unknown
@@ -131,7 +127,7 @@ TORCHVOX_HD Term<T> box_term(const AnchorLossArgs& args, int k, T value, T targe
   return {args.weighs_loss ? loss * weight : loss, slope};
 }
 
-// Cross entropy of two logits, of which `own` is the right one; the slope is by the other.
+// Cross entropy of the logits of two bins, `own` that of the box; the slope is by `other`.
 template <class T>
 TORCHVOX_HD Term<T> direction_term(T own, T other) {
   const Logistic<T> wrong(other - own);
@@ -213,7 +209,8 @@ struct AnchorTerms {
   T at[kLossTerms];
 };
 
-// M is the type of the maps. Values are read where they matter alone.
+// M is the type of the maps. Only values that matter are read: none of an ignored anchor, and only
+// classes of a background one.
 template <class M>
 TORCHVOX_HD AnchorTerms<compute_t<M>> anchor_terms(const AnchorLossArgs& args,
                                                    const AnchorPlace& place) {
@@ -264,7 +261,7 @@ TORCHVOX_HD void anchor_gradient(const AnchorLossBackwardArgs& args, const Ancho
   const bool turns = forward.direction.data != nullptr;
   const int64_t grad_box = place.at(args.box);
   const int64_t grad_at = turns ? place.at(args.direction) : 0;
-  if (!positive) {  // nearly all: residuals are not worth their memory
+  if (!positive) {  // nearly all anchors: they read no boxes
     for (int k = 0; k < forward.codes; ++k) store_value<M>(args.box, grad_box, k, T(0));
     for (int k = 0; turns && k < 2; ++k) store_value<M>(args.direction, grad_at, k, T(0));
     return;
@@ -287,8 +284,9 @@ TORCHVOX_HD void anchor_gradient(const AnchorLossBackwardArgs& args, const Ancho
 
 // ---- Sums -------------------------------------------------------------------------------------
 
-// Values are summed 256 neighbors at a time, with zeros behind the last, by halves: the first 128
-// get the next 128, then 64, and so on; then the sums of such blocks alike, until one is left.
+// Values are summed 256 neighbors at a time, padded with zeros, by halves: value k of the first 128
+// is added to value k of the next 128, then the same with 64, and so on. Then the sums of such
+// blocks are summed in the same way, until one is left.
 inline constexpr int kTreeValues = 256;
 
 TORCHVOX_HD int64_t tree_blocks(int64_t values) { return (values + kTreeValues - 1) / kTreeValues; }
@@ -302,7 +300,7 @@ struct LossScratch {
         blocks(tree_blocks(args.num_anchors())) {}
 };
 
-// The end of every sum, [batches, 3] in all.
+// Stores sum i of [batches, 3].
 template <class M>
 TORCHVOX_HD void write_loss(const AnchorLossArgs& args, int64_t i, double sum) {
   static_cast<compute_t<M>*>(args.loss)[i] = quiet(static_cast<compute_t<M>>(sum));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// anchor_loss and its gradient on the CPU: tasks of blocks of anchors, whose sums meet in order.
+// anchor_loss and its gradient on the CPU: tasks of blocks of 256 anchors, whose sums are added in
+// the order of kTreeValues.
 #include <algorithm>
 
 #include "csrc/kernels/targets/anchor_loss.h"
@@ -10,6 +11,7 @@ namespace {
 
 constexpr int64_t kBlocksPerTask = 4;
 
+// The sum of kTreeValues values, which it overwrites.
 double sum_block(double* values) {
   for (int step = kTreeValues / 2; step > 0; step /= 2) {
     for (int k = 0; k < step; ++k) values[k] += values[k + step];
@@ -17,6 +19,7 @@ double sum_block(double* values) {
   return values[0];
 }
 
+// The sum of the sums of `count` blocks, which it overwrites.
 double sum_all(double* sums, int64_t count) {
   for (; count > 1; count = tree_blocks(count)) {
     for (int64_t block = 0; block < tree_blocks(count); ++block) {
@@ -55,8 +58,7 @@ void sum_terms(const AnchorLossArgs& args, const LossScratch& scratch,
 int64_t workspace_bytes_cpu(const AnchorLossArgs& args) { return carved_bytes<LossScratch>(args); }
 
 void run_cpu(const AnchorLossArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const LossScratch scratch(args, workspace);
+  const auto scratch = carve<LossScratch>(memory, args);
   with_point_type(args.dtype,
                   [&](auto type) { sum_terms<decltype(type)>(args, scratch, parallel_for); });
 }

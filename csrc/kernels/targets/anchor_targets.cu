@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// anchor_targets on the GPU. Two passes of one shape, best and assign: a thread an anchor, which
-// stays in registers for all samples of the block; of each sample the boxes that reach into the
-// block's bounds, few as a rule, are listed in shared memory by rising index. Anchors are read
-// once a pass, and written is what is asked for; best overlaps are raised by integer atomics on
-// their bits, and positives counted by block, both in any order.
+// anchor_targets on the GPU. Two passes of one kernel, best and assign: one thread per anchor,
+// which stays in registers for all samples of the block. Of each sample the block lists the boxes
+// that reach into its bounds, usually few, in shared memory by rising index. Anchors are read once
+// per pass. Best overlaps are raised by integer atomics on their bits, and positives are added per
+// block; the order does not matter to either.
 #include <algorithm>
 
 #include "csrc/kernels/core/launch.cuh"
@@ -17,7 +17,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kBlocksPerMultiprocessor = 8;
 
-// The rectangle of every box, and zeros where the passes add: one thread an element.
+// One thread per box and per sample: writes the box's rectangle, and zeros to the counters that the
+// passes raise.
 __global__ void __launch_bounds__(kThreads)
     prepare_kernel(const __grid_constant__ AnchorTargetsArgs args, const AnchorScratch scratch) {
   const int64_t rows = args.targets.rows(), boxes = args.targets.batches * rows;
@@ -30,28 +31,27 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The bounds of the boxes of all threads.
+// The bounds of one box per thread, over the block. Every thread of the block calls.
 __device__ AxisBox block_bounds(const AxisBox& box) {
   __shared__ AxisBox of_warp[kThreads / 32];
   AxisBox bounds = no_bounds();
   extend(bounds, box);
   for (int step = 16; step > 0; step /= 2) {
-    bounds.x0 = at_most(bounds.x0, __shfl_xor_sync(kFullWarp, bounds.x0, step));
-    bounds.y0 = at_most(bounds.y0, __shfl_xor_sync(kFullWarp, bounds.y0, step));
-    bounds.x1 = at_least(bounds.x1, __shfl_xor_sync(kFullWarp, bounds.x1, step));
-    bounds.y1 = at_least(bounds.y1, __shfl_xor_sync(kFullWarp, bounds.y1, step));
+    unite(bounds,
+          {__shfl_xor_sync(kFullWarp, bounds.x0, step), __shfl_xor_sync(kFullWarp, bounds.y0, step),
+           __shfl_xor_sync(kFullWarp, bounds.x1, step), __shfl_xor_sync(kFullWarp, bounds.y1, step),
+           0});
   }
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = bounds;
   __syncthreads();
-  for (const AxisBox& other : of_warp) {
-    bounds.x0 = at_most(bounds.x0, other.x0);
-    bounds.y0 = at_most(bounds.y0, other.y0);
-    bounds.x1 = at_least(bounds.x1, other.x1);
-    bounds.y1 = at_least(bounds.y1, other.y1);
-  }
+  for (const AxisBox& other : of_warp) unite(bounds, other);
   return bounds;
 }
 
+// One block per 256 anchors, one thread per anchor, samples by blockIdx.y. Reads the rectangles of
+// all boxes of a sample, 256 at a time, and compares those near the block with every anchor.
+// Without kAssign it raises the best overlap of each box; with kAssign it reads those and writes
+// `assigned` and `num_pos`.
 template <bool kAssign>
 __global__ void __launch_bounds__(kThreads)
     anchors_kernel(const __grid_constant__ AnchorTargetsArgs args, const AnchorScratch scratch) {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
         is_near = target.label >= 0 && reaches(target.box, bounds);
       }
       uint32_t count = 0;
-      // Its barriers stand between the last reads of the list and the next writes.
+      // The barriers in block_prefix() separate the last reads of the list from the next writes.
       const uint32_t place = block_prefix(uint32_t{is_near}, sums, &count);
       if (is_near) {
         near[place] = target;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads)
       for (uint32_t k = 0; k < count; ++k) {
         const float overlap = overlap_of(rule, anchor, near[k]);
         if (kAssign) {
-          assignment.meet(args, rule, overlap, near[k], index[k], most[k]);
+          assignment.consider(args, rule, overlap, near[k], index[k], most[k]);
         } else if (overlap > 0) {
           atomic_raise(&scratch.most[batch * rows + index[k]], float_bits(overlap));
         }
@@ -109,17 +109,16 @@ int64_t workspace_bytes_cuda(const AnchorTargetsArgs& args, const Target&) {
 cudaError_t launch(const AnchorTargetsArgs& args, void* memory, const CudaContext& context) {
   const int64_t batches = args.targets.batches;
   if (batches == 0) return cudaSuccess;
-  Workspace workspace(memory);
-  const AnchorScratch scratch(args, workspace);
+  const auto scratch = carve<AnchorScratch>(memory, args);
   TORCHVOX_CUDA_CHECK(launch_items(prepare_kernel,
                                    batches * std::max<int64_t>(args.targets.rows(), 1), kThreads,
                                    context, args, scratch));
   if (args.num_anchors() == 0) return cudaSuccess;
-  // A block takes all samples, where there are blocks enough without.
+  // Samples are split over blocks only where the blocks of anchors are too few to fill the GPU.
   const int64_t blocks = ceil_div<int64_t>(args.num_anchors(), kThreads);
-  const int64_t wanted =
+  const int64_t parts =
       ceil_div<int64_t>(int64_t{kBlocksPerMultiprocessor} * context.target.multiprocessors, blocks);
-  const dim3 grid(grid_x(blocks), grid_y(std::min(batches, std::max<int64_t>(wanted, 1))));
+  const dim3 grid(grid_x(blocks), grid_y(std::min(batches, std::max<int64_t>(parts, 1))));
   TORCHVOX_CUDA_CHECK(
       launch_blocks(anchors_kernel<false>, grid, kThreads, context.stream, args, scratch));
   return launch_blocks(anchors_kernel<true>, grid, kThreads, context.stream, args, scratch);

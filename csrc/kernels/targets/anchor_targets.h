@@ -7,7 +7,7 @@
 //   assign    each anchor, from its own best and those         Assignment
 //
 // The overlap of a pair is computed twice, so that no matrix of pairs is ever stored. Anchors come
-// in blocks of neighbors, and a block meets only the boxes that reach into its bounds.
+// in blocks of neighbors, and a block looks only at the boxes that reach into its bounds.
 #pragma once
 
 #include "csrc/kernels/core/atomics.h"
@@ -18,11 +18,11 @@ namespace torchvox {
 inline constexpr int kMostAnchors = 64;  // of a cell
 inline constexpr int32_t kBackground = -1, kIgnored = -2;
 
-// What an anchor of a cell asks for.
+// The rule for one anchor of every cell. Overlaps are from 0 to 1.
 struct AnchorRule {
-  int32_t label = -1;  // of the boxes that it meets; -1: all
-  float matched = 0, unmatched = 0;  // overlaps from which it is positive, below which background
-  float min_pos = 0;  // mmdet: overlap from which a box may have its best anchors
+  int32_t label = -1;  // only boxes of this label may be assigned; -1: all
+  float matched = 0, unmatched = 0;  // overlap from which it is positive, below which background
+  float min_pos = 0;  // mmdet: overlap from which a box gets its best anchors
 };
 
 struct AnchorTargetsArgs {
@@ -39,19 +39,20 @@ struct AnchorTargetsArgs {
 
 TORCHVOX_KERNEL(AnchorTargetsArgs);
 
-// A box seen from above, turned to the nearest axis. One without an area, or with a value that is
-// not finite, overlaps nothing.
+// A box seen from above, turned to the nearest axis, in meters. A box without an area, or with a
+// value that is not finite, is all zeros and overlaps nothing.
 struct AxisBox {
   float x0, y0, x1, y1, area;
 };
 
-// A box of the batch.
+// The rectangle of a box of the batch.
 struct TargetRect {
   AxisBox box;
   int32_t label;  // -1: no box
   int32_t ignored;
 };
 
+// The rectangle of a box [7]. The two conventions differ at a yaw of exactly 45 degrees.
 TORCHVOX_HD AxisBox axis_box(const float* row, bool mmdet) {
   constexpr float kPi = 3.14159274f, kQuarter = 0.785398185f;
   const float yaw = row[6];
@@ -78,17 +79,19 @@ TORCHVOX_HD float axis_iou(const AxisBox& a, const AxisBox& b) {
   return shared / at_least(a.area + b.area - shared, 1e-6f);
 }
 
-// What holds every box of a block: the bounds of nothing to begin with.
+// Bounds of a set of boxes, which starts empty.
 TORCHVOX_HD AxisBox no_bounds() {
   return {portable::infinity(), portable::infinity(), -portable::infinity(), -portable::infinity(),
           0};
 }
+TORCHVOX_HD void unite(AxisBox& bounds, const AxisBox& other) {
+  bounds.x0 = at_most(bounds.x0, other.x0);
+  bounds.y0 = at_most(bounds.y0, other.y0);
+  bounds.x1 = at_least(bounds.x1, other.x1);
+  bounds.y1 = at_least(bounds.y1, other.y1);
+}
 TORCHVOX_HD void extend(AxisBox& bounds, const AxisBox& box) {
-  if (!(box.area > 0)) return;
-  bounds.x0 = at_most(bounds.x0, box.x0);
-  bounds.y0 = at_most(bounds.y0, box.y0);
-  bounds.x1 = at_least(bounds.x1, box.x1);
-  bounds.y1 = at_least(bounds.y1, box.y1);
+  if (box.area > 0) unite(bounds, box);
 }
 
 TORCHVOX_HD TargetRect target_rect(const AnchorTargetsArgs& args, int64_t batch, int64_t g) {
@@ -97,23 +100,23 @@ TORCHVOX_HD TargetRect target_rect(const AnchorTargetsArgs& args, int64_t batch,
           args.targets.is_ignored(batch, g)};
 }
 
-// The overlap of an anchor with a box that it may have, else 0.
+// The overlap of an anchor with a box that may be assigned to it, else 0.
 TORCHVOX_HD float overlap_of(const AnchorRule& rule, const AxisBox& anchor,
                              const TargetRect& target) {
   if (target.label < 0 || (rule.label >= 0 && rule.label != target.label)) return 0;
   return axis_iou(anchor, target.box);
 }
 
-// One anchor, to which the boxes come by rising index.
+// The assignment of one anchor. consider() is called for the boxes by rising index.
 struct Assignment {
   float best = 0;
   int32_t box = kBackground;  // the first of the best overlap
-  int32_t forced = kBackground;  // pcdet: `box` in the end; mmdet: the last that forces
-  bool ignored = false;  // `box` is
+  int32_t forced = kBackground;  // the last box of which this is a best anchor
+  bool ignored = false;  // whether `box` is
 
-  // `most`: the best overlap of the box with any anchor, as bits.
-  TORCHVOX_HD void meet(const AnchorTargetsArgs& args, const AnchorRule& rule, float overlap,
-                        const TargetRect& target, int32_t g, uint32_t most) {
+  // `most`: bits of the best overlap of the box with any anchor.
+  TORCHVOX_HD void consider(const AnchorTargetsArgs& args, const AnchorRule& rule, float overlap,
+                            const TargetRect& target, int32_t g, uint32_t most) {
     if (!(overlap > 0)) return;
     if (overlap > best) {
       best = overlap;
@@ -124,6 +127,7 @@ struct Assignment {
     if (is_most && (!args.mmdet || overlap >= rule.min_pos)) forced = g;
   }
 
+  // pcdet takes the anchor's own best box where any box forces it, mmdet the box that forces it.
   TORCHVOX_HD int32_t result(const AnchorTargetsArgs& args, const AnchorRule& rule) const {
     if (ignored) return kIgnored;
     if (forced >= 0) return args.mmdet ? forced : box;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// anchor_targets on the CPU: tasks of blocks of anchors, which keep their rectangles for all
-// samples. The best overlaps are raised and positives counted by integer atomics, in any order.
+// anchor_targets on the CPU: tasks of blocks of anchors, whose rectangles are calculated once for
+// all samples. Best overlaps are raised and positives added by integer atomics, whose order does
+// not matter.
 #include <algorithm>
 #include <vector>
 
@@ -43,7 +44,8 @@ class Assigner {
  private:
   const AnchorRule& rule(int64_t anchor) const { return args_.rule[anchor % args_.per_cell]; }
 
-  // body(batch, block, boxes that reach into the block) of every block and sample.
+  // Calls body(batch, block, near) for every block and sample; near are the boxes that reach into
+  // the block.
   template <class Body>
   void each_block(const Body& body) const {
     const int64_t anchors = args_.num_anchors();
@@ -85,14 +87,14 @@ class Assigner {
     int32_t* const out = args_.assigned + batch * args_.num_anchors() + block.begin;
     int32_t positives = 0;
     for (int64_t k = 0; k < block.size; ++k) {
-      const AnchorRule& asked = rule(block.begin + k);
+      const AnchorRule& own = rule(block.begin + k);
       Assignment assignment;
       for (const int32_t g : near) {
         const TargetRect& target = scratch_.rect[batch * rows_ + g];
-        assignment.meet(args_, asked, overlap_of(asked, block.box[k], target), target, g,
-                        scratch_.most[batch * rows_ + g]);
+        assignment.consider(args_, own, overlap_of(own, block.box[k], target), target, g,
+                            scratch_.most[batch * rows_ + g]);
       }
-      out[k] = assignment.result(args_, asked);
+      out[k] = assignment.result(args_, own);
       positives += out[k] >= 0;
     }
     if (positives > 0) atomic_add(&args_.num_pos[batch], positives);

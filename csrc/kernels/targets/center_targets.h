@@ -20,9 +20,9 @@ struct CenterTargetsArgs {
   float pillars_per_cell = 1;
   int64_t height = 0, width = 0;  // of the maps, in cells
   int64_t classes = 0, tasks = 0;
-  int32_t task[kMostTargetClasses] = {};  // of a class
+  int32_t task[kMostTargetClasses] = {};  // of each class
   int64_t max_objects = 0;  // of a task
-  double overlap = 0.1;
+  double overlap = 0.1;  // see gaussian_radius()
   int64_t min_radius = 2;  // in cells
 
   float* heatmap = nullptr;  // [batches, classes, height, width]
@@ -33,7 +33,7 @@ struct CenterTargetsArgs {
 
 TORCHVOX_KERNEL(CenterTargetsArgs);
 
-// A box on the map.
+// A box on the map; position and radius in cells.
 struct CenterObject {
   int32_t x, y;
   int32_t radius;
@@ -41,8 +41,9 @@ struct CenterObject {
   int32_t ignored;
 };
 
-// How far a center may move for a box that still overlaps the true one by `overlap`, in cells: the
-// least of CornerNet's three cases, with the factor 1/2 for 1/(2a) that every implementation keeps.
+// How far a center may move, in cells, for a box of h x w cells that still overlaps the true one by
+// `overlap`: the least of CornerNet's three cases. The factor 1/2 stands where the quadratic
+// formula has 1/(2a), as in every implementation, so that radii are the same.
 TORCHVOX_HD double gaussian_radius(double h, double w, double overlap) {
   const auto larger_root = [](double b, double four_ac) {
     const double square = b * b - four_ac;
@@ -56,13 +57,13 @@ TORCHVOX_HD double gaussian_radius(double h, double w, double overlap) {
   return shifted < least ? shifted : least;
 }
 
-// Box g of a sample, where it has a place on the map.
+// Box g of a sample; label -1 if its center is not on the map.
 TORCHVOX_HD CenterObject center_object(const CenterTargetsArgs& args, int64_t batch, int64_t g) {
   constexpr CenterObject kNone = {0, 0, 0, -1, 0};
   const int32_t label = args.targets.label(batch, g);
   if (label < 0 || label >= args.classes) return kNone;
   const float* const row = args.targets.row(batch, g);
-  // Cells are truncated towards zero: what lies below the range is left out before.
+  // Cells are truncated towards zero, so `inside` excludes centers below the range.
   const float x = (row[0] - args.low[0]) / args.pillar[0] / args.pillars_per_cell;
   const float y = (row[1] - args.low[1]) / args.pillar[1] / args.pillars_per_cell;
   const bool inside = row[0] >= args.low[0] && row[1] >= args.low[1] &&
@@ -90,22 +91,22 @@ TORCHVOX_HD float gaussian(const CenterObject& object, int64_t x, int64_t y) {
   return portable::exp(static_cast<float>(-(dx * dx + dy * dy) / (2 * sigma * sigma)));
 }
 
-// A cell of a class, to which objects come in any order.
+// A cell of a class. Objects may be added in any order.
 struct HeatCell {
-  float object = 0, ignored = 0;  // the largest of either kind
+  float object = 0, ignored = 0;  // the largest Gaussian of either kind
 
-  TORCHVOX_HD void meet(const CenterObject& of, int64_t x, int64_t y) {
+  TORCHVOX_HD void add(const CenterObject& of, int64_t x, int64_t y) {
     if (!is_in_reach(of, x, y)) return;
     const float value = gaussian(of, x, y);
     float& largest = of.ignored ? ignored : object;
     largest = at_least(largest, value);
   }
-  // -1 where the loss must not look.
+  // -1 where the loss must skip the cell.
   TORCHVOX_HD float value() const { return ignored > object ? -1.0f : object; }
 };
 
 struct CenterScratch {
-  CenterObject* object;  // [batches, rows]; without label where no slot was left
+  CenterObject* object;  // [batches, rows]; label -1 where no slot was left
 
   CenterScratch(const CenterTargetsArgs& args, Workspace& workspace)
       : object(workspace.take<CenterObject>(args.targets.batches * args.targets.rows())) {}

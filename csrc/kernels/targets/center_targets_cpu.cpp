@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// center_targets on the CPU: a sample a task, then a class of a sample a task.
+// center_targets on the CPU: slots in one parallel task per sample, then the heatmap in one per
+// class of a sample.
 #include <algorithm>
 #include <vector>
 
@@ -9,6 +10,7 @@
 namespace torchvox {
 namespace {
 
+// The slots of all tasks of a sample, and its objects.
 void place(const CenterTargetsArgs& args, const CenterScratch& scratch, int64_t batch) {
   const int64_t slots = args.tasks * args.max_objects;
   std::fill_n(args.cell + batch * slots, slots, -1);
@@ -31,7 +33,8 @@ void place(const CenterTargetsArgs& args, const CenterScratch& scratch, int64_t 
   }
 }
 
-// Objects first: an ignored box changes cells that none of them reaches as high.
+// The heatmap of one class of a sample. Objects come first; then an ignored box sets to -1 the
+// cells where its Gaussian is larger than theirs.
 void draw(const CenterTargetsArgs& args, const CenterScratch& scratch, int64_t batch,
           int64_t label) {
   float* const plane = args.heatmap + (batch * args.classes + label) * args.height * args.width;
@@ -66,8 +69,7 @@ int64_t workspace_bytes_cpu(const CenterTargetsArgs& args) {
 }
 
 void run_cpu(const CenterTargetsArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const CenterScratch scratch(args, workspace);
+  const auto scratch = carve<CenterScratch>(memory, args);
   for_each_index(parallel_for, args.targets.batches, 1,
                  [&](int64_t batch) { place(args, scratch, batch); });
   for_each_index(parallel_for, args.targets.batches * args.classes, 1,

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The boxes of a batch that a detector is taught.
+// The true boxes of a batch, from which targets of a detector are made.
 #pragma once
 
 #include "csrc/kernels/boxes/rotated_iou.h"
 
 namespace torchvox {
 
+// Rows [0, count(batch)) with a label >= 0 are boxes.
 struct TargetBoxes {
   BoxArray boxes;  // float [batches, rows, 7 or more]
   IndexArray labels;  // [batches, rows]; below 0: no box

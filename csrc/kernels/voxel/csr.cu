@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_csr on the GPU: a radix sort of (row, point), one thread a point or row before and after
-// it.
+// voxel_csr on the GPU: a radix sort of the points by row, which keeps their order within a row;
+// one thread per point before it, one per point or row after it.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/spatial/radix_sort.h"
 #include "csrc/kernels/voxel/csr.h"
@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Dropped points get the key `rows` and come last.
+// One thread per point: writes its row as the sort key. Dropped points get the key `rows` and come
+// last.
 __global__ void __launch_bounds__(kThreads) keys_kernel(VoxelCsrArgs args, SortBuffers sort) {
   for (int64_t i = global_thread(); i < args.points; i += global_stride()) {
     const int64_t row = args.point_voxel[i];
@@ -20,7 +21,8 @@ __global__ void __launch_bounds__(kThreads) keys_kernel(VoxelCsrArgs args, SortB
   }
 }
 
-// Thread i finds where row i begins among the sorted keys, and moves point i to its place.
+// Thread i finds where row i begins among the sorted keys by binary search, and writes entry i of
+// perm from the sorted points.
 __global__ void __launch_bounds__(kThreads) offsets_kernel(VoxelCsrArgs args, SortBuffers sort) {
   const uint32_t* const keys = sort.keys[sort.current];
   for (int64_t i = global_thread(); i <= args.rows || i < args.points; i += global_stride()) {
@@ -41,8 +43,7 @@ int64_t workspace_bytes_cuda(const VoxelCsrArgs& args, const Target&) {
 }
 
 cudaError_t launch(const VoxelCsrArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  SortBuffers sort(args.points, workspace);
+  auto sort = carve<SortBuffers>(memory, args.points);
   if (args.points > 0) {
     TORCHVOX_CUDA_CHECK(launch_items(keys_kernel, args.points, kThreads, context, args, sort));
     TORCHVOX_CUDA_CHECK(radix_sort(sort, args.points, key_bits(args.rows + 1), context.stream));

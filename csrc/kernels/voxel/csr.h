@@ -7,8 +7,8 @@
 
 namespace torchvox {
 
-// Lists the points of each row: row r owns perm[offsets[r] .. offsets[r + 1]), ascending. A point
-// whose row is outside [0, rows) is dropped; the tail of perm is -1.
+// Lists the points of each row: those of row r are perm[offsets[r] .. offsets[r + 1]), ascending. A
+// point whose row is outside [0, rows) is dropped; the tail of perm is -1.
 struct VoxelCsrArgs {
   const int32_t* point_voxel = nullptr;  // [points]
   int64_t points = 0, rows = 0;

@@ -3,7 +3,7 @@
 
 #include <torch/library.h>
 
-#include "csrc/kernels/filter/voxel_key.h"
+#include "csrc/kernels/spatial/curves.h"
 #include "csrc/ops/core/autograd.h"
 #include "csrc/ops/core/device.h"
 

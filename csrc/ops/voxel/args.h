@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "csrc/kernels/voxel/grid.h"
+#include "csrc/kernels/spatial/voxel_grid.h"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 #include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/register.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The greedy choice. One block a segment; a warp looks after four tiles in a row and each lane
-// after two neighboring boxes of each. In turn every tile is decided by its warp; then all warps
-// mark those of their later boxes that the tile's kept ones suppress, first of all those of the
-// next tile, so that its warp can decide while the others go on. A lane fetches its own words some
-// tiles ahead, those of boxes that are still alive. A step is bound by instructions: 3 a box and
-// some 30 a warp.
+// The greedy choice. One block per segment; each warp owns four consecutive tiles, each lane two
+// neighboring boxes of each tile. Tile after tile is decided by its warp; then all warps drop those
+// of their later boxes that kept boxes of the tile suppress, beginning with the next tile, so that
+// its warp can decide while the others go on. A lane fetches the words of its boxes that are still
+// alive a few tiles ahead. The time of a step is that of its instructions: 3 per box and about 30
+// per warp.
 #include "csrc/kernels/boxes/nms/scratch.cuh"
 
 namespace torchvox {
@@ -14,7 +14,7 @@ namespace {
 constexpr int kTilesPerWarp = 4;
 constexpr int kMostWarps = kNmsChunkTiles / kTilesPerWarp;
 constexpr int kMostThreads = 32 * kMostWarps;
-constexpr int kFarAhead = 4, kNearAhead = 1;  // tiles, by the shared memory there is
+constexpr int kFarAhead = 4, kNearAhead = 1;  // tiles to fetch ahead, as shared memory allows
 
 // 16 bytes to shared memory, without waiting where the device can.
 __device__ __forceinline__ void fetch(ulonglong2* to, const uint64_t* from) {
@@ -51,12 +51,12 @@ struct LaneBoxes {
   uint64_t by[2];  // boxes of the same tile that suppress them
 };
 
-// Bits as bit_of() says.
+// One bit per box of the tile, in the places of bit_of().
 __device__ __forceinline__ uint64_t ballot_tile(bool even, bool odd) {
   return __ballot_sync(~0u, even) | uint64_t{__ballot_sync(~0u, odd)} << 32;
 }
 
-// Which boxes of a tile are kept. Each round settles at least one more, in order; mostly two rounds
+// The kept boxes of a tile. Each round settles at least one more box, in order; two rounds usually
 // settle all.
 __device__ __forceinline__ uint64_t decide_tile(const LaneBoxes& boxes) {
   uint64_t kept = ballot_tile(boxes.alive[0], boxes.alive[1]), before = ~kept;
@@ -68,7 +68,7 @@ __device__ __forceinline__ uint64_t decide_tile(const LaneBoxes& boxes) {
   return kept;
 }
 
-// Kept boxes of the tile before box 2 * lane + half.
+// The number of kept boxes of the tile before box 2 * lane + half.
 __device__ __forceinline__ int kept_before(uint64_t kept, int lane, int half) {
   const uint32_t even = static_cast<uint32_t>(kept), odd = static_cast<uint32_t>(kept >> 32);
   const uint32_t below = (1u << lane) - 1;
@@ -96,7 +96,7 @@ class Decision {
     row_words_ = scratch.tiles * kNmsTile;
   }
 
-  // Decides the chunk's boxes; returns how many are kept, `total` of earlier chunks among them.
+  // Decides the chunk's boxes; returns how many are kept, including `total` of earlier chunks.
   __device__ int64_t run(int64_t total) {
     load_own();
     next_ = words_;
@@ -104,7 +104,7 @@ class Decision {
     for (int k = 0; k < kAhead; ++k) fetch_words(k, k);
     room_ = static_cast<int>(args_.most - total);  // below 2^31
     uint32_t kept_at = static_cast<uint32_t>(__cvta_generic_to_shared(kept_words_));
-    asm volatile("" : "+r"(kept_at));  // an address to keep, not to find again every time
+    asm volatile("" : "+r"(kept_at));  // keeps the compiler from computing the address every time
     if (first_tile_ == 0 && tiles_ > 0) decide(0, 0);
     for (int first = 0; first < tiles_ && room_ > 0; first += kTilesPerWarp) {
       step<0>(first, kept_at);
@@ -116,7 +116,7 @@ class Decision {
     return args_.most - room_;
   }
 
-  // Names the kept boxes, after run(); `total` are kept of earlier chunks.
+  // Writes the kept boxes, after run(); `total` is the number kept of earlier chunks.
   __device__ void write(int64_t total) const {
     for (int tile = 0; tile < tiles_ && total < args_.most; ++tile) {
       const uint64_t kept = kept_words_[tile];
@@ -157,7 +157,7 @@ class Decision {
     }
   }
 
-  // Tile first + k is decided: its kept boxes suppress, and the next tile is decided.
+  // After tile first + k is decided: applies its kept boxes, and decides the next tile.
   template <int k>
   __device__ __forceinline__ void step(int first, uint32_t kept_at) {
     const int tile = first + k;
@@ -180,7 +180,7 @@ class Decision {
     fetch_words(kPlace, tile + kAhead);
   }
 
-  // Without a test for boxes that are not alive: their words may be anything.
+  // Needs no test for boxes that are not alive, whose words may be anything.
   __device__ __forceinline__ void apply(int slot, int place, uint64_t kept) {
     LaneBoxes& boxes = boxes_[slot];
     const ulonglong2 by = *fetched(slot, place);
@@ -188,7 +188,7 @@ class Decision {
     boxes.alive[1] = boxes.alive[1] && !(by.y & kept);
   }
 
-  // On the way: what the boxes of tile `row`, the next to be fetched, do to this lane's boxes.
+  // Starts to fetch the words of tile `row`, the next one, for this lane's boxes.
   __device__ __forceinline__ void fetch_words(int place, int row) {
 #pragma unroll
     for (int slot = 0; slot < kTilesPerWarp; ++slot) {
@@ -204,7 +204,7 @@ class Decision {
     return fetched_ + (place * kTilesPerWarp + slot) * kMostThreads;
   }
 
-  // Nothing here waits for memory: every tile after this one does.
+  // Decides one tile. It waits for no memory, since all later tiles wait for it.
   __device__ __forceinline__ void decide(int slot, int tile) {
     LaneBoxes& boxes = boxes_[slot];
     uint64_t kept = decide_tile(boxes);
@@ -230,6 +230,8 @@ class Decision {
   LaneBoxes boxes_[kTilesPerWarp];
 };
 
+// One block per segment: reads the words of mask_kernel for one chunk, writes the kept boxes and
+// their number; after the last chunk also the -1 behind them.
 template <int kAhead>
 __global__ void __launch_bounds__(kMostThreads)
     decide_kernel(const __grid_constant__ NmsArgs args, const __grid_constant__ NmsScratch scratch,

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // NMS of boxes in order on the GPU, 4,096 of them at a time: one kernel finds, tile by tile, which
-// boxes would suppress which; a second (decide.cu) decides them in order. Boxes of later chunks
-// first meet all that were kept. A block takes 64 boxes, the rows, against 256 that come later, one
-// a thread. Few pairs survive the test of their circles, scattered over the lanes: these are listed
-// in shared memory, and whole warps do the long test. About 10 instructions a pair and 300 a listed
-// one. Preparing takes one thread a box: 28 bytes read, 32 written.
+// boxes would suppress which; a second one (decide.cu) decides them in order. Boxes of later chunks
+// are first tested against all that were kept. A block tests 64 boxes, the rows, against 256 later
+// ones, one per thread. Few pairs pass the test of their circles, and they are scattered over the
+// lanes: these are listed in shared memory, and whole warps do the long test. About 10 instructions
+// per pair and 300 per listed pair. Preparing takes one thread per box, which reads 28 bytes and
+// writes 32.
 #include "csrc/kernels/boxes/nms/scratch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 
@@ -15,7 +16,7 @@ namespace {
 
 constexpr int kMaskThreads = 256;
 constexpr int kTilesAcross = kMaskThreads / kNmsTile;
-constexpr int kMostListed = 32 * kMaskThreads;  // pairs of a round, at most 32 a thread
+constexpr int kMostListed = 32 * kMaskThreads;  // pairs of a round, at most 32 per thread
 
 struct MaskBlock {
   float4 row_place[kNmsTile], row_shape[kNmsTile];
@@ -28,8 +29,8 @@ struct MaskBlock {
   };
 };
 
-// Which pair of tiles a block takes: first those of the chunk, of which the rows come no later than
-// the last columns, then kept boxes of earlier chunks against it.
+// The tiles that a block tests: first the pairs within the chunk, whose rows come no later than the
+// last of their columns; then kept boxes of earlier chunks against the chunk.
 struct MaskPlace {
   bool is_kept;
   int row_tile, group;  // columns: four tiles from 4 * group on
@@ -61,7 +62,7 @@ __device__ __forceinline__ BevBox<float> box_from(const float4& place, const flo
   return {place.x, place.y, shape.x, shape.y, shape.z, shape.w, place.w, place.z};
 }
 
-// Bit r: the long test decides about row r.
+// Bit r is set if row r passes the cheap test and needs the long one.
 template <class Meets>
 __device__ __forceinline__ uint64_t near_rows(const float4* rows, const Meets& meets) {
   uint32_t half[2] = {0, 0};
@@ -156,7 +157,7 @@ __device__ __forceinline__ void test_listed(const MaskJob& job, const NmsChunk& 
   }
 }
 
-// The words of the thread's column leave for the kernel that decides.
+// Writes the word of the thread's column for the kernel that decides.
 __device__ __forceinline__ void write_words(const MaskJob& job, const MaskBlock& block) {
   uint64_t word = block.words[threadIdx.x];
   const int column = threadIdx.x % kNmsTile;
@@ -175,6 +176,8 @@ __device__ __forceinline__ void write_words(const MaskJob& job, const MaskBlock&
   job.scratch.row(job.segment, job.at.row_tile)[tile * kNmsTile + column] = word;
 }
 
+// One block per pair of 64 rows and 256 columns: reads their boxes, writes one word of suppressing
+// rows per column; against kept boxes of earlier chunks, one bit per column.
 __global__ void __launch_bounds__(kMaskThreads)
     mask_kernel(const __grid_constant__ NmsArgs args, const __grid_constant__ NmsScratch scratch,
                 const __grid_constant__ NmsChunk chunk) {
@@ -198,7 +201,7 @@ __global__ void __launch_bounds__(kMaskThreads)
     __syncthreads();
     const float threshold = args.threshold(segment);
     uint64_t near = near_rows(args, block, threshold);
-    if (!at.is_kept) {  // a row meets those behind it
+    if (!at.is_kept) {  // a row suppresses only later boxes
       const int behind =
           (at.group * kTilesAcross - at.row_tile) * kNmsTile + static_cast<int>(threadIdx.x);
       if (behind < kNmsTile) near &= behind > 0 ? (uint64_t{1} << behind) - 1 : 0;
@@ -229,6 +232,7 @@ cudaError_t launch_nms_mask(const NmsArgs& args, const NmsScratch& scratch, cons
 
 constexpr int kPrepareThreads = 128;
 
+// One thread per position: reads the box there, writes it ready for the rule.
 __global__ void __launch_bounds__(kPrepareThreads)
     prepare_kernel(const __grid_constant__ NmsArgs args,
                    const __grid_constant__ NmsScratch scratch) {
@@ -260,8 +264,7 @@ cudaError_t launch_nms_chunks(const NmsArgs& args, const NmsScratch& scratch,
 
 cudaError_t launch(const NmsArgs& args, void* memory, const CudaContext& context) {
   if (args.segments == 0) return cudaSuccess;
-  Workspace workspace(memory);
-  const NmsScratch scratch(args, workspace);
+  const auto scratch = carve<NmsScratch>(memory, args);
   const int64_t boxes = args.segments * args.capacity;
   if (boxes > 0 && args.most > 0) {
     const unsigned blocks = blocks_for(boxes, kPrepareThreads, context.target);

@@ -2,7 +2,7 @@
 //
 // Entry of greedy NMS over boxes in order, and its rule for one pair. On the GPU nms.cu prepares
 // the boxes and finds the suppressing pairs as bits, decide.cu makes the greedy choice; scratch.cuh
-// is what they hand on. rotated_nms.cu puts an argsort of the scores before them.
+// is the memory between them. rotated_nms.cu puts an argsort of the scores before them.
 #pragma once
 
 #include "csrc/kernels/boxes/rotated_overlap.h"
@@ -18,25 +18,25 @@ enum class NmsMode {
 
 inline constexpr int kMostNmsThresholds = 64;
 
-// Greedy suppression over boxes that stand in order: each box that no kept one before it suppresses
-// is kept, until `most` are. Boxes with a value that is not finite are passed over; boxes without
-// area overlap nothing. Work is bounded by capacity^2 pairs a segment, memory by 2 MiB and
-// some 40 bytes a box.
+// Greedy suppression over boxes in order: a box is kept if no box kept before suppresses it, until
+// `most` are kept. Boxes with a value that is not finite are skipped; boxes without area overlap
+// nothing. Work is at most capacity^2 pairs per segment, memory at most 2 MiB per segment and about
+// 40 bytes per box.
 struct NmsArgs {
   const float* boxes = nullptr;  // [segments, capacity, 7 or more]: x, y, z, l, w, h, yaw
   int64_t segments = 0;
   int64_t capacity = 0;  // below 2^31
   int64_t box_stride = 7, segment_stride = 0;  // in elements
-  const int32_t* counts = nullptr;  // [segments]: boxes that there are; null: capacity
-  const int32_t* order = nullptr;  // [segments, capacity]: the box at a position; null: the same
-  IndexArray group;  // [segments, capacity], of boxes: those of different groups never meet
+  const int32_t* counts = nullptr;  // [segments]: boxes that exist; null: capacity
+  const int32_t* order = nullptr;  // [segments, capacity]: the box at a position; null: box i at i
+  IndexArray group;  // [segments, capacity]: boxes of different groups do not suppress each other
 
   NmsMode mode = NmsMode::kRotated;
   float thresholds[kMostNmsThresholds] = {};  // segment s uses number s % num_thresholds
   int num_thresholds = 1;
-  int64_t most = 0;  // boxes kept a segment
+  int64_t most = 0;  // boxes to keep per segment, at most
 
-  int32_t* kept = nullptr;  // [segments, most]: the boxes kept, in order; the rest is -1
+  int32_t* kept = nullptr;  // [segments, most]: the kept boxes in order, then -1
   int32_t* kept_counts = nullptr;  // [segments]
 
   TORCHVOX_HD int64_t count(int64_t segment) const {
@@ -58,7 +58,7 @@ struct NmsArgs {
 
 TORCHVOX_KERNEL(NmsArgs);
 inline constexpr int kNmsTile = 64;  // boxes that one word stands for
-inline constexpr int kNmsChunkTiles = 64;  // tiles whose pairs are held at a time
+inline constexpr int kNmsChunkTiles = 64;  // tiles whose pairs are in memory at a time
 inline constexpr int64_t kNmsChunk = kNmsTile * kNmsChunkTiles;
 
 TORCHVOX_HD bool is_finite_box(const float* row) {
@@ -67,7 +67,7 @@ TORCHVOX_HD bool is_finite_box(const float* row) {
   return finite;
 }
 
-// What the rule needs of a box. Circles need the center alone, whatever the sizes.
+// A box ready for the rule. Circles need only the center, whatever the sizes.
 TORCHVOX_HD BevBox<float> nms_box(NmsMode mode, const float* row) {
   if (mode == NmsMode::kRotated) return bev_box(row);
   BevBox<float> box{};
@@ -76,7 +76,7 @@ TORCHVOX_HD BevBox<float> nms_box(NmsMode mode, const float* row) {
   return box;
 }
 
-// Cheap, and true wherever `suppresses` is; all that circles need.
+// A cheap test that is true wherever `suppresses` is; for circles the whole test.
 TORCHVOX_HD bool may_suppress(NmsMode mode, const BevBox<float>& a, const BevBox<float>& b,
                               float threshold) {
   if (mode == NmsMode::kRotated) return circles_meet(a, b);
@@ -91,12 +91,12 @@ TORCHVOX_HD bool suppresses(NmsMode mode, const BevBox<float>& a, const BevBox<f
 
 inline const PlanOverride nms_order_plan{"nms_order"};  // CUDA: 0 by counting, 1 by radix sort
 
-// NMS of boxes in any order: by falling score, equal scores by rising index. Boxes whose score is
-// not finite are left out.
+// NMS of boxes in any order, visited by descending score, equal scores by ascending index. Boxes
+// whose score is not finite are omitted.
 struct RotatedNmsArgs {
   NmsArgs nms;  // counts and order are this call's own
   const float* scores = nullptr;  // [segments, capacity]
-  IndexArray lengths;  // [segments]: boxes that there are
+  IndexArray lengths;  // [segments]: boxes that exist
 
   TORCHVOX_HD int64_t length(int64_t segment) const {
     return clamp_index(lengths.given() ? lengths[segment] : nms.capacity, 0, nms.capacity);
@@ -105,9 +105,9 @@ struct RotatedNmsArgs {
 
 TORCHVOX_KERNEL(RotatedNmsArgs);
 
-inline constexpr uint32_t kLeftOut = 0xffffffffu;
+inline constexpr uint32_t kLeftOut = 0xffffffffu;  // the key of a box without a finite score
 
-// Rises as the score falls; -0 and +0 are one score.
+// Sort key of a score: ascending keys are descending scores; -0 and +0 are equal.
 TORCHVOX_HD uint32_t score_key(float score) {
   return is_finite(score) ? ~ordered_bits(score + 0.0f) : kLeftOut;
 }
@@ -116,7 +116,7 @@ TORCHVOX_HD uint32_t score_key(const RotatedNmsArgs& args, int64_t segment, int6
   return score_key(args.scores[segment * args.nms.capacity + box]);
 }
 
-// Boxes in the order of NMS; the first counts[s] of a segment's positions are used.
+// Boxes in the order of NMS, of which each segment uses the first counts[s] positions.
 struct ScoreArgsort {
   int32_t* order;  // [segments, capacity]
   int32_t* counts;  // [segments]

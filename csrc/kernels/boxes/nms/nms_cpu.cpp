@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Greedy NMS on the CPU: boxes are decided in blocks of 256, one after another; then all later
-// boxes meet the kept ones of the block, in parallel tasks. rotated_nms: one comparison argsort of
-// the scores a segment before it.
+// boxes are tested against the kept ones of the block, in parallel tasks. rotated_nms first sorts
+// the scores of each segment.
 #include <algorithm>
 #include <vector>
 
@@ -24,11 +24,10 @@ void sort_segment(const RotatedNmsArgs& args, const ScoreArgsort& out, int64_t s
   out.counts[segment] = count;
 }
 
-// Boxes decided one after another; later ones then meet them at once.
-constexpr int64_t kBlock = 256;
+constexpr int64_t kBlock = 256;  // boxes that are decided one after another
 constexpr int64_t kBoxesPerTask = 512;
 
-// Kept boxes of one block, by column, so that the first test of a pair is done for many at a time.
+// Kept boxes of one block, as columns, so that the first test of a pair vectorizes.
 struct KeptBlock {
   float x[kBlock], y[kBlock], radius[kBlock];
   const BevBox<float>* box[kBlock];
@@ -57,23 +56,23 @@ class Segment {
 
   void run() {
     prepare();
-    int64_t found = 0;
+    int64_t kept = 0;
     int32_t* const out = args_.kept + segment_ * args_.most;
-    for (int64_t begin = 0; begin < count_ && found < args_.most; begin += kBlock) {
+    for (int64_t begin = 0; begin < count_ && kept < args_.most; begin += kBlock) {
       const int64_t end = std::min(begin + kBlock, count_);
       block_.size = 0;
-      for (int64_t i = begin; i < end && found < args_.most; ++i) {
+      for (int64_t i = begin; i < end && kept < args_.most; ++i) {
         if (dead_[i] || is_suppressed(i)) continue;
-        out[found++] = static_cast<int32_t>(args_.box_at(segment_, i));
+        out[kept++] = static_cast<int32_t>(args_.box_at(segment_, i));
         block_.add(boxes_[i], groups_[i]);
       }
-      if (found == args_.most) break;
+      if (kept == args_.most) break;
       for_each_index(parallel_for_, count_ - end, kBoxesPerTask, [&](int64_t i) {
         if (!dead_[end + i]) dead_[end + i] = is_suppressed(end + i);
       });
     }
-    args_.kept_counts[segment_] = static_cast<int32_t>(found);
-    std::fill(out + found, out + args_.most, -1);
+    args_.kept_counts[segment_] = static_cast<int32_t>(kept);
+    std::fill(out + kept, out + args_.most, -1);
   }
 
  private:
@@ -119,8 +118,7 @@ class Segment {
 int64_t workspace_bytes_cpu(const RotatedNmsArgs& args) { return carved_bytes<ScoreArgsort>(args); }
 
 void run_cpu(const RotatedNmsArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const ScoreArgsort order(args, workspace);
+  const auto order = carve<ScoreArgsort>(memory, args);
   for_each_index(parallel_for, args.nms.segments, 1,
                  [&](int64_t s) { sort_segment(args, order, s); });
   run_cpu(order.applied_to(args.nms), nullptr, parallel_for);

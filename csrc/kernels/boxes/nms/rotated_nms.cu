@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// rotated_nms on the GPU: the argsort of the scores, then NMS. Up to 16,384 boxes a segment the
-// place of a box is the number of boxes before it, in one kernel: a block takes 32 boxes, one a
-// lane, its warps share out the keys, 4,096 in shared memory at a time. More: radix sorts of (key,
-// index). Either way one thread a box then writes it, ready for the rule, to its place.
+// rotated_nms on the GPU: the argsort of the scores, then NMS. Up to 16,384 boxes per segment are
+// sorted by counting, in one kernel: the place of a box is the number of boxes before it. A block
+// takes 32 boxes, one per lane, and its warps share the keys to compare with, 4,096 in shared
+// memory at a time. More boxes take radix sorts of (key, index). Either way one thread per box then
+// writes the box, ready for the rule, to its place.
 #include <algorithm>
 
 #include "csrc/kernels/boxes/nms/scratch.cuh"
@@ -26,6 +27,7 @@ bool is_counted(const RotatedNmsArgs& args) {
   return forced == kAutomatic ? args.nms.capacity <= kMostCounted : forced == 0;
 }
 
+// How many keys of the groups of four [begin, end) are below `limit`.
 __device__ __forceinline__ uint32_t keys_below(const uint4* keys, int begin, int end,
                                                uint32_t limit) {
   uint32_t count = 0;
@@ -37,11 +39,12 @@ __device__ __forceinline__ uint32_t keys_below(const uint4* keys, int begin, int
   return count;
 }
 
-// How many keys of a warp's range come before the lane's own. Keys of earlier boxes count up to it,
-// those of later ones only below. `block` is the place in the range of the block's own 32 boxes.
+// How many keys of a warp's range come before the lane's own: keys of earlier boxes count if equal,
+// those of later boxes do not. `block` is the place of the block's own 32 boxes relative to the
+// range.
 __device__ __forceinline__ uint32_t keys_before(const uint32_t* keys, int64_t block, uint32_t key) {
   const auto* const fours = reinterpret_cast<const uint4*>(keys);
-  const uint32_t through = key + 1;  // no key that counts is the greatest number
+  const uint32_t through = key + 1;  // cannot overflow: 0xffffffff is kLeftOut
   if (block < 0) return keys_below(fours, 0, kKeysPerWarp / 4, key);
   if (block >= kKeysPerWarp) return keys_below(fours, 0, kKeysPerWarp / 4, through);
   const int at = static_cast<int>(block), lane = threadIdx.x % 32;
@@ -57,6 +60,8 @@ struct CountBlock {
   uint32_t used[kCountWarps];
 };
 
+// One block per 32 boxes of a segment: reads all scores of the segment, writes the order, the boxes
+// in that order and, by the first block, how many have a score.
 __global__ void __launch_bounds__(kCountThreads)
     count_order_kernel(const __grid_constant__ RotatedNmsArgs args,
                        const __grid_constant__ ScoreArgsort out,
@@ -104,6 +109,7 @@ __global__ void __launch_bounds__(kCountThreads)
   }
 }
 
+// One thread per box: writes its key and its index among all boxes, the input of the radix sort.
 __global__ void score_keys_kernel(const __grid_constant__ RotatedNmsArgs args, uint32_t* keys,
                                   uint32_t* values) {
   const int64_t boxes = args.nms.segments * args.nms.capacity;
@@ -113,6 +119,8 @@ __global__ void score_keys_kernel(const __grid_constant__ RotatedNmsArgs args, u
   }
 }
 
+// One thread per position of the order by score: writes the segment of the box there, the key of
+// the second sort.
 __global__ void segment_keys_kernel(int64_t capacity, int64_t boxes, uint32_t* keys,
                                     const uint32_t* values) {
   for (int64_t i = global_thread(); i < boxes; i += global_stride()) {
@@ -120,6 +128,8 @@ __global__ void segment_keys_kernel(int64_t capacity, int64_t boxes, uint32_t* k
   }
 }
 
+// One thread per position of the sorted boxes: writes the order, the box, and at the last box with
+// a score how many there are.
 __global__ void sorted_order_kernel(const __grid_constant__ RotatedNmsArgs args,
                                     const uint32_t* values, ScoreArgsort out,
                                     const __grid_constant__ NmsScratch scratch) {
@@ -132,7 +142,7 @@ __global__ void sorted_order_kernel(const __grid_constant__ RotatedNmsArgs args,
       out.order[i] = static_cast<int32_t>(box);
       scratch.write(args.nms, segment, place, box);
     }
-    // Those left out stand last.
+    // Boxes without a score come last.
     const bool next_used = place + 1 < capacity &&
         score_key(args, segment, values[i + 1] - segment * capacity) != kLeftOut;
     if (used && !next_used) out.counts[segment] = static_cast<int32_t>(place + 1);
@@ -145,7 +155,7 @@ int64_t score_argsort_bytes(const RotatedNmsArgs& args) {
   return carved_bytes<SortBuffers>(args.nms.segments * args.nms.capacity);
 }
 
-// Puts the boxes in place as well.
+// The argsort; it also writes the boxes in order into `scratch`.
 cudaError_t launch_score_argsort(const RotatedNmsArgs& args, const ScoreArgsort& order,
                                  const NmsScratch& scratch, void* memory,
                                  const CudaContext& context) {
@@ -157,8 +167,7 @@ cudaError_t launch_score_argsort(const RotatedNmsArgs& args, const ScoreArgsort&
     return launch_blocks(count_order_kernel, grid, kCountThreads, context.stream, args, order,
                          scratch);
   }
-  Workspace workspace(memory);
-  SortBuffers sort(boxes, workspace);
+  auto sort = carve<SortBuffers>(memory, boxes);
   TORCHVOX_CUDA_CHECK(launch_items(score_keys_kernel, boxes, kThreads, context, args, sort.keys[0],
                                    sort.values[0]));
   TORCHVOX_CUDA_CHECK(radix_sort(sort, boxes, 32, context.stream));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the NMS kernels hand on in the workspace, and their launchers.
+// The memory that the NMS kernels share, and their launchers.
 #pragma once
 
 #include "csrc/kernels/boxes/nms/nms.h"
@@ -10,14 +10,16 @@ namespace torchvox {
 
 struct NmsScratch {
   // [segments, capacity]: the boxes in order, ready for the rule.
-  float4* place;  // x, y, radius, yaw; x is NaN where nothing overlaps, yaw where there is no box
+  float4* place;  // x, y, radius, yaw; x is NaN if the box overlaps nothing, yaw if there is no box
   float4* shape;  // half_l, half_w, cos, sin
-  // [segments, tiles, chunk]: word (t, j) holds the boxes of tile t that suppress box j, and for a
-  // box of tile t its own bit if there is no such box. bit_of() says which bit is whose.
+  // [segments, tiles, chunk]: bits of word (t, j) are the boxes of tile t that suppress box j; in
+  // the words of tile t itself the own bit of j is set if box j does not exist. bit_of() is the bit
+  // of a box.
   uint64_t* words;
-  uint64_t* dead;  // [segments, tiles]: bit j: box j of the tile falls to one of an earlier chunk
+  uint64_t*
+      dead;  // [segments, tiles]: bit j: a box of an earlier chunk suppresses box j of the tile
   int32_t* kept;  // [segments, most]: positions of the kept boxes, for later chunks
-  int64_t tiles;  // of a chunk
+  int64_t tiles;  // per chunk
 
   NmsScratch(const NmsArgs& args, Workspace& workspace)
       : tiles(ceil_div<int64_t>(args.capacity < kNmsChunk ? args.capacity : kNmsChunk, kNmsTile)) {
@@ -41,15 +43,16 @@ struct NmsScratch {
   }
 };
 
-// Even boxes of a tile first, then the odd ones: a lane looks after two neighbors.
+// The bit of a box in a word of its tile: even boxes first, then odd ones, since a lane handles two
+// neighbors and a ballot collects one of them.
 TORCHVOX_HD int bit_of(int box) { return box / 2 + 32 * (box % 2); }
 
 struct NmsChunk {
   int64_t begin;  // position of its first box
 };
 
-// All kernels after the boxes are in place, the first of which may follow another by dependent
-// launch; and the greedy choice of one chunk.
+// All kernels after the boxes are in order; the first of them is the next of a chain of dependent
+// launches. And the greedy choice of one chunk.
 cudaError_t launch_nms_chunks(const NmsArgs& args, const NmsScratch& scratch,
                               const CudaContext& context);
 cudaError_t launch_nms_decide(const NmsArgs& args, const NmsScratch& scratch, const NmsChunk& chunk,

@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Decode + top-k + NMS on the GPU, a kernel a step. Score, refine, tie: one block a chunk of the
-// candidates of a selection; the score maps are read once, their codes of 4 bytes up to three times
-// a level. Decode: one thread a selected candidate. Rank: one warp four of them. Write: one thread
-// a row of the result. Or all steps up to ordered rows in one cooperative launch, a block a
-// multiprocessor: most selections end at the first level, and what the launches of the others cost
-// is most of the time of one scan.
+// Decode + top-k + NMS on the GPU, one kernel per step. Score, refine, tie: one block per chunk of
+// the candidates of a selection; the score maps are read once, their 4-byte codes up to three times
+// per level. Decode: one thread per selected candidate. Rank: one warp per four of them. Write: one
+// thread per row of the result. Or all steps up to ordered rows in one cooperative launch, one
+// block per multiprocessor: most selections end at the first level, and for one scan the launches
+// of the further levels would take most of the time.
 #include "csrc/kernels/detection/decode_nms/select.cuh"
 
 namespace torchvox {
 namespace {
 
-// Unit u of a kind of work: the warps of all blocks, a warp of each block at a time.
+// Numbers of the warps of a grid as units of work, so that neighboring units go to different
+// blocks.
 __device__ __forceinline__ int64_t first_unit() {
   return int64_t{threadIdx.x / 32} * gridDim.x + blockIdx.x;
 }
 __device__ __forceinline__ int64_t unit_stride() { return int64_t{blockDim.x / 32} * gridDim.x; }
 
+// One block per multiprocessor, which walks chunks, candidates and ranks in turn, with a barrier
+// over the grid between steps. Reads the maps; writes ordered rows, ready for NMS.
 template <class T>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_kernel(const __grid_constant__ DecodeNmsArgs args,
@@ -64,7 +67,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1)
   }
 }
 
-// All steps up to ordered rows, in one cooperative launch.
+// Launches all steps up to ordered rows at once.
 cudaError_t decode_fused(const DecodeNmsArgs& args, const DecodeWork& work,
                          const CudaContext& context) {
   void* parameters[] = {const_cast<DecodeNmsArgs*>(&args), const_cast<DecodeWork*>(&work)};
@@ -77,6 +80,8 @@ cudaError_t decode_fused(const DecodeNmsArgs& args, const DecodeWork& work,
 
 constexpr int kItemThreads = 128;
 
+// One block per chunk: reads the score maps, writes score codes and a histogram of their first
+// digits; the first block clears the counters of the later steps.
 template <class T>
 __global__ void __launch_bounds__(kDecodeThreads)
     score_kernel(const __grid_constant__ DecodeNmsArgs args,
@@ -87,6 +92,8 @@ __global__ void __launch_bounds__(kDecodeThreads)
   score_chunk<T>(args, work, SelectChunk(args, work, blockIdx.x), shared);
 }
 
+// One block per chunk: reads the histogram of a level and the chunk's codes, lists candidates above
+// the cut, and counts those at the cut by their next digit.
 __global__ void __launch_bounds__(kDecodeThreads)
     refine_kernel(const __grid_constant__ DecodeNmsArgs args,
                   const __grid_constant__ DecodeWork work, int level) {
@@ -97,6 +104,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
                args.batches * work.selections);
 }
 
+// One block per chunk: lists those of the candidates with the score of the last cut that still fit.
 __global__ void __launch_bounds__(kDecodeThreads)
     tie_kernel(const __grid_constant__ DecodeNmsArgs args,
                const __grid_constant__ DecodeWork work) {
@@ -106,6 +114,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
   list_ties(work, SelectChunk(args, work, blockIdx.x), shared, args.batches * work.selections);
 }
 
+// One thread per listed candidate: reads its values of the maps, writes its box, label and key.
 template <class T>
 __global__ void __launch_bounds__(kItemThreads)
     decode_kernel(const __grid_constant__ DecodeNmsArgs args,
@@ -117,6 +126,8 @@ __global__ void __launch_bounds__(kItemThreads)
   if (i < listed_of(work, selection)) decode_listed<T>(args, work, selection, i);
 }
 
+// One warp per four candidates of a segment: reads the keys of all, writes the four rows at their
+// places.
 __global__ void __launch_bounds__(32 * kRankWarps)
     rank_kernel(const __grid_constant__ DecodeNmsArgs args, const __grid_constant__ DecodeWork work,
                 int64_t blocks_each) {
@@ -127,6 +138,8 @@ __global__ void __launch_bounds__(32 * kRankWarps)
   rank_listed(args, work, segment, tile * kRankTile + threadIdx.x / 32 * kRankEach);
 }
 
+// One thread per kept box, per row of the result and per sample: writes the rows in use, the unused
+// rows, and the counts.
 __global__ void __launch_bounds__(kItemThreads)
     write_kernel(const __grid_constant__ DecodeNmsArgs args,
                  const __grid_constant__ DecodeWork work, int64_t items) {
@@ -138,7 +151,7 @@ __global__ void __launch_bounds__(kItemThreads)
 
 unsigned grid(int64_t blocks) { return static_cast<unsigned>(blocks); }
 
-// Up to ordered rows, a kernel a step.
+// Launches the steps up to ordered rows one by one.
 template <class T>
 cudaError_t launch_steps(const DecodeNmsArgs& args, const DecodeWork& work,
                          const CudaContext& context) {

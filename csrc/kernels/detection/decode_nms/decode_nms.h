@@ -7,7 +7,8 @@
 //   nms             the greedy choice in that order                      boxes/nms/
 //   write           rows of the result                                   rows.h
 //
-// decode_nms.cu launches a kernel a step, or one for all up to NMS; work.cuh is their workspace.
+// decode_nms.cu launches one kernel per step, or one for all steps up to NMS; work.cuh is their
+// workspace.
 #pragma once
 
 #include "csrc/kernels/core/plan_override.h"
@@ -16,9 +17,9 @@
 namespace torchvox {
 
 inline constexpr int kMostHeads = 8;
-inline constexpr int kMostClasses = 64;  // of all heads; so of groups too
+inline constexpr int kMostClasses = 64;  // of all heads together, and so the most groups
 
-// The output of a convolution, [batches, channels, height, width], where it lies.
+// The output of a convolution, [batches, channels, height, width], by its strides.
 struct HeadMap {
   const void* data = nullptr;
   int64_t sample_stride = 0;  // in elements, as all strides
@@ -43,10 +44,10 @@ struct DecodeHead {
 
 enum class DecodeGroup { kAll, kHead, kClass };
 
-// Candidates are boxes with their best class, or (class, box) pairs of each class. Of every sample
-// and group the `pre` best candidates, decoded, are thinned out greedily (nms.h), and the `post`
-// best that remain, of a group or of the sample, are written. Order everywhere: score descending,
-// then candidate (head, class where candidates are pairs, box) ascending.
+// Candidates are boxes with their best class, or all (class, box) pairs. The `pre` best candidates
+// of every sample and group are decoded and go through NMS (nms.h), and the `post` best that
+// remain, per group or per sample, are written. Order everywhere: score descending, then candidate
+// (head, class where candidates are pairs, box) ascending.
 struct DecodeNmsArgs {
   DecodeHead head[kMostHeads];
   int heads = 0;
@@ -62,19 +63,19 @@ struct DecodeNmsArgs {
   bool closed = true;  // a score that equals the threshold passes
   DecodeGroup group = DecodeGroup::kAll;
   bool best_class = true;  // candidates are boxes
-  bool shared_pre = false;  // groups by class: `pre` boxes of a sample by their best class first
-  bool global_post = false;
+  bool shared_pre = false;  // groups by class share the `pre` best boxes of a sample
+  bool global_post = false;  // `post` per sample instead of per group
   int64_t pre = 0, post = 0;
   bool circle = false;
-  float nms_threshold[kMostClasses] = {};  // a group
-  int32_t label[kMostClasses] = {};  // a class
+  float nms_threshold[kMostClasses] = {};  // per group
+  int32_t label[kMostClasses] = {};  // per class
 
   // [batches, rows(), ..]; rows past count are 0, 0 and -1.
   float* boxes = nullptr;  // [.., box_values()]
   float* scores = nullptr;
   int32_t* labels = nullptr;
   int32_t* count = nullptr;  // [batches]
-  int32_t* overflow = nullptr;  // [batches] candidates beyond `pre`, of all groups
+  int32_t* overflow = nullptr;  // [batches]: candidates beyond `pre`, summed over the groups
 
   TORCHVOX_HD int box_values() const {
     return centers ? (center.velocity ? 9 : 7) : coder.box_values();
@@ -90,11 +91,11 @@ struct DecodeNmsArgs {
 
 TORCHVOX_KERNEL(DecodeNmsArgs);
 
-inline const PlanOverride decode_kernels_plan{
-    "decode_kernels"};  // CUDA: 0 a kernel a step, 1 all up to NMS in one, where it can
+// CUDA: 0 one kernel per step, 1 one for all steps up to NMS where cooperative launches exist.
+inline const PlanOverride decode_kernels_plan{"decode_kernels"};
 
-// Where a candidate comes from. Candidates of a sample are numbered: head by head, in a head class
-// by class where they are pairs, then box by box.
+// The origin of a candidate. Candidates of a sample are numbered by head, then by class if they are
+// pairs, then by box.
 struct Candidate {
   int head;
   int cls;  // in the head; -1: the best one
@@ -125,8 +126,7 @@ TORCHVOX_HD int64_t pair_number(const DecodeHead& head, int cls, int64_t box) {
   return head.first_pair + cls * head.boxes() + box;
 }
 
-// Groups among which candidates are selected; with shared_pre they differ from those that are
-// thinned out.
+// Groups in which candidates are selected; with shared_pre they differ from those of NMS.
 TORCHVOX_HD int selections_of(const DecodeNmsArgs& args) {
   return args.shared_pre ? 1 : args.groups();
 }
@@ -162,7 +162,7 @@ inline int64_t most_candidates(const DecodeNmsArgs& args) {
   return most;
 }
 
-// The score as an integer that orders as it does, at least 1; 0 is no candidate.
+// The score as an integer in the same order, at least 1; 0 means no candidate.
 TORCHVOX_HD uint32_t score_code(float score) { return float_bits(score) + 1; }
 TORCHVOX_HD float score_of(uint32_t code) { return bit_cast<float>(code - 1); }
 
@@ -173,7 +173,8 @@ TORCHVOX_HD uint64_t candidate_key(uint32_t score, int64_t number) {
 TORCHVOX_HD uint32_t key_score(uint64_t key) { return static_cast<uint32_t>(key >> 32); }
 TORCHVOX_HD int64_t key_number(uint64_t key) { return ~static_cast<uint32_t>(key); }
 
-// Through the cache for what no kernel writes: such reads may be moved before writes.
+// Reads through the cache for data that no kernel writes, so that the compiler may move reads
+// before writes.
 template <class T>
 TORCHVOX_HD float read_map(const T* at) {
 #ifdef __CUDA_ARCH__
@@ -229,7 +230,7 @@ struct DecodeSample {
     const Place at = place(head, box);
     int best = -1;
     for (int first = 0; first < head.classes; first += kAtOnce) {
-      float next[kAtOnce];  // all on their way before one is looked at
+      float next[kAtOnce];  // all loads are in flight before the first is used
       for (int k = 0; k < kAtOnce; ++k) {
         const int c = first + k;
         next[k] = c < head.classes ? value(head.map[kScoreMap], at.a * head.classes + c, at.y, at.x)
@@ -260,7 +261,7 @@ struct DecodeSample {
     return args.label[head.first_class + cls];
   }
 
-  // box[box_values()]; false where it is not finite or lies outside of the range.
+  // Writes box[box_values()]; false if it is not finite or outside the range.
   TORCHVOX_HD bool decode(const Candidate& c, float* box) const {
     const DecodeHead& head = args.head[c.head];
     const Place at = place(head, c.box);
@@ -270,15 +271,15 @@ struct DecodeSample {
       anchor_box(head, at, c.box, box);
     }
     const int values = args.box_values();
-    bool kept = true;
+    bool valid = true;
     for (int k = 0; k < kMostBoxValues; ++k) {
-      if (k < values) kept = kept && is_finite(box[k]);
+      if (k < values) valid = valid && is_finite(box[k]);
     }
-    if (!args.has_range) return kept;
+    if (!args.has_range) return valid;
     for (int k = 0; k < 3; ++k) {
-      kept = kept && box[k] >= args.range[k] && box[k] <= args.range[k + 3];
+      valid = valid && box[k] >= args.range[k] && box[k] <= args.range[k + 3];
     }
-    return kept;
+    return valid;
   }
 
  private:
@@ -313,8 +314,8 @@ struct DecodeSample {
   }
 };
 
-// A logit below which no score passes, a little on the safe side of the threshold's own. Subnormal
-// scores are too coarse for that margin: a threshold among them spares no sigmoid.
+// A logit below which no score passes, slightly lower than that of the threshold to be safe.
+// Subnormal scores are too coarse for that margin: a threshold that small skips no sigmoid.
 inline float least_logit(const DecodeNmsArgs& args) {
   const double least = args.score_threshold * (1.0 - 1e-6);
   if (!(least > 1e-37)) return -portable::infinity();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Decode + top-k + NMS on the CPU: chunks of candidates are scored in parallel; each selection is
-// then cut by nth_element, sorted and decoded; NMS; a task a sample writes the rows.
+// then cut by nth_element, sorted and decoded; NMS; one task per sample writes the rows.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -15,10 +15,10 @@ constexpr int64_t kChunk = 4096;  // candidates of a task
 
 // Candidates that pass, packed at the front of each chunk, then of each selection.
 struct HostWork {
-  int64_t chunks;  // of a selection
+  int64_t chunks;  // per selection
   uint64_t* keys;  // [batches, candidates]
   int64_t* chunk_count;  // [batches, selections, chunks]
-  int64_t* found;  // [batches, selections]
+  int64_t* passed;  // [batches, selections]
   DecodeRows rows;
   void* nms;
 
@@ -26,7 +26,7 @@ struct HostWork {
       : chunks((most_candidates(args) + kChunk - 1) / kChunk),
         keys(memory.take<uint64_t>(args.batches * candidates_of(args, selects_pairs(args)))),
         chunk_count(memory.take<int64_t>(args.batches * selections_of(args) * chunks)),
-        found(memory.take<int64_t>(args.batches * selections_of(args))),
+        passed(memory.take<int64_t>(args.batches * selections_of(args))),
         rows(args, memory) {
     rows.counts = memory.take<int32_t>(rows.segments);
     nms = memory.take<char>(rows.any() ? workspace_bytes_cpu(rows.nms(args)) : 0);
@@ -39,6 +39,7 @@ class DecodeCpu {
   DecodeCpu(const DecodeNmsArgs& args, const HostWork& work, const ParallelFor& parallel_for)
       : args_(args), work_(work), parallel_for_(parallel_for), least_(least_logit(args)) {}
 
+  // Fills the ordered rows.
   void find() const {
     const int64_t selections = args_.batches * selections_of(args_);
     for_each_index(parallel_for_, selections * work_.chunks, 1,
@@ -73,22 +74,18 @@ class DecodeCpu {
 
   void select(int64_t selection) const {
     uint64_t* const keys = selected(selection);
-    int64_t found = 0;
+    int64_t passed = 0;
     for (int64_t c = 0; c < work_.chunks; ++c) {
       const int64_t count = work_.chunk_count[selection * work_.chunks + c];
-      if (count > 0) std::memmove(keys + found, keys + c * kChunk, count * sizeof(uint64_t));
-      found += count;
+      if (count > 0) std::memmove(keys + passed, keys + c * kChunk, count * sizeof(uint64_t));
+      passed += count;
     }
-    work_.found[selection] = found;
-    const int64_t kept = std::min(found, work_.rows.capacity);
-    if (kept < found) std::nth_element(keys, keys + kept, keys + found, std::greater<>());
-    const int64_t groups = args_.groups();
-    if (!args_.shared_pre) {
-      order(selection, keys, kept, false);
-      return;
-    }
+    work_.passed[selection] = passed;
+    const int64_t kept = std::min(passed, work_.rows.capacity);
+    if (kept < passed) std::nth_element(keys, keys + kept, keys + passed, std::greater<>());
+    if (!args_.shared_pre) return order(selection, keys, kept, false);
     // One list of boxes for the groups of all classes.
-    const int64_t b = selection;
+    const int64_t b = selection, groups = args_.groups();
     for (int g = 0; g < groups; ++g) order(b * groups + g, keys, kept, true);
   }
 
@@ -102,7 +99,7 @@ class DecodeCpu {
     return score > 0 ? candidate_key(score, pair_number(head, cls, c.box)) : 0;
   }
 
-  // Decoded rows of a segment in order, less those that cannot be.
+  // Writes the decoded rows of a segment in order, except those that do not decode.
   void order(int64_t segment, const uint64_t* keys, int64_t count, bool by_class) const {
     const DecodeRows& rows = work_.rows;
     const int64_t b = segment / args_.groups();
@@ -140,7 +137,7 @@ void write_sample(const DecodeNmsArgs& args, const HostWork& work, int64_t b) {
   const int64_t used = rows.rows_used(args, b);
   for (int64_t row = used; row < args.rows(); ++row) rows.write_unused(args, b, row);
   args.count[b] = static_cast<int32_t>(used);
-  args.overflow[b] = overflow_of(args, work.found + b * selections_of(args));
+  args.overflow[b] = overflow_of(args, work.passed + b * selections_of(args));
 }
 
 }  // namespace

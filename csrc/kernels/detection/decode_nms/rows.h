@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The candidates of every group in order, what of them is kept, and the rows of the result that
-// follow: common to the host and the device.
+// The ordered candidates of every group, those that NMS keeps, and the rows of the result: for host
+// and device.
 #pragma once
 
 #include "csrc/kernels/boxes/nms/nms.h"
@@ -12,13 +12,13 @@ namespace torchvox {
 // Group g of sample b is segment b * groups + g.
 struct DecodeRows {
   int64_t segments;
-  int64_t capacity;  // candidates of a segment that may be kept
-  int64_t most;  // candidates of a segment that are kept
+  int64_t capacity;  // most candidates of a segment before NMS
+  int64_t most;  // most candidates of a segment after NMS
   uint64_t* keys;  // [segments, capacity], descending
   float* boxes;  // [segments, capacity, box_values()]
   int32_t* labels;  // [segments, capacity]
-  int32_t* counts;  // [segments], from elsewhere
-  int32_t* kept;  // [segments, most] ascending places of those kept
+  int32_t* counts;  // [segments]; allocated by the caller
+  int32_t* kept;  // [segments, most]: places of the kept ones, ascending
   int32_t* kept_counts;  // [segments]
 
   DecodeRows(const DecodeNmsArgs& args, Workspace& memory) {
@@ -56,7 +56,7 @@ struct DecodeRows {
     return keys[segment * capacity + kept[segment * most + k]];
   }
 
-  // Those kept of a segment whose key is greater.
+  // How many kept ones of a segment have a greater key.
   TORCHVOX_HD int64_t kept_above(int64_t segment, uint64_t key) const {
     return first_where(int64_t{0}, int64_t{kept_counts[segment]},
                        [&](int64_t k) { return kept_key(segment, k) <= key; });
@@ -69,7 +69,7 @@ struct DecodeRows {
     return used < args.rows() ? used : args.rows();
   }
 
-  // The row, of its sample, of the k-th that a segment keeps; may lie beyond rows().
+  // The row in its sample of the k-th kept one of a segment; may be beyond rows().
   TORCHVOX_HD int64_t row_of(const DecodeNmsArgs& args, int64_t segment, int64_t k) const {
     const int groups = args.groups(), own = static_cast<int>(segment % groups);
     const int64_t first = segment - own;
@@ -105,12 +105,12 @@ struct DecodeRows {
   TORCHVOX_HD bool any_kept() const { return most > 0; }
 };
 
-// Candidates of a sample beyond `pre`, from those found in each of its selections.
+// Candidates of a sample beyond `pre`, from the number that passes in each of its selections.
 template <class Count>
-TORCHVOX_HD int32_t overflow_of(const DecodeNmsArgs& args, const Count* found) {
+TORCHVOX_HD int32_t overflow_of(const DecodeNmsArgs& args, const Count* passed) {
   int64_t over = 0;
   for (int s = 0; s < selections_of(args); ++s) {
-    over += found[s] > args.pre ? static_cast<int64_t>(found[s]) - args.pre : 0;
+    over += passed[s] > args.pre ? static_cast<int64_t>(passed[s]) - args.pre : 0;
   }
   return static_cast<int32_t>(over < 0x7fffffff ? over : 0x7fffffff);
 }

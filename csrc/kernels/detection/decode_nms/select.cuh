@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The `pre` best candidates of every selection: a radix select, ten bits of the score a level, of
-// which the list takes what lies above the cut; candidates of one score by their numbers. A block
-// has a chunk of the candidates of a selection.
+// The `pre` best candidates of every selection: a radix select over ten bits of the score per
+// level. Each level lists the candidates above its cut; equal scores are ordered by number. One
+// block handles one chunk of the candidates of a selection.
 #pragma once
 
 #include "csrc/kernels/detection/decode_nms/work.cuh"
@@ -11,8 +11,8 @@ namespace torchvox {
 
 struct SelectShared {
   uint32_t histogram[kDigits], sums[32];
-  uint32_t digit, before, count, total;  // of the cut
-  uint32_t first;  // place in the list of the block's first
+  uint32_t digit, before, count, total;  // of the cut: see find_cut()
+  uint32_t first;  // place in the list of the block's first candidate
 };
 
 struct SelectChunk {
@@ -35,7 +35,7 @@ struct SelectChunk {
 __device__ __forceinline__ uint32_t digit_of(uint32_t score, int level) {
   return score >> (kDigitBits * (kLevels - 1 - level)) & (kDigits - 1);
 }
-// The digits before those of a level.
+// The digits of all earlier levels.
 __device__ __forceinline__ uint32_t prefix_of(uint32_t score, int level) {
   return level == 0 ? 0 : score >> (kDigitBits * (kLevels - level));
 }
@@ -51,13 +51,14 @@ __device__ __forceinline__ void add_histogram(const SelectShared& shared, uint32
   }
 }
 
-// By one block, before anything is counted in them.
+// Called by one block before anything is counted.
 __device__ __forceinline__ void clear_counters(const DecodeWork& work, int64_t all) {
   for (int64_t i = threadIdx.x; i < all; i += blockDim.x) work.listed[i] = 0;
   for (int64_t i = threadIdx.x; i < work.rows.segments; i += blockDim.x) work.rows.counts[i] = 0;
   if (threadIdx.x < kLevels) work.unfinished[threadIdx.x] = 0;
 }
 
+// Writes the score codes of a chunk and adds its first digits to the histogram of the selection.
 template <class T>
 inline __device__ void score_chunk(const DecodeNmsArgs& args, const DecodeWork& work,
                                    const SelectChunk& chunk, SelectShared& shared) {
@@ -72,8 +73,9 @@ inline __device__ void score_chunk(const DecodeNmsArgs& args, const DecodeWork& 
   add_histogram(shared, work.histogram + chunk.selection * kLevels * kDigits);
 }
 
-// The digit at which the candidates, from the highest digit down, reach `wanted`.
-inline __device__ void find_cut(const uint32_t* histogram, uint32_t wanted, SelectShared& shared) {
+// The digit at which the candidates, counted from the highest digit down, reach `needed`; how many
+// have higher digits (`before`), how many this one (`count`), how many any (`total`).
+inline __device__ void find_cut(const uint32_t* histogram, uint32_t needed, SelectShared& shared) {
   constexpr int kMostEach = kDigits / kDecodeThreads;
   const int each = kDigits / static_cast<int>(blockDim.x);
   const int highest = kDigits - 1 - static_cast<int>(threadIdx.x) * each;
@@ -85,16 +87,16 @@ inline __device__ void find_cut(const uint32_t* histogram, uint32_t wanted, Sele
   }
   uint32_t total;
   uint32_t before = block_prefix(sum, shared.sums, &total);
-  if (threadIdx.x == 0) {  // where nothing is wanted, or more than there is
-    shared.digit = wanted == 0 ? kDigits : 0;
-    shared.before = wanted == 0 ? 0 : total - (histogram[0] + 1);
-    shared.count = wanted == 0 ? 0 : histogram[0] + 1;
+  if (threadIdx.x == 0) {  // the result if none are needed, or more than there are
+    shared.digit = needed == 0 ? kDigits : 0;
+    shared.before = needed == 0 ? 0 : total - (histogram[0] + 1);
+    shared.count = needed == 0 ? 0 : histogram[0] + 1;
     shared.total = total;
   }
   __syncthreads();
 #pragma unroll
   for (int k = 0; k < kMostEach; ++k) {
-    if (before < wanted && wanted <= before + counts[k]) {
+    if (before < needed && needed <= before + counts[k]) {
       shared.digit = highest - k;
       shared.before = before;
       shared.count = counts[k];
@@ -126,7 +128,8 @@ inline __device__ void list_chunk(const DecodeWork& work, const SelectChunk& chu
   }
 }
 
-// How many candidates of a chunk have the very score of the cut, more of which there are than fit.
+// Counts the candidates of a chunk that have exactly the score of the cut, when not all of those
+// fit.
 inline __device__ void count_ties(const DecodeWork& work, const SelectChunk& chunk,
                                   SelectShared& shared, uint32_t tied) {
   const uint32_t* const scores = work.scores + chunk.sample * work.numbers;
@@ -138,7 +141,8 @@ inline __device__ void count_ties(const DecodeWork& work, const SelectChunk& chu
   if (threadIdx.x == 0) work.ties[chunk.selection * work.chunks + chunk.index] = total;
 }
 
-// Level 0, 1 or 2: what lies above the cut is listed, what lies at it is counted by the next digit.
+// Level 0, 1 or 2: lists the candidates above the cut and counts those at the cut by their next
+// digit. If all at the cut fit, too, they are listed and the selection is done.
 inline __device__ void refine_chunk(const DecodeWork& work, const SelectChunk& chunk, int level,
                                     SelectShared& shared, int64_t all) {
   SelectState state{0, 0, 0};
@@ -150,10 +154,10 @@ inline __device__ void refine_chunk(const DecodeWork& work, const SelectChunk& c
     return;
   }
   uint32_t* const histogram = work.histogram + (chunk.selection * kLevels + level) * kDigits;
-  const auto wanted = static_cast<uint32_t>(work.rows.capacity) - state.above;
-  find_cut(histogram, wanted, shared);
+  const auto needed = static_cast<uint32_t>(work.rows.capacity) - state.above;
+  find_cut(histogram, needed, shared);
   const uint32_t digit = shared.digit, before = shared.before, count = shared.count;
-  if (level == 0 && writes) work.found[chunk.selection] = shared.total;
+  if (level == 0 && writes) work.passed[chunk.selection] = shared.total;
   const bool fits = state.above + before + count <= work.listed_capacity;
   const uint32_t prefix = state.prefix;
   if (writes) {
@@ -179,25 +183,25 @@ inline __device__ void refine_chunk(const DecodeWork& work, const SelectChunk& c
   add_histogram(shared, histogram + kDigits);
 }
 
-// Lists the first by number of the candidates at the last cut, where they were counted.
+// Lists the candidates at the last cut that fit, lowest numbers first.
 inline __device__ void list_ties(const DecodeWork& work, const SelectChunk& chunk,
                                  SelectShared& shared, int64_t all) {
   const SelectState state = work.state[(kLevels - 1) * all + chunk.selection];
   if (state.done) return;
-  const auto wanted = static_cast<uint32_t>(work.rows.capacity) - state.above;
+  const auto needed = static_cast<uint32_t>(work.rows.capacity) - state.above;
   const uint32_t* const ties = work.ties + chunk.selection * work.chunks;
   uint32_t count = 0, before;
   for (int64_t c = threadIdx.x; c < chunk.index; c += blockDim.x) count += ties[c];
   block_prefix(count, shared.sums, &before);
-  // Ties are the last to be listed, so their places are known.
+  // Ties are listed last, so their places follow from state.above.
   uint64_t* const list = work.list + chunk.selection * work.listed_capacity + state.above;
   const uint32_t* const scores = work.scores + chunk.sample * work.numbers;
-  for (int64_t row = chunk.begin; row < chunk.end && before < wanted; row += blockDim.x) {
+  for (int64_t row = chunk.begin; row < chunk.end && before < needed; row += blockDim.x) {
     const int64_t i = row + threadIdx.x;
     const bool tie = i < chunk.end && scores[i] == state.prefix;
     uint32_t total;
     const uint32_t at = before + block_prefix<uint32_t>(tie, shared.sums, &total);
-    if (tie && at < wanted) list[at] = candidate_key(state.prefix, i);
+    if (tie && at < needed) list[at] = candidate_key(state.prefix, i);
     before += total;
   }
   if (chunk.index == 0 && threadIdx.x == 0) {
@@ -205,18 +209,20 @@ inline __device__ void list_ties(const DecodeWork& work, const SelectChunk& chun
   }
 }
 
-// From the selected candidates to ordered rows of boxes: decoding, and the place of each by
-// counting the keys above it, which is exact, needs no passes and costs no more than NMS does.
+// From the selected candidates to ordered rows of boxes: decoding, then sorting by counting the
+// keys above each, which needs no passes and costs no more than NMS does.
 
 inline constexpr int kRankWarps = 8;
-inline constexpr int kRankEach = 4;  // candidates of a warp: each key it reads serves so many
+inline constexpr int kRankEach =
+    4;  // candidates per warp, which compares each key with all of them
 inline constexpr int kRankTile = kRankWarps * kRankEach;
 
 __device__ __forceinline__ int64_t listed_of(const DecodeWork& work, int64_t selection) {
   return min(int64_t{work.listed[selection]}, work.listed_capacity);
 }
 
-// One candidate of the list. Of boxes that are shared by the classes, the pair with each class.
+// Decodes candidate i of a list. With shared_pre it also writes the key of its pair with each
+// class.
 template <class T>
 inline __device__ void decode_listed(const DecodeNmsArgs& args, const DecodeWork& work,
                                      int64_t selection, int64_t i) {
@@ -249,7 +255,7 @@ inline __device__ void decode_listed(const DecodeNmsArgs& args, const DecodeWork
   }
 }
 
-// Moves four candidates of a segment to their places, ready for NMS; a warp calls.
+// Moves four candidates of a segment to their places, ready for NMS. Called by a warp.
 inline __device__ void rank_listed(const DecodeNmsArgs& args, const DecodeWork& work,
                                    int64_t segment, int64_t first) {
   const int lane = threadIdx.x % 32, groups = args.groups();
@@ -258,7 +264,7 @@ inline __device__ void rank_listed(const DecodeNmsArgs& args, const DecodeWork& 
   if (first >= listed) return;
   const uint64_t* const live = work.live + segment * work.listed_capacity;
   const uint64_t* const list = work.list + selection * work.listed_capacity;
-  // A candidate that is not selected lies below all that are: it takes part in no rank but its own.
+  // A listed candidate that is not selected is below all that are, so it changes no rank of theirs.
   const bool over = listed > capacity;
   uint64_t own[kRankEach], all[kRankEach];
   uint32_t above[kRankEach] = {}, above_all[kRankEach] = {};
@@ -275,7 +281,7 @@ inline __device__ void rank_listed(const DecodeNmsArgs& args, const DecodeWork& 
       above_all[q] += any > all[q];
     }
   }
-  uint64_t key = 0;  // of the candidate that this lane looks after
+  uint64_t key = 0;  // of the candidate that this lane handles
   int64_t place = 0;
 #pragma unroll
   for (int q = 0; q < kRankEach; ++q) {
@@ -297,7 +303,7 @@ inline __device__ void rank_listed(const DecodeNmsArgs& args, const DecodeWork& 
   if (work.rows.most > 0) work.scratch.write(work.nms, segment, place, place);
 }
 
-// One row of the result, or what a sample has of counts.
+// Item i of the result: a kept box, an unused row, or the counts of a sample.
 __device__ __forceinline__ void write_item(const DecodeNmsArgs& args, const DecodeWork& work,
                                            int64_t item) {
   const DecodeRows& rows = work.rows;
@@ -316,7 +322,7 @@ __device__ __forceinline__ void write_item(const DecodeNmsArgs& args, const Deco
   }
   const int64_t b = item - all;
   args.count[b] = static_cast<int32_t>(rows.rows_used(args, b));
-  args.overflow[b] = work.chunks == 0 ? 0 : overflow_of(args, work.found + b * work.selections);
+  args.overflow[b] = work.chunks == 0 ? 0 : overflow_of(args, work.passed + b * work.selections);
 }
 
 }  // namespace torchvox

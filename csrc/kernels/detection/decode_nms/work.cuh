@@ -12,44 +12,44 @@ namespace torchvox {
 
 inline constexpr int kDecodeThreads = 512;
 inline constexpr int kFusedThreads = 1024;
-inline constexpr int64_t kFusedCandidates = int64_t{1} << 21;  // above, more threads pay
-inline constexpr int kDigitBits = 10;  // of a score code, which has 30
+inline constexpr int64_t kFusedCandidates = int64_t{1} << 21;  // above, more threads are faster
+inline constexpr int kDigitBits = 10;  // of the 30 bits of a score code
 inline constexpr int kDigits = 1 << kDigitBits;
 inline constexpr int kLevels = 3;
 inline constexpr int kDecodeBarriers = kLevels + 3;
 
-// What is known of a selection before a level: the digits of the score code at which the last of
-// the selected lies, and how many lie above.
+// The state of a selection after a level: the digits of the score code at the cut, and how many
+// candidates are above it.
 struct SelectState {
   uint32_t prefix, above;
-  uint32_t done;  // all that is selected is in the list
+  uint32_t done;  // all selected candidates are in the list
 };
 
 struct DecodeWork {
   bool pairs;  // candidates are (class, box) pairs
-  int selections;  // of a sample
-  int64_t numbers;  // candidates of a sample
-  int64_t chunk;  // candidates of a block
-  int64_t chunks;  // of a selection
-  int64_t listed_capacity;  // at least what is selected
+  int selections;  // per sample
+  int64_t numbers;  // candidates per sample
+  int64_t chunk;  // candidates per block
+  int64_t chunks;  // per selection
+  int64_t listed_capacity;  // entries of a list, at least as many as are selected
 
   bool fused;  // one cooperative kernel up to NMS
 
   // All bits set before the first kernel, as one range.
   GridBarrier* barriers;  // [kDecodeBarriers]
-  uint32_t* histogram;  // [batches, selections, levels, digits]: one more than what stands there
+  uint32_t* histogram;  // [batches, selections, levels, digits]: counts, minus one
   int64_t set_bytes;
 
-  // Cleared by the first kernel, and rows.counts.
+  // Cleared by the first kernel, as is rows.counts.
   uint32_t* listed;  // [batches, selections]
   uint32_t* unfinished;  // [levels]: selections that need another level
 
-  uint32_t* found;  // [batches, selections]
+  uint32_t* passed;  // [batches, selections]: candidates that pass the score threshold
   SelectState* state;  // [levels, batches, selections]: after each level
   uint32_t* ties;  // [batches, selections, chunks]
   uint32_t* scores;  // [batches, numbers]: score codes, 0 for none
   uint64_t* list;  // [batches, selections, listed_capacity] selected keys in any order
-  uint64_t* live;  // [segments, listed_capacity] the same of the boxes that may be kept, else 0
+  uint64_t* live;  // [segments, listed_capacity] the same, but 0 for boxes that may not be kept
   float* boxes;  // [batches, selections, listed_capacity, box_values()]
   int32_t* labels;  // [batches, selections, listed_capacity]
   float least_logit;
@@ -73,16 +73,17 @@ struct DecodeWork {
     const int64_t all = args.batches * selections, most = most_candidates(args);
     const int64_t multiprocessors = target.multiprocessors > 0 ? target.multiprocessors : 1;
     const int64_t forced = decode_kernels_plan.value();
-    const bool wanted = forced == kAutomatic ? all * most <= kFusedCandidates : forced == 1;
-    fused = wanted && target.cooperative_launch;
-    // A block a multiprocessor, or about two, whatever the batch.
+    const bool preferred = forced == kAutomatic ? all * most <= kFusedCandidates : forced == 1;
+    fused = preferred && target.cooperative_launch;
+    // One block per multiprocessor, or about two, whatever the batch.
     const int64_t even = ceil_div<int64_t>(all * most, (fused ? 1 : 2) * multiprocessors);
     const int64_t least = fused ? kFusedThreads : kDecodeThreads;
     chunk = ceil_div<int64_t>(even > 0 ? even : 1, least) * least;
     if (!fused && chunk > 8 * least) chunk = 8 * least;
     chunks = ceil_div<int64_t>(most, chunk);
-    // Room for more than is selected ends most selections at the first level: equal digits need no
-    // telling apart where all of them fit. The shared boxes of all classes must be exact.
+    // With room for more than are selected, most selections end at the first level: candidates with
+    // the digit of the cut need no further digits if all of them fit. With shared_pre the selection
+    // must be exact.
     const int64_t more = args.shared_pre ? 0 : rows.capacity / 4 + 256;
     listed_capacity = rows.capacity == 0 ? 0 : rows.capacity + more;
 
@@ -92,7 +93,7 @@ struct DecodeWork {
         static_cast<int64_t>(all * kLevels * kDigits * sizeof(uint32_t));
     listed = memory.take<uint32_t>(all);
     unfinished = memory.take<uint32_t>(kLevels);
-    found = memory.take<uint32_t>(all);
+    passed = memory.take<uint32_t>(all);
     rows.counts = memory.take<int32_t>(rows.segments);
     state = memory.take<SelectState>(all * kLevels);
     ties = memory.take<uint32_t>(all * chunks);

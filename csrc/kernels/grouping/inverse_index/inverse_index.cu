@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Inverse indices on the GPU. A counting sort of the slots of each cloud by row, where its rows can
-// be counted in shared memory; for more rows a stable radix sort of the slots by (cloud, row), with
-// one thread a slot or row before and after it. Also flat neighbor rows, one thread a slot: 4 to 8
-// bytes read, 4 written.
+// Inverse indices on the GPU. A counting sort of the slots of each cloud by row, if its rows can be
+// counted in shared memory; for more rows a stable radix sort of the slots by (cloud, row), with
+// one thread per slot or row before and after it. Also flat neighbor rows: one thread per slot
+// reads 4 to 8 bytes and writes 4.
 //
-// Counting splits slots into partitions, one a block, and these into runs, one a warp; every count
-// is an integer, and a slot's place is the number of those before it, so no order of execution
-// shows.
+// Counting splits slots into partitions, one per block, and these into runs, one per warp. The
+// place of a slot is the number of slots before it, so that the order of execution does not matter.
 //
-//   count  the slots of each row in a partition, one read of an index a slot
-//   scan   four rows a thread: counts become places; segments begin here; long rows get their tasks
-//   place  a warp walks its run in order, whose indices it reads twice, and writes 4 bytes a slot;
-//          votes rank the lanes that name one row
+//   count  the slots of each row in a partition; reads each index once
+//   scan   four rows per thread: turns counts into places, writes where segments begin, and lists
+//   the
+//          tasks of long rows
+//   place  a warp walks its run in order, reads its indices twice and writes 4 bytes per slot;
+//          lanes that name the same row are ranked by a vote
 #include <algorithm>
 
 #include "csrc/kernels/core/launch.cuh"
@@ -23,9 +24,9 @@
 namespace torchvox {
 namespace {
 
-// What the sums need to know of a row, whose segment is [begin, end): which groups begin after it,
-// and, when it is long, a task for each of its chunks. The tasks of a row stand together; which row
-// comes first is of no consequence. One thread a row.
+// Writes what the sums need of a row, whose segment is [begin, end): the groups that begin after it
+// and, if it is long, a task for each of its chunks. The tasks of a row are consecutive; the order
+// of rows among tasks does not matter. Called by one thread per row.
 __device__ void schedule_row(const InverseIndex& inverse, int64_t cloud, int64_t row,
                              uint32_t begin, uint32_t end) {
   int32_t* const group_rows = inverse.group_rows + cloud * (inverse.groups() + 1);
@@ -49,18 +50,18 @@ __device__ void schedule_row(const InverseIndex& inverse, int64_t cloud, int64_t
 
 constexpr int kPlaceThreads = 512;  // at most
 constexpr int kScanThreads = 256;
-constexpr int kScanRows = 4 * kScanThreads;  // of a block of the scan
+constexpr int kScanRows = 4 * kScanThreads;  // per block of the scan
 
 struct CountPlan {
   bool fits = false;
-  int warps = 1;  // of a block that places; each counts all rows of the tile on its own
+  int warps = 1;  // per block that places; each has its own counts of all rows of the tile
   int64_t tiles = 1;  // of rows, each with its own blocks
   int64_t tile_rows = 0;
   int64_t partitions = 1;  // of a cloud's slots
   int64_t partition_slots = 0;
-  int64_t warp_slots = 0;  // of a warp
+  int64_t warp_slots = 0;  // slots of a warp's run
   int64_t row_stride = 0;  // of counts: rows, rounded up to whole 16 bytes
-  int64_t chunks = 0;  // of kScanRows rows, one a block of the scan
+  int64_t chunks = 0;  // of kScanRows rows, one per block of the scan
 
   static CountPlan of(const InverseIndex& inverse, const Target& target);
   size_t count_bytes() const { return static_cast<size_t>(tile_rows) * sizeof(uint32_t); }
@@ -81,10 +82,10 @@ struct CountWork {
 };
 
 constexpr int kCountThreads = 1024;
-constexpr int kAhead = 8;  // loads of a thread under way at once
+constexpr int kAhead = 8;  // loads of a thread in flight at once
 constexpr uint32_t kNoRow = ~0u;
 
-// Which slots and rows a block has: block = (cloud * partitions + partition) * tiles + tile.
+// The slots and rows of a block: block = (cloud * partitions + partition) * tiles + tile.
 struct PartitionTile {
   int64_t cloud, partition;
   uint32_t first_row, rows;
@@ -100,7 +101,7 @@ struct PartitionTile {
     begin = static_cast<uint32_t>(min(partition * plan.partition_slots, inverse.slots));
     end = static_cast<uint32_t>(min(int64_t{begin} + plan.partition_slots, inverse.slots));
   }
-  // The row of the tile that a slot names, kNoRow where it names none of them.
+  // The row of the tile that a slot names, or kNoRow.
   __device__ uint32_t row_of(int32_t index) const {
     const uint32_t row = static_cast<uint32_t>(index) - first_row;  // below 0: beyond every tile
     return row < rows ? row : kNoRow;
@@ -117,6 +118,8 @@ __device__ __forceinline__ void clear(uint32_t* words, uint32_t count) {
   }
 }
 
+// One block per partition of slots and tile of rows: reads the indices, counts rows in shared
+// memory, writes the counts and their sums over the chunks of the scan.
 template <class Index>
 __global__ void __launch_bounds__(kCountThreads)
     count_kernel(const Index* idx, const __grid_constant__ InverseIndex inverse,
@@ -147,7 +150,7 @@ __global__ void __launch_bounds__(kCountThreads)
   const auto written = static_cast<uint32_t>(min(plan.tile_rows, plan.row_stride - tile.first_row));
   const auto* const quads = reinterpret_cast<const uint4*>(row_counts);
   for (uint32_t i = threadIdx.x; i < written / 4; i += kCountThreads) counts[i] = quads[i];
-  // A warp a chunk of the scan; tiles are made of whole chunks.
+  // One warp per chunk of the scan; a tile is a whole number of chunks.
   const uint32_t lane = threadIdx.x % 32;
   for (uint32_t begin = threadIdx.x / 32 * kScanRows; begin < written;
        begin += kCountThreads / 32 * kScanRows) {
@@ -163,7 +166,8 @@ __global__ void __launch_bounds__(kCountThreads)
   }
 }
 
-// Four rows a thread: where the segment of each begins, and within it the slots of each partition.
+// One thread per four rows: reads the counts of all partitions, writes where the segment of each
+// row begins and, in place of the counts, where the slots of each partition begin in it.
 __global__ void __launch_bounds__(kScanThreads)
     scan_kernel(const __grid_constant__ InverseIndex inverse,
                 const __grid_constant__ CountPlan plan, const __grid_constant__ CountWork work) {
@@ -215,8 +219,8 @@ __global__ void __launch_bounds__(kScanThreads)
   }
 }
 
-// Counts of the warps become, for each row, the numbers of slots in the warps before. Two rows
-// share a word: partitions are below 2^16, so neither half carries into the other.
+// Turns the counts of the warps into the number of slots in earlier warps, for each row. Two rows
+// share a word: partitions have fewer than 2^16 slots, so neither half carries into the other.
 __device__ __forceinline__ void scan_warps(uint32_t* words, uint32_t words_per_warp, int warps) {
   constexpr int kAtOnce = 4;
   const uint32_t quads = words_per_warp / 4;
@@ -240,8 +244,9 @@ __device__ __forceinline__ void scan_warps(uint32_t* words, uint32_t words_per_w
   }
 }
 
-// Each warp counts the rows of its run of slots, 16 bits each, two to a word; then it walks the run
-// again.
+// One block per partition of slots and tile of rows. Each warp counts the rows of its run of slots,
+// 16 bits each, two per word; then it walks the run again in order and writes each slot to its
+// place.
 template <class Index>
 __global__ void __launch_bounds__(kPlaceThreads)
     place_kernel(const Index* idx, const __grid_constant__ InverseIndex inverse,
@@ -391,6 +396,7 @@ int64_t clouds_at_once(const InverseIndex& inverse) {
   return std::min(std::max<int64_t>(std::min(by_slots, by_keys), 1), inverse.clouds);
 }
 
+// One thread per slot: reads its index, writes (cloud, row) and the slot for the sort.
 __global__ void __launch_bounds__(kThreads)
     keys_kernel(InverseIndexArgs args, SortBuffers buffers, int64_t first_cloud, int64_t count) {
   const InverseIndex& inverse = args.inverse;
@@ -404,7 +410,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Thread i finds where segment i begins among the sorted keys, and moves slot i to its place.
+// One thread per row and slot: thread i finds where segment i begins among the sorted keys, and
+// copies slot i of the order.
 __global__ void __launch_bounds__(kThreads)
     offsets_kernel(InverseIndex inverse, SortBuffers buffers, int64_t first_cloud, int64_t clouds) {
   const uint32_t* const keys = buffers.keys[buffers.current];
@@ -423,6 +430,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// One thread per row: reads its segment, writes its groups and tasks.
 __global__ void __launch_bounds__(kThreads) schedule_kernel(InverseIndex inverse) {
   for (int64_t i = global_thread(); i < inverse.clouds * inverse.rows; i += global_stride()) {
     const int64_t cloud = i / inverse.rows;
@@ -452,7 +460,8 @@ cudaError_t launch_sort(const InverseIndexArgs& args, void* workspace, const Cud
   return launch_items(schedule_kernel, rows, kThreads, context, inverse);
 }
 
-// Whether slots are counted: else they are sorted. Both give the same inverse index.
+// The plan of the counting sort; if it does not fit, slots are sorted. Both give the same inverse
+// index.
 CountPlan plan_for(const InverseIndexArgs& args, const Target& target) {
   CountPlan plan = CountPlan::of(args.inverse, target);
   plan.fits = plan.fits && inverse_index_plan.value() != 1;

@@ -4,8 +4,8 @@
 // inverse index lists, for each row of the features, the slots that name it. A gradient that walks
 // it has one fixed order of addition and needs no atomics (segment_sum.h).
 //
-// On the GPU inverse_index.cu sorts by counting in shared memory or by radix sort; on the
-// CPU inverse_index_cpu.cpp counts. Before them, NeighborRowsArgs makes any neighbor list flat.
+// On the GPU inverse_index.cu sorts by counting in shared memory or by radix sort; on the CPU
+// inverse_index_cpu.cpp counts. Before them, NeighborRowsArgs flattens any neighbor list.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"
@@ -22,20 +22,21 @@ struct LongRowTask {
   int32_t first;  // the task of the row's chunk 0; its others follow
 };
 
-// CUDA: the rows that are summed chunk by chunk, by several blocks each, in any order.
+// CUDA: the rows that several blocks sum, chunk by chunk, in any order.
 struct LongRows {
   int32_t* count = nullptr;  // [1]: tasks
   LongRowTask* tasks = nullptr;  // [most_tasks]
-  int32_t* arrived = nullptr;  // [most_tasks]: at a row's first task, 0 before and after a sum
+  int32_t* arrived = nullptr;  // [most_tasks]: chunks summed, at a row's first task; 0 between sums
 };
 
-// CUDA: rows are summed in groups of about as much work. Row n has the key offsets[n] + n; group g
-// has the rows whose keys lie in [32 g, 32 g + 32). A row of more than 32 slots is its last one.
+// CUDA: rows are summed in groups of about equal work. Row n has the key offsets[n] + n; group g
+// has the rows with keys in [32 g, 32 g + 32). A row of more than 32 slots is the last of its
+// group.
 inline constexpr int kGroupKeys = 32;
 
 // The slots that name row n of cloud b, its segment, are in ascending order order[b, offsets[b, n]]
 // to order[b, offsets[b, n + 1] - 1]. A slot whose index is outside [0, rows) is in no segment; the
-// end of order[b] is then left as it is.
+// end of order[b] is then not written.
 struct InverseIndex {
   int64_t clouds = 0;
   int64_t rows = 0;  // of each cloud, below 2^31
@@ -48,7 +49,7 @@ struct InverseIndex {
   TORCHVOX_HD int64_t groups() const { return (rows + slots) / kGroupKeys + 1; }  // of each cloud
   // A row of n > 256 slots has at most n / 128 chunks.
   TORCHVOX_HD int64_t most_tasks() const { return clouds * slots / (kSumChunk / 2); }
-  // Everything in one block of memory: null to learn its size, which is returned.
+  // Places all arrays in one block of memory and returns its size; with null, only the size.
   TORCHVOX_EXPORT int64_t place(void* memory, bool cuda);
 };
 
@@ -59,12 +60,11 @@ struct InverseIndexArgs {
 
 TORCHVOX_KERNEL(InverseIndexArgs);
 
-// Neighbor lists made flat: row[q, j] is the row of the features that slot j of query q names,
-// -1 where it names none. A slot names none when it is past the query's count, or when its index
-// lies outside its cloud.
+// Flattens neighbor lists: row[q, j] is the row of the features that slot j of query q names, or -1
+// if the slot is past the query's count or its index is outside its cloud.
 //
-// The batches have no data. Packed, a query names points of its own cloud; padded, each query may
-// name all rows of the one cloud.
+// The batches have no data. Packed: a query names points of its own cloud; padded: every query may
+// name all rows of the only cloud.
 struct NeighborRowsArgs {
   IndexArray idx;  // [queries, k]
   IndexArray count;  // [queries]; not given: every slot counts
@@ -76,7 +76,7 @@ struct NeighborRowsArgs {
 
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(NeighborRowsArgs);
 
-// Slot i of [queries, k].
+// Writes slot i of [queries, k].
 TORCHVOX_HD void find_neighbor_row(const NeighborRowsArgs& args, int64_t i) {
   const int64_t query = i / args.k;
   int64_t begin = 0, end = args.points.rows;

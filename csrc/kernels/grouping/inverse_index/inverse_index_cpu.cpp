@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Inverse indices on the CPU: one counting sort a cloud, clouds in parallel.
+// Inverse indices on the CPU: one counting sort per cloud, clouds in parallel.
 #include <algorithm>
 
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kSlotsPerTask = 16384;
 
-// The second walk goes backwards, so that segments ascend and each
-// offset ends as the beginning of its segment.
+// The second walk goes backwards, so that segments ascend and each offset ends as the beginning of
+// its segment.
 void invert_cloud(const InverseIndexArgs& args, int64_t cloud) {
   const InverseIndex& inverse = args.inverse;
   int32_t* const offsets = inverse.offsets + cloud * (inverse.rows + 1);

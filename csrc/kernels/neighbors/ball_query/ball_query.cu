@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The choice of a ball query's kernel, and the query over cells: a warp a query, a lane a point;
-// the points of the cells around it are read once, 16 bytes each; hits gather in shared memory, and
-// those of lowest index are written in order. In a dense neighborhood the warp passes over boxes of
-// 32 points in index order instead, up to the k-th hit. Where all hits are wanted, they are counted
-// first, without being gathered; rows of many hits pass over the boxes.
+// Launches the kernels of a ball query; and the query over cells: one warp per query, one lane per
+// point. The points of the cells around it are read once, 16 bytes each; hits are gathered in
+// shared memory, and those of lowest index are written in order. In a dense neighborhood the warp
+// tests boxes of 32 points in index order instead, up to the k-th hit. For radius_neighbors hits
+// are first counted, without gathering them; rows of many hits are then written from the boxes.
 #include "csrc/kernels/neighbors/ball_query/kernels.cuh"
 
 namespace torchvox {
 namespace {
 
-constexpr int kQueryWarps = 4;  // of a block
+constexpr int kQueryWarps = 4;  // per block
 constexpr int kDense = 1024;  // candidates of a dense neighborhood
 constexpr int kSpareHits = 96;  // beyond k, before a warp drops the highest
-constexpr int kMostGathered = 256;  // hits of a row of which all are wanted
+constexpr int kMostGathered = 256;  // hits that are gathered when a row gets all of them
 
-// Of a warp, in shared memory: its runs of points, and the hits so far.
+// The runs of points of a warp's query, and its hits so far, in shared memory.
 struct Runs {
-  int32_t shift[32];  // place of candidate t of the run: t + shift
-  int32_t end[32];  // of its candidates
+  int32_t shift[32];  // candidate t of the run is at place t + shift
+  int32_t end[32];  // candidate after the last of the run
   int32_t b[32], c[32];  // its row of cells
 };
 struct Hits {
@@ -26,8 +26,8 @@ struct Hits {
   float* d;
 };
 
-// Fills in the runs around the query and gives the number of candidates. Two lanes a row of cells:
-// the cells in one chunk of buckets, and those in the next.
+// Fills in the runs around the query and returns the number of candidates. Two lanes per row of
+// cells: one for the cells in a chunk of buckets, one for those in the next chunk.
 __device__ __forceinline__ int find_runs(const CellsWork& work, int64_t cloud, const Point3& q,
                                          int lane, Runs& runs) {
   const auto cells = BallCells::of(work.grid, q);
@@ -71,13 +71,14 @@ __device__ __forceinline__ int rank_of(const Hits& hits, int n, int32_t idx) {
   return rank;
 }
 
-// Ends the hits on a multiple of four, as rank_of reads them.
+// Pads the hits to a multiple of four, as rank_of() reads them.
 __device__ __forceinline__ void close_hits(const Hits& hits, int n, int lane) {
   if (lane < 4) hits.idx[n + lane] = 0x7fffffff;
   __syncwarp();
 }
 
-// Drops all but the k hits of lowest index, 32 < k < n; no later hit from `limit` on counts.
+// Drops all hits except the k of lowest index, k < n; sets `limit`, at and beyond which later hits
+// do not count.
 __device__ __forceinline__ int drop_highest(const Hits& hits, int n, int k, int lane,
                                             int32_t& limit) {
   close_hits(hits, n, lane);
@@ -104,14 +105,14 @@ __device__ __forceinline__ int drop_highest(const Hits& hits, int n, int k, int 
   return left;
 }
 
-// Calls take(hit, i, d) for the candidates in turn, a lane one of them: whether it is a hit of ball
-// r, its index in the cloud and its distance.
+// Calls take(hit, i, d) for the candidates in turn, one per lane: whether it is a hit of ball r,
+// its index in the cloud and its distance.
 template <class Take>
 __device__ __forceinline__ void visit_candidates(const BallQueryArgs& args, const CellsWork& work,
                                                  const BallCloud& cloud, const Point3& q, int r,
                                                  int candidates, int lane, const Runs& runs,
                                                  const Take& take) {
-  constexpr int kAhead = 2;  // loads of a lane on their way at once
+  constexpr int kAhead = 2;  // loads of a lane in flight at once
   const auto test = BallTest<float>::of(args, r);
   const int points = static_cast<int>(cloud.points);
   int run = 0;
@@ -167,6 +168,7 @@ __device__ __forceinline__ int gather_hits(const BallQueryArgs& args, const Cell
   return n;
 }
 
+// Writes the k hits of lowest index in order, the fill after them, and their number.
 __device__ __forceinline__ void write_sorted(const BallQueryArgs& args, const BallCloud& cloud,
                                              int64_t row, int r, int k, int n, int lane,
                                              const Hits& hits) {
@@ -186,12 +188,12 @@ __device__ __forceinline__ void write_sorted(const BallQueryArgs& args, const Ba
   __syncwarp();
 }
 
-// The cloud in index order, up to the k-th hit: the points of those boxes that the ball reaches.
-// False when there are more than `budget` of them; then the row is not finished.
+// Tests the boxes that the ball reaches in index order, up to the k-th hit. False if there are more
+// than `budget` of them; then the row is not finished.
 __device__ __forceinline__ bool scan_boxes(const BallQueryArgs& args, const CellsWork& work,
                                            const BallCloud& cloud, const Point3& q, int64_t row,
                                            int r, int k, int lane, int budget) {
-  constexpr int kAhead = 4;  // boxes whose points are on their way at once
+  constexpr int kAhead = 4;  // boxes whose points are in flight at once
   const auto test = BallTest<float>::of(args, r);
   const int first = static_cast<int>(cloud.first), points = static_cast<int>(cloud.points);
   const int last = (first + points - 1) / 32;
@@ -238,7 +240,8 @@ __device__ __forceinline__ bool scan_boxes(const BallQueryArgs& args, const Cell
   return true;
 }
 
-// kAll: of one ball every hit, see BallQueryArgs.
+// One warp per query: reads the points of the cells around it, writes its rows. kAll: every hit of
+// one ball, see BallQueryArgs::all.
 template <bool kAll>
 __global__ void __launch_bounds__(32 * kQueryWarps)
     query_kernel(const __grid_constant__ BallQueryArgs args, const __grid_constant__ CellsWork work,
@@ -260,11 +263,11 @@ __global__ void __launch_bounds__(32 * kQueryWarps)
   if (cloud.points > 0) candidates = find_runs(work, query.cloud, q, lane, runs);
   if constexpr (kAll) {
     if (args.idx == nullptr) {
-      uint32_t found = 0;
+      uint32_t hits_of_lane = 0;
       visit_candidates(args, work, cloud, q, 0, candidates, lane, runs,
-                       [&](bool hit, int32_t, float) { found += hit; });
-      found = warp_sum(found);
-      if (lane == 0) args.count[row] = static_cast<int32_t>(found);
+                       [&](bool hit, int32_t, float) { hits_of_lane += hit; });
+      const uint32_t count = warp_sum(hits_of_lane);
+      if (lane == 0) args.count[row] = static_cast<int32_t>(count);
       return;
     }
     const int most = static_cast<int>(args.most_hits(row, 0));
@@ -278,7 +281,8 @@ __global__ void __launch_bounds__(32 * kQueryWarps)
   } else {
     for (int r = 0; r < args.radii; ++r) {
       const int k = static_cast<int>(args.radius[r].k);
-      // A dense neighborhood has its first k hits early, or else the scan gives up in time.
+      // A dense neighborhood usually has its first k hits early; otherwise the scan gives up in
+      // time.
       const bool dense = candidates > kDense && candidates > cloud.points / 32;
       if (dense && scan_boxes(args, work, cloud, q, row, r, k, lane, candidates / 32)) continue;
       const int n = gather_hits(args, work, cloud, q, r, k, candidates, lane, runs, hits);
@@ -321,8 +325,7 @@ cudaError_t launch(const BallQueryArgs& args, void* memory, const CudaContext& c
   if (make_ball_plan(args, context.target) != BallPlan::kCells) {
     return launch_ball_queries(args, nullptr, context);
   }
-  Workspace workspace(memory);
-  const CellsWork work(args, workspace);
+  const auto work = carve<CellsWork>(memory, args);
   TORCHVOX_CUDA_CHECK(make_ball_cells(args, work, context));
   return launch_ball_queries(args, &work, context);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of ball_query, and the rule of all its plans. scan.cu passes over the points of a cloud in
-// index order, up to the k-th hit; cells.cu bins the points into a hash grid, and ball_query.cu
-// searches the cells around a query. kernels.cuh is what they share. CPU, and the choice:
+// Entry of ball_query, and the rule of all its plans. scan.cu tests the points of a cloud in index
+// order, up to the k-th hit; cells.cu bins the points into a hash grid, and ball_query.cu searches
+// the cells around a query. kernels.cuh is what they share. CPU, and the choice of the plan:
 // ball_query_cpu.cpp.
 #pragma once
 
@@ -18,11 +18,12 @@ namespace torchvox {
 struct BallRadius {
   double outer = -1.0, inner = 0.0;
   int64_t k = 0;
-  int64_t slot = 0;  // of its first hit, in a row of the outputs
+  int64_t slot = 0;  // of its first hit in a row of the outputs
 };
 inline constexpr int kMostRadii = 4;
 
-// The bounds of a ball in the arithmetic of the points. r2 wins over r where it is given.
+// The bounds of a ball in the arithmetic of the points. `radius2` is used instead of `radius`
+// unless null.
 TORCHVOX_EXPORT BallRadius ball_radius(DType dtype, double radius, const double* radius2,
                                        double min_radius, double core_dist2, bool closed);
 
@@ -32,19 +33,19 @@ struct BallQueryArgs {
   bool local_index = true;  // packed: indices count from the cloud's first point
 
   DistOrder order = DistOrder::kPn2;  // kLoop unless there are 3 columns
-  double core = 0.0;  // closer points are hits of every ball; negative: none are
+  double core = 0.0;  // squared; points within it are hits of every ball; negative: none are
   BallRadius radius[kMostRadii];
   int radii = 1;
-  bool pad = false;  // fill="pad": -1 past the hits; else the first hit, 0 where there is none
+  bool pad = false;  // fill="pad": -1 after the hits; else the first hit, or 0 without hits
 
-  int64_t slots = 0;  // of a row of idx and dist2
-  int64_t counts = 1;  // of a row of count
+  int64_t slots = 0;  // per row of idx and dist2
+  int64_t counts = 1;  // per row of count
   void* dist2 = nullptr;  // [rows, slots], double for double points, else float; may be null
   int32_t* idx = nullptr;  // [rows, slots]
   int32_t* count = nullptr;  // [rows, counts]
 
-  // Of radius_neighbors: every hit of one ball, of which idx null counts those of each row. Then
-  // row i has the slots [row_offsets[i], row_offsets[i + 1]).
+  // For radius_neighbors: every hit of one ball. With idx null the hits of each row are only
+  // counted; else row i has the slots [row_offsets[i], row_offsets[i + 1]).
   bool all = false;
   const int64_t* row_offsets = nullptr;
 
@@ -60,15 +61,15 @@ struct BallQueryArgs {
 
 TORCHVOX_KERNEL(BallQueryArgs);
 
-// run_cpu, and where `between` is given, it and then the query again, over the same points: it may
-// change where `args` has its outputs.
+// run_cpu(); then, if `between` is given, calls it and runs the query again over the same points.
+// `between` may change the outputs in `args`.
 void run_ball_cpu(const BallQueryArgs& args, void* workspace, const ParallelFor& parallel_for,
                   const std::function<void()>& between);
 
 struct BallCloud : CloudRows {
-  int64_t index_base;  // added to the index of a point in the cloud; gives -1 without any
+  int64_t index_base;  // added to the index of a point in the cloud; -1 for an empty cloud
 
-  // No points for -1, no cloud.
+  // Cloud b; without points for b = -1.
   static TORCHVOX_HD BallCloud of(const BallQueryArgs& args, int64_t b) {
     if (b < 0) return {};
     const CloudRows rows = args.points.cloud(b);
@@ -78,19 +79,15 @@ struct BallCloud : CloudRows {
   }
 };
 
-// A row of at most three axes in summation order. One that is not finite is NaN throughout, and so
-// is every distance to it: it fails each comparison of BallTest.
+// A row of at most three axes in summation order. One that is not finite becomes NaN throughout,
+// and so does every distance to it: it fails each comparison of BallTest.
 TORCHVOX_HD Point3 load_row(const BallQueryArgs& args, const void* data, int64_t at) {
-  const float x = load_coordinate(data, args.points.dtype, at);
-  const float y = args.points.columns > 1 ? load_coordinate(data, args.points.dtype, at + 1) : 0.0f;
-  const float z = args.points.columns > 2 ? load_coordinate(data, args.points.dtype, at + 2) : 0.0f;
-  if (!(is_finite(x) && is_finite(y) && is_finite(z))) {
-    const float nan = bit_cast<float>(0x7fc00000u);
-    return {nan, nan, nan};
-  }
-  return args.order == DistOrder::kPn2 ? Point3{y, x, z} : Point3{x, y, z};
+  const Point3 p = load_axes(args.points, args.order, data, at);
+  const float nan = bit_cast<float>(0x7fc00000u);
+  return is_finite(p) ? p : Point3{nan, nan, nan};
 }
 
+// Whether a squared distance is a hit of one ball.
 template <class C>
 struct BallTest {
   C outer, inner, core;
@@ -104,13 +101,14 @@ struct BallTest {
   TORCHVOX_HD bool operator()(C d) const { return d <= outer && !in_hole(d); }
 };
 
-// The squared distance of rows of any number of axes and any type, straight from memory; NaN when
-// one of them is not finite.
+// One coordinate of points of any type.
 template <class C>
 TORCHVOX_HD C load_wide(DType dtype, const void* data, int64_t at) {
   return dtype == DType::kDouble ? static_cast<C>(static_cast<const double*>(data)[at])
                                  : static_cast<C>(load_coordinate(data, dtype, at));
 }
+// The squared distance of rows of any number of axes and any type, straight from memory; NaN if one
+// of them is not finite.
 template <class C>
 TORCHVOX_HD C dist2_rows(const BallQueryArgs& args, int64_t point, int64_t query) {
   C difference[3], sum = 0;
@@ -142,13 +140,13 @@ TORCHVOX_HD void write_hit(const BallQueryArgs& args, const BallCloud& cloud, in
   if (args.dist2) static_cast<C*>(args.dist2)[at] = dist2;
 }
 
-// What the slots behind the hits hold: `first` is the first hit, -1 without one.
+// The index in the slots after the hits; `first` is the first hit, or -1.
 TORCHVOX_HD int32_t fill_index(const BallQueryArgs& args, const BallCloud& cloud, int64_t first) {
   if (args.pad) return -1;
   return static_cast<int32_t>((first < 0 ? 0 : first) + cloud.index_base);
 }
 
-// Slots [begin, k) in steps of `step`: one lane's share of the fill.
+// Fills the slots [begin, k) in steps of `step`: one lane's share of them.
 template <class C>
 TORCHVOX_HD void write_fill(const BallQueryArgs& args, int64_t row, int r, int64_t begin,
                             int64_t step, int32_t fill) {
@@ -160,24 +158,24 @@ TORCHVOX_HD void write_fill(const BallQueryArgs& args, int64_t row, int r, int64
   }
 }
 
-inline const PlanOverride ball_kernel_plan{"ball_kernel"};  // 0 in index order, 1 cells
+inline const PlanOverride ball_kernel_plan{"ball_kernel"};  // 0 scan in index order, 1 cells
 inline const PlanOverride ball_cpu_plan{"ball_cpu"};  // see run_vectorized()
 
-// Cells that find the points near a query: exact whatever the coordinates. A cell's number is a
+// Cells for finding the points near a query, exact for any coordinates. The number of a cell is a
 // monotone function of the coordinate, so a point between q - reach and q + reach lies in a cell
-// between theirs; and a point further than `reach` along one axis alone is further than every ball.
+// between theirs; and a point farther than `reach` along one axis is outside every ball.
 //
-// Cells live in a table of buckets by their hash. A row of cells along the first axis hashes as one
-// and takes consecutive buckets, so that a query's neighborhood is a few runs of points. A bucket
-// may hold points of other cells and clouds too: a hit counts only in the row that it lies in.
+// Cells are in a hash table of buckets. A row of cells along the first axis has one hash and takes
+// consecutive buckets, so that a query's neighborhood is a few runs of points. A bucket may hold
+// points of other cells and clouds, too: a hit counts only in the row of cells to which it belongs.
 struct BallGrid {
   float reach;
-  float per_a, per_bc;  // cells a unit
+  float per_a, per_bc;  // cells per unit of length
   uint32_t mask;  // buckets - 1
   int bits;  // log2 of the buckets
 
-  static constexpr float kMostCells = 1048576.0f;  // on either side of 0; beyond, all is one cell
-  static constexpr int kMostRows = 16;  // that a query touches: 4 cells on each of two axes
+  static constexpr float kMostCells = 1048576.0f;  // on either side of 0; one cell holds the rest
+  static constexpr int kMostRows = 16;  // of cells around a query: 4 cells on each of two axes
 
   // At least as many buckets as points, between two limits.
   static BallGrid of(const BallQueryArgs& args, int least_bits, int most_bits);
@@ -203,7 +201,7 @@ struct BallGrid {
   }
 };
 
-// The cells around a query. Rows are numbered along b first.
+// The cells around a query, in rows along a. Rows are numbered along b first.
 struct BallCells {
   int32_t a, b, c;  // lowest cell
   int32_t run, rows_b, rows_c;  // cells along each axis
@@ -231,7 +229,7 @@ inline BallGrid BallGrid::of(const BallQueryArgs& args, int least_bits, int most
   double outer = 0.0;
   for (int r = 0; r < args.radii; ++r) outer = std::fmax(outer, args.radius[r].outer);
   BallGrid grid;
-  // With a margin for the rounding of the square, which must not be subnormal.
+  // With a margin for the rounding of the square root; never subnormal when squared.
   grid.reach = static_cast<float>(std::fmax(std::sqrt(outer) * 1.00001, 1e-18));
   grid.per_bc = 1.0f / grid.reach;
   grid.per_a = 2.0f / grid.reach;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ball_query on the CPU, in tasks of 32 queries, and the plan of any target. Points lie in planes
-// of one coordinate each, in index order and, for cells, a second time by bucket. The loops over
-// them are plain, so that the compiler turns them into the widest vectors of the chosen instruction
-// set.
+// ball_query on the CPU, in tasks of 32 queries, and the plan for any target. Points are stored as
+// one array per coordinate, in index order and, for cells, a second time by bucket. The loops over
+// them are plain, so that the compiler vectorizes them for the chosen instruction set.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -13,15 +12,15 @@
 namespace torchvox {
 namespace {
 
-constexpr int kChunk = 64;  // points of a box, and those whose distances are found at a time
-constexpr int kVector = 16;  // of them by one instruction, at best
+constexpr int kChunk = 64;  // points per box, and per batch of distances
+constexpr int kVector = 16;  // floats of the widest vector
 
 struct Planes {
   float *a, *b, *c;  // [points]
 
   void set(int64_t i, const Point3& p) const { a[i] = p.a, b[i] = p.b, c[i] = p.c; }
   Point3 get(int64_t i) const { return {a[i], b[i], c[i]}; }
-  // With room for a vector that begins in them and ends behind them.
+  // With room for a vector that begins inside and ends beyond.
   static Planes take(Workspace& workspace, int64_t count) {
     Planes planes;
     for (float** plane : {&planes.a, &planes.b, &planes.c}) {
@@ -44,7 +43,6 @@ struct CpuBall {
   int32_t* row;  // by bucket: the row among all points
   uint32_t* begins;  // [buckets + 1]
 
-  // Carves the workspace; over null, to learn its size.
   CpuBall(const BallQueryArgs& args, BallPlan plan, Workspace& workspace)
       : args(args), cells(plan == BallPlan::kCells) {
     if (plan == BallPlan::kGeneric) return;
@@ -88,7 +86,7 @@ void fill_cells(const CpuBall& ball) {
   const int64_t buckets = int64_t{1} << ball.grid.bits;
   std::fill_n(ball.begins, buckets + 1, 0u);
   const auto for_each_point = [&](const auto& body) {
-    int64_t i = 0;  // never back, even where the offsets do: no point comes twice
+    int64_t i = 0;  // never decreases, even if offsets do, so that no point comes twice
     for (int64_t b = 0; b < args.points.clouds; ++b) {
       const BallCloud cloud = BallCloud::of(args, b);
       for (i = std::max(i, cloud.first); i < cloud.first + cloud.points; ++i) {
@@ -108,14 +106,14 @@ void fill_cells(const CpuBall& ball) {
   ball.begins[0] = 0;
 }
 
-// Distances, in all, from which on cells pay for being built.
-constexpr int64_t kCudaTests = int64_t{1} << 25;
-constexpr int64_t kCudaLeastPoints = 2048;  // of a cloud
-constexpr int64_t kCudaMostPoints = int64_t{1} << 15;  // a warp passes over no more of them
-constexpr int64_t kCpuPoints = 1024;
-constexpr int64_t kCpuPointsOfSeveral = 8192;  // radii: the least of them hardly ever has k hits
-constexpr int64_t kCpuQueries = 64;  // of a cloud
-constexpr int64_t kMostSorted = 512;  // hits that are sorted by counting the smaller ones
+// Sizes from which building cells pays.
+constexpr int64_t kCudaTests = int64_t{1} << 25;  // distances of the call
+constexpr int64_t kCudaLeastPoints = 2048;  // per cloud, with kCudaTests
+constexpr int64_t kCudaMostPoints = int64_t{1} << 15;  // per cloud, in any case
+constexpr int64_t kCpuPoints = 1024;  // per cloud
+constexpr int64_t kCpuPointsOfSeveral = 8192;  // several radii: the smallest rarely has k hits
+constexpr int64_t kCpuQueries = 64;  // per cloud
+constexpr int64_t kMostSorted = 512;  // CUDA: most hits to sort by counting the smaller ones
 
 template <class C>
 BallRadius bounds(double radius, const double* radius2, double min_radius, double core_dist2,
@@ -131,15 +129,15 @@ BallRadius bounds(double radius, const double* radius2, double min_radius, doubl
 
 constexpr int64_t kDense = 256;  // candidates of a dense neighborhood
 
-// An index in the upper half and the bits of its distance in the lower.
+// The index in the upper half, the bits of the distance in the lower.
 using Hit = uint64_t;
 
 struct RowState {
   std::vector<Hit> hits, of_radius;
 };
 
-// Distances of `count` <= kChunk points of planes from `begin` on, and of some more behind them, in
-// whole vectors. False only when none of them is within `outer`.
+// Distances of `count` <= kChunk points from `begin` on, rounded up to whole vectors. False only if
+// none of them is within `outer`.
 bool distances(const Planes& planes, int64_t begin, int count, const Point3& q, float outer,
                float* d) {
   int any = 0;
@@ -155,7 +153,7 @@ bool distances(const Planes& planes, int64_t begin, int count, const Point3& q, 
   return any != 0;
 }
 
-// Bit i: whether d[i] is a hit.
+// Bit i is set if d[i] is a hit.
 uint64_t hit_bits(const float* d, int count, const BallTest<float>& test) {
   uint64_t bits = 0;
   for (int first = 0; first < count; first += kVector) {
@@ -164,7 +162,7 @@ uint64_t hit_bits(const float* d, int count, const BallTest<float>& test) {
     for (int i = 0; i < kVector; i += 8) {
       uint64_t eight;
       std::memcpy(&eight, hit + i, 8);
-      // The lowest bit of each byte, side by side.
+      // Packs the lowest bits of the eight bytes into one byte.
       bits |= eight * 0x0102040810204080u >> 56 << (first + i);
     }
   }
@@ -189,7 +187,7 @@ void finish_row(const BallQueryArgs& args, const BallCloud& cloud, int64_t row, 
   write_fill<C>(args, row, r, hits, 1, fill_index(args, cloud, first));
 }
 
-// One query while its cloud is passed over in index order.
+// One query while its cloud is tested in index order.
 struct RowScan {
   const CpuBall& ball;
   const BallCloud& cloud;
@@ -199,7 +197,7 @@ struct RowScan {
   int64_t hits[kMostRadii] = {};
   int64_t first[kMostRadii] = {-1, -1, -1, -1};
 
-  // Takes the points [begin, begin + count) of the cloud in; false when no ball wants more.
+  // Adds the points [begin, begin + count) of the cloud; false if every ball has all its hits.
   bool add(int64_t begin, int count) {
     const BallQueryArgs& args = ball.args;
     float d[kChunk];
@@ -234,7 +232,7 @@ void scan_row(const CpuBall& ball, const BallCloud& cloud, const Point3& q, int6
   scan.finish();
 }
 
-// The same over those boxes that the ball reaches. False when there are more than `budget` of them;
+// The same over the boxes that the ball reaches. False if there are more than `budget` of them;
 // then the row is not finished.
 bool scan_boxes(const CpuBall& ball, const BallCloud& cloud, const Point3& q, int64_t row,
                 int64_t budget) {
@@ -283,8 +281,8 @@ struct Run {
   uint32_t begin, end;  // of points by bucket
 };
 
-// The runs of points of the cells around q, in order and apart: a run may cover buckets of another,
-// and then also its hits. Returns how many.
+// The runs of points of the cells around q, ascending and disjoint: runs that overlap or touch are
+// merged. Returns how many.
 int runs_of(const CpuBall& ball, int64_t cloud, const Point3& q, Run* runs) {
   const auto cells = BallCells::of(ball.grid, q);
   const uint32_t buckets = ball.grid.mask + 1;
@@ -320,21 +318,21 @@ void gather_hits(const CpuBall& ball, const BallCloud& cloud, const Point3& q, f
                  const Run* runs, int count, std::vector<Hit>& hits) {
   const auto first = static_cast<uint32_t>(cloud.first),
              points = static_cast<uint32_t>(cloud.points);
-  size_t found = 0;
+  size_t size_of_hits = 0;
   for (int n = 0; n < count; ++n) {
     for (int64_t begin = runs[n].begin; begin < runs[n].end; begin += kChunk) {
       float d[kChunk];
       const int size = static_cast<int>(std::min<int64_t>(kChunk, runs[n].end - begin));
       if (!distances(ball.by_bucket, begin, size, q, outer, d)) continue;
-      if (hits.size() < found + kChunk) hits.resize(2 * found + kChunk);
+      if (hits.size() < size_of_hits + kChunk) hits.resize(2 * size_of_hits + kChunk);
       for (int i = 0; i < size; ++i) {
         const uint32_t point = static_cast<uint32_t>(ball.row[begin + i]) - first;
-        hits[found] = static_cast<Hit>(point) << 32 | float_bits(d[i]);
-        found += d[i] <= outer && point < points;  // buckets are shared between clouds
+        hits[size_of_hits] = static_cast<Hit>(point) << 32 | float_bits(d[i]);
+        size_of_hits += d[i] <= outer && point < points;  // clouds share buckets
       }
     }
   }
-  hits.resize(found);
+  hits.resize(size_of_hits);
 }
 
 void cells_row(const CpuBall& ball, int64_t b, const BallCloud& cloud, const Point3& q, int64_t row,
@@ -344,7 +342,7 @@ void cells_row(const CpuBall& ball, int64_t b, const BallCloud& cloud, const Poi
   const int count = runs_of(ball, b, q, runs);
   int64_t candidates = 0;
   for (int n = 0; n < count; ++n) candidates += runs[n].end - runs[n].begin;
-  // A dense neighborhood has its first k hits early, or else the scan gives up in time.
+  // A dense neighborhood usually has its first k hits early; otherwise the scan gives up in time.
   const bool dense = candidates > kDense && candidates > cloud.points / kChunk;
   if (dense && scan_boxes(ball, cloud, q, row, candidates / kChunk)) return;
   gather_hits(ball, cloud, q, largest_outer(args), runs, count, state.hits);
@@ -438,8 +436,7 @@ void run_cpu(const BallQueryArgs& args, void* memory, const ParallelFor& paralle
 void run_ball_cpu(const BallQueryArgs& args, void* memory, const ParallelFor& parallel_for,
                   const std::function<void()>& between) {
   const BallPlan plan = make_ball_plan(args, Target{});
-  Workspace workspace(memory);
-  const CpuBall ball(args, plan, workspace);
+  const auto ball = carve<CpuBall>(memory, args, plan);
   if (plan != BallPlan::kGeneric) load_points(ball, parallel_for);
   if (ball.cells) fill_cells(ball);
   const auto query = [&] {

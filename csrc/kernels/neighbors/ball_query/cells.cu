@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cells of a ball query. count: one thread a point, one atomic in its bucket; a warp boxes its
-// 32 points. begin: one block a prefix sum over 2,048 buckets. place: one thread a point moves 16
-// bytes to its bucket.
+// Builds the cells of a ball query. count: one thread per point, with one atomic in its bucket; a
+// warp computes the box of its 32 points. begin: one block per prefix sum over 2,048 buckets.
+// place: one thread per point moves 16 bytes to its bucket.
 #include "csrc/kernels/neighbors/ball_query/kernels.cuh"
 
 namespace torchvox {
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// The bucket of point `row` of all points, and the point; false where there is no such point.
+// The bucket and the coordinates of a row; false if it is not a finite point.
 __device__ __forceinline__ bool find_bucket(const BallQueryArgs& args, const BallGrid& grid,
                                             int64_t row, Point3& p, uint32_t& bucket) {
   const int64_t b = args.points.packed
@@ -32,7 +32,8 @@ __device__ __forceinline__ float warp_least(float x) {
   return x;
 }
 
-// Counts the points of every bucket, and boxes those of every warp.
+// One thread per row: reads its point, counts it in its bucket, writes its rank there and its
+// coordinates in index order; the warp writes the box of its points.
 __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__ BallQueryArgs args,
                                                          const __grid_constant__ CellsWork work) {
   let_next_begin();
@@ -41,30 +42,29 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__
   for (int64_t row = global_thread(); row - lane < points; row += global_stride()) {
     Point3 p{0, 0, 0};
     uint32_t bucket;
-    const bool found = row < points && find_bucket(args, work.grid, row, p, bucket);
-    if (found) work.rank[row] = atomicAdd(&work.count[bucket], 1u);
+    const bool valid = row < points && find_bucket(args, work.grid, row, p, bucket);
+    if (valid) work.rank[row] = atomicAdd(&work.count[bucket], 1u);
     if (row < points) {
       const float nan = __int_as_float(0x7fc00000);
       work.in_order[row] =
-          found ? float4{p.a, p.b, p.c, __uint_as_float(bucket)} : float4{nan, nan, nan, nan};
+          valid ? float4{p.a, p.b, p.c, __uint_as_float(bucket)} : float4{nan, nan, nan, nan};
     }
     const float none = __int_as_float(0x7f800000);
-    const float4 low{warp_least(found ? p.a : none), warp_least(found ? p.b : none),
-                     warp_least(found ? p.c : none), 0.0f};
-    const float4 high{-warp_least(found ? -p.a : none), -warp_least(found ? -p.b : none),
-                      -warp_least(found ? -p.c : none), 0.0f};
+    const float4 low{warp_least(valid ? p.a : none), warp_least(valid ? p.b : none),
+                     warp_least(valid ? p.c : none), 0.0f};
+    const float4 high{-warp_least(valid ? -p.a : none), -warp_least(valid ? -p.b : none),
+                      -warp_least(valid ? -p.c : none), 0.0f};
     if (lane < 2) work.box[row / 32 * 2 + lane] = lane == 0 ? low : high;
   }
 }
 
-// One block a chunk of buckets, eight of them a thread. Chunks lie in any order.
+// One block per chunk of buckets, eight per thread: reads their counts, writes where each bucket
+// begins. Chunks are placed in any order, as blocks reserve room.
 __global__ void __launch_bounds__(kThreads) begin_kernel(const __grid_constant__ CellsWork work) {
   constexpr int kEach = kBuckets / kThreads;
-  __shared__ uint32_t sums[kThreads / 32];
-  __shared__ uint32_t base;
+  __shared__ uint32_t sums[32], base;
   let_next_begin();
   wait_for_previous();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t first = blockIdx.x * kBuckets + threadIdx.x * kEach;
   uint32_t count[kEach], sum = 0;
 #pragma unroll
@@ -74,18 +74,11 @@ __global__ void __launch_bounds__(kThreads) begin_kernel(const __grid_constant__
   }
 #pragma unroll
   for (int j = 0; j < kEach; ++j) sum += count[j];
-  const uint32_t inclusive = warp_inclusive(sum);
-  if (lane == 31) sums[warp] = inclusive;
-  __syncthreads();
-  uint32_t before = 0, total = 0;
-#pragma unroll
-  for (int w = 0; w < kThreads / 32; ++w) {
-    before += w < warp ? sums[w] : 0;
-    total += sums[w];
-  }
+  uint32_t total;
+  const uint32_t before = block_prefix(sum, sums, &total);
   if (threadIdx.x == 0) base = total > 0 ? atomicAdd(work.cursor, total) : 0;
   __syncthreads();
-  uint32_t place = base + before + inclusive - sum;
+  uint32_t place = base + before;
   uint32_t* begin = &work.begin[first + blockIdx.x];
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
@@ -95,6 +88,7 @@ __global__ void __launch_bounds__(kThreads) begin_kernel(const __grid_constant__
   if (threadIdx.x == kThreads - 1) begin[kEach] = place;
 }
 
+// One thread per row: reads its point and bucket, writes the point to its place in the bucket.
 __global__ void __launch_bounds__(kThreads)
     place_kernel(int64_t points, const __grid_constant__ CellsWork work) {
   let_next_begin();

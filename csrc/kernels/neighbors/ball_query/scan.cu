@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The points of a cloud in index order, 32 at a time: a ballot gives each hit its place among the
-// hits of a query, so order and fill are exact. After Pointnet2's ball query, whose one thread a
-// query waits for the sparsest ball of its warp.
+// Tests the points of a cloud in index order, 32 at a time: a ballot gives each hit its place among
+// the hits of a query, so order and fill are exact. (Pointnet2's ball query has one thread per
+// query, which waits for the sparsest ball of its warp.)
 #include "csrc/kernels/neighbors/ball_query/kernels.cuh"
 
 namespace torchvox {
@@ -11,9 +11,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kTile = 1024;  // points of a cloud in shared memory
-constexpr int kStride = 256;  // of them between two looks at who has all hits
+constexpr int kStride = 256;  // points between two checks whether all queries have their hits
 
-// The clouds of the packed rows [begin, end) of a block: the lowest and the highest.
+// The lowest and the highest cloud of the packed rows [begin, end) of a block.
 __device__ __forceinline__ void clouds_of_rows(const BallQueryArgs& args, int64_t begin,
                                                int64_t end, int& low, int& high) {
   __shared__ int lowest, highest;
@@ -30,8 +30,8 @@ __device__ __forceinline__ void clouds_of_rows(const BallQueryArgs& args, int64_
   low = lowest, high = highest;
 }
 
-// The queries of a warp, in shared memory: a loop over them writes the hits, so that its code and
-// its registers are there once.
+// The queries of a warp, in shared memory, so that one loop over them writes the hits and its code
+// and registers exist only once.
 template <int kQueries, int kRadii>
 struct WarpRows {
   Point3 q[kQueries];
@@ -40,8 +40,8 @@ struct WarpRows {
   unsigned word[kQueries][kRadii][32];
 };
 
-// Tests points of a tile, kStride at a time, until every query has its hits: `missing` says how
-// many that takes at most. The tile ends in points that are no hit.
+// Tests the points of a tile, kStride at a time, until every query has the `missing` number of
+// hits. The tile is padded with points that are not hits.
 template <bool kHole, int kQueries, int kRadii>
 __device__ __forceinline__ void test_tile(const float4* tile, int count, int lane,
                                           const Point3 (&q)[kQueries],
@@ -82,8 +82,9 @@ __device__ __forceinline__ void test_tile(const float4* tile, int count, int lan
   }
 }
 
-// A warp has kQueries queries, its lanes 32 points; a block shares tiles of points. The distance to
-// a point is computed once for all radii.
+// One warp per kQueries queries, one lane per point: reads the points of the clouds through tiles
+// in shared memory, writes the rows of its queries. The distance to a point is computed once for
+// all radii.
 template <int kQueries, int kRadii>
 __global__ void __launch_bounds__(kThreads)
     scan_kernel(const __grid_constant__ BallQueryArgs args, int64_t blocks_per_cloud) {
@@ -142,9 +143,8 @@ __global__ void __launch_bounds__(kThreads)
       for (int j = 0; j < kQueries; ++j) {
 #pragma unroll
         for (int r = 0; r < kRadii; ++r) {
-          const bool wanted = rows.cloud[j] == b && r < args.radii;
           missing[j][r] = 0;
-          if (wanted) {
+          if (rows.cloud[j] == b && r < args.radii) {
             missing[j][r] = static_cast<int>(args.most_hits(begin + j, r)) - rows.ball[j][r].hits;
           }
           open |= missing[j][r] > 0;
@@ -188,7 +188,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A warp a query, its points straight from memory: any number of axes, any type.
+// Any number of axes, any type. One warp per query: reads the points straight from memory, writes
+// its rows.
 template <class C>
 __global__ void __launch_bounds__(kThreads)
     generic_kernel(const __grid_constant__ BallQueryArgs args) {
@@ -233,7 +234,7 @@ cudaError_t launch_scan(const BallQueryArgs& args, const CudaContext& context) {
 
 cudaError_t launch_ball_scan(const BallQueryArgs& args, const CudaContext& context) {
   if (args.radii > 1) return launch_scan<2, kMostRadii>(args, context);
-  // Few queries: one a warp, so that more multiprocessors have some.
+  // Few queries: one per warp, so that more multiprocessors have work.
   const bool few = args.rows() < int64_t{64} * context.target.multiprocessors;
   return few ? launch_scan<1, 1>(args, context) : launch_scan<4, 1>(args, context);
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// group_mlp_max on the GPU: its workspace, and the launch of the tensor-core kernels or of those
-// for any GPU and any type. There a block takes one row of balls after another, 16 slots at a time,
-// through all layers between two buffers in shared memory or the workspace; a warp takes 32
-// channels of eight slots, so that weights are read once a warp and inputs broadcast.
+// group_mlp_max on the GPU: its workspace, and the launch of the tensor-core kernels or of the
+// portable ones for any GPU and type. In the portable kernel a block takes one row of balls after
+// another, 16 slots at a time, through all layers between two buffers in shared memory or the
+// workspace; a warp computes 32 channels of eight slots, so that it reads each weight once and
+// broadcasts the inputs.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 #include "csrc/kernels/neighbors/group_mlp/kernels.cuh"
@@ -13,9 +14,9 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kTile = kMlpTileRows;
-constexpr int kRows = 8;  // of a thread
+constexpr int kRows = 8;  // per thread
 
-// [in, out] of every layer, one after another, widened.
+// One thread per weight: writes the transposed [in, out] weights of every layer, widened.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     transpose_kernel(const __grid_constant__ GroupMlpArgs args, compute_t<T>* weights) {
@@ -46,7 +47,7 @@ __device__ __forceinline__ void load_rows(const C* from, C (&to)[kRows]) {
   }
 }
 
-// sum[r] += from[k][r] * weight[k] for kCount inputs, whose weights are all under way together.
+// sum[r] += from[k][r] * weight[k] for kCount inputs, whose weights are all in flight at once.
 template <int kCount, class C>
 __device__ __forceinline__ void add_inputs(const C* from, const C* weight, int64_t out,
                                            C (&sum)[kRows]) {
@@ -61,8 +62,8 @@ __device__ __forceinline__ void add_inputs(const C* from, const C* weight, int64
   }
 }
 
-// to[channel][row] = output of a layer for from[channel][row], kTile rows. A warp takes 32 channels
-// and half of the rows at a time.
+// to[channel][row] = output of a layer for from[channel][row], kTile rows. A warp computes 32
+// channels of half of the rows at a time.
 template <class T, class C>
 __device__ __forceinline__ void layer_of_tile(const MlpLayer& layer, const C* __restrict__ weights,
                                               const C* from, C* to) {
@@ -89,7 +90,8 @@ __device__ __forceinline__ void layer_of_tile(const MlpLayer& layer, const C* __
   }
 }
 
-// Sums run over the inputs in ascending order, as on the CPU.
+// One block per row of balls at a time: reads the inputs of its slots and the weights, writes the
+// maxima. Sums run over the inputs in ascending order, as on the CPU.
 template <class T, bool kShared>
 __global__ void __launch_bounds__(kThreads)
     portable_kernel(const __grid_constant__ GroupMlpArgs args, const compute_t<T>* all_weights,
@@ -170,8 +172,7 @@ cudaError_t launch(const GroupMlpArgs& args, void* memory, const CudaContext& co
     return cudaMemsetAsync(args.out, 0, values * bytes_of(args.mlp_dtype), context.stream);
   }
   const GroupMlpPlan plan = make_group_mlp_plan(args, context.target);
-  Workspace workspace(memory);
-  const MlpWorkspace carved(args, plan, workspace);
+  const auto carved = carve<MlpWorkspace>(memory, args, plan);
   return plan.tensor_cores ? start_mma_mlp(args, plan, carved, context.stream)
                            : start_portable_mlp(args, plan, carved, context.stream);
 }

@@ -12,9 +12,9 @@
 namespace torchvox {
 namespace {
 
-constexpr int64_t kChannels = 32;  // of a group
+constexpr int64_t kChannels = 32;  // per group
 constexpr int64_t kChunkBytes = 16;
-constexpr int64_t kGroupPairChunks = 128;  // weights between two groups
+constexpr int64_t kGroupPairChunks = 128;  // of the weights between two groups
 constexpr int kWidths[] = {1, 2, 3, 4, 8};
 constexpr int64_t kMostChunks = int64_t{1} << 24;
 
@@ -42,7 +42,7 @@ MlpPacked pack_layout(const GroupMlpArgs& args, int width) {
   return packed;
 }
 
-// True when the tensor cores can run it; fills in how.
+// Whether the tensor cores can run a call; fills in the plan.
 bool plan_tensor_cores(const GroupMlpArgs& args, const Target& target, GroupMlpPlan& plan) {
   if (target.compute_capability < 80) return false;
   if (args.mlp_dtype != DType::kHalf && args.mlp_dtype != DType::kBFloat16) return false;
@@ -55,7 +55,7 @@ bool plan_tensor_cores(const GroupMlpArgs& args, const Target& target, GroupMlpP
     if (args.layer[l].out > kMostChunks) return false;
   }
   const int64_t prepared = groups_of(args.channels) * kGroupPairChunks * kChunkBytes;
-  if (prepared + kChannels * 4 > target.shared_bytes) return false;  // and a bias
+  if (prepared + kChannels * 4 > target.shared_bytes) return false;  // with the bias
   for (const int width : kWidths) {
     if (width < widest) continue;
     if (width * groups_of(args.layer[last].out) * kGroupPairChunks > kMostChunks) return false;
@@ -99,8 +99,8 @@ constexpr int64_t kTileRows = 64;  // slots that go through all layers together
 constexpr int64_t kBlockRows = 4;
 constexpr int64_t kBlockBytes = 128;  // of outputs
 
-// What the host's loops read instead of the layers: weights [in, padded out] and biases, widened,
-// outputs filled up with zeros to whole blocks.
+// The layers for the host's loops: weights [in, padded out] and biases, widened, outputs padded
+// with zeros to whole blocks.
 template <class C>
 struct WideLayers {
   static constexpr int64_t kBlock = kBlockBytes / sizeof(C);
@@ -136,17 +136,17 @@ struct WideLayers {
   }
 };
 
-// The widest vector of the instruction sets: the others take it in parts, and its sums stay in
-// registers, which arrays of them do not.
+// A vector of 64 bytes, the widest of the instruction sets: others process it in parts, and unlike
+// an array its sums stay in registers.
 template <class C>
-struct Lanes {
+struct Values {
   static constexpr int kCount = 64 / sizeof(C);
   typedef C Vector __attribute__((vector_size(64)));
   Vector at;
 
-  static TORCHVOX_INLINE void load(const C* from, Lanes& to) { memcpy(&to.at, from, 64); }
+  static TORCHVOX_INLINE void load(const C* from, Values& to) { memcpy(&to.at, from, 64); }
   // to = x * weight + to, rounded once, as fma_rn.
-  static TORCHVOX_INLINE void add_product(C x, const Lanes& weight, Lanes& to) {
+  static TORCHVOX_INLINE void add_product(C x, const Values& weight, Values& to) {
 #pragma GCC unroll 16
     for (int j = 0; j < kCount; ++j) to.at[j] = fma_rn(x, weight.at[j], to.at[j]);
   }
@@ -159,20 +159,20 @@ TORCHVOX_INLINE void layer_of_rows(const WideLayers<C>& wide, int l, int64_t in,
   constexpr int64_t kBlock = WideLayers<C>::kBlock;
   const int64_t out = wide.padded[l], step = wide.widest;
   for (int64_t o = 0; o < out; o += kBlock) {
-    Lanes<C> sum[kBlockRows][2], weight[2];
+    Values<C> sum[kBlockRows][2], weight[2];
     for (int half = 0; half < 2; ++half) {
-      Lanes<C>::load(wide.bias[l] + o + half * Lanes<C>::kCount, sum[0][half]);
+      Values<C>::load(wide.bias[l] + o + half * Values<C>::kCount, sum[0][half]);
       for (int64_t r = 1; r < kBlockRows; ++r) sum[r][half] = sum[0][half];
     }
     for (int64_t i = 0; i < in; ++i) {
       const C* weights = wide.weight[l] + i * out + o;
-      Lanes<C>::load(weights, weight[0]);
-      Lanes<C>::load(weights + Lanes<C>::kCount, weight[1]);
+      Values<C>::load(weights, weight[0]);
+      Values<C>::load(weights + Values<C>::kCount, weight[1]);
 #pragma GCC unroll 4
       for (int64_t r = 0; r < kBlockRows; ++r) {
         const C x = from[r * step + i];
-        Lanes<C>::add_product(x, weight[0], sum[r][0]);
-        Lanes<C>::add_product(x, weight[1], sum[r][1]);
+        Values<C>::add_product(x, weight[0], sum[r][0]);
+        Values<C>::add_product(x, weight[1], sum[r][1]);
       }
     }
     for (int64_t r = 0; r < kBlockRows; ++r) {
@@ -221,8 +221,7 @@ TORCHVOX_INLINE void balls(const GroupMlpArgs& args, const WideLayers<compute_t<
 
 template <class T>
 void run_typed(const GroupMlpArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const WideLayers<compute_t<T>> wide(args, workspace);
+  const auto wide = carve<WideLayers<compute_t<T>>>(memory, args);
   wide.template fill<T>(args, parallel_for);
   for_each_range(parallel_for, args.rows(), kBallsPerTask, [&](int64_t begin, int64_t end) {
     run_vectorized(group_mlp_cpu_plan, [&] { balls<T>(args, wide, begin, end); });
@@ -234,8 +233,7 @@ void run_typed(const GroupMlpArgs& args, void* memory, const ParallelFor& parall
 GroupMlpPlan make_group_mlp_plan(const GroupMlpArgs& args, const Target& target) {
   GroupMlpPlan plan;
   plan.shared_limit = target.shared_bytes;
-  const bool wanted = group_mlp_plan.value() != 0;
-  plan.tensor_cores = wanted && plan_tensor_cores(args, target, plan);
+  plan.tensor_cores = group_mlp_plan.value() != 0 && plan_tensor_cores(args, target, plan);
   if (!plan.tensor_cores) plan_portable(args, target, plan);
   return plan;
 }

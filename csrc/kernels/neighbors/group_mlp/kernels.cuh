@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The workspace, and the launchers of the tensor-core kernels.
+// The workspace of group_mlp_max, and the launchers of the tensor-core kernels.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,14 +12,14 @@ namespace torchvox {
 struct MlpWorkspace {
   void* block = nullptr;  // tensor cores: as MlpPacked; portable: transposed weights
   void* terms = nullptr;  // tensor cores, with features: [clouds * capacity + 1, width * 32]
-  void* scratch = nullptr;  // portable, where shared memory is too small: two buffers a block
+  void* scratch = nullptr;  // portable, if shared memory is too small: two buffers per block
 
   MlpWorkspace(const GroupMlpArgs& args, const GroupMlpPlan& plan, Workspace& workspace) {
     if (plan.tensor_cores) {
       block = workspace.take<char>(plan.packed.bytes());
       if (args.features && args.channels > 0) {
         const int64_t rows =
-            args.points.clouds * args.points.rows + 1;  // the last for indices outside
+            args.points.clouds * args.points.rows + 1;  // the last one for indices outside
         terms = workspace.take<uint16_t>(rows * plan.packed.width * 32);
       }
       return;

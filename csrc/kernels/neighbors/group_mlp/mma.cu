@@ -2,8 +2,8 @@
 //
 // group_mlp_max on tensor cores. A block keeps the packed layers in shared memory and takes
 // neighboring rows of balls; a warp takes 16 or 32 slots at a time through all layers to the
-// maximum, in registers. A slot reads its index, coordinates and row of first-layer terms once;
-// each output is written once.
+// maximum, in registers. Index, coordinates and first-layer terms of a slot are read once; each
+// output is written once.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/group_mlp/kernels.cuh"
 #include "csrc/kernels/neighbors/group_mlp/mma_tiles.cuh"
@@ -17,9 +17,9 @@ constexpr int kThreads = kMlpThreads;
 
 // 16 slots of a row of balls.
 struct Tile {
-  int row;  // of the block's
-  int slot;
-  int slots;  // of the row; 0: a tile that nobody wants
+  int row;  // among those of the block
+  int slot;  // its first
+  int slots;  // of the row; 0: a padding tile, skipped
 };
 
 // The tiles of a block's rows begin, begin + kThreads / 32, .. below end.
@@ -30,7 +30,7 @@ class TileWalk {
     enter(args);
   }
   __device__ bool more() const { return row_ < end_; }
-  // The next tiles; where there are fewer, the first once more.
+  // The next tiles; if there are fewer, the rest are padding tiles.
   template <int kTiles>
   __device__ __forceinline__ void take(const GroupMlpArgs& args, Tile (&tile)[kTiles]) {
 #pragma unroll
@@ -59,12 +59,12 @@ class TileWalk {
   int row_, end_, slot_, slots_;
 };
 
-// One slot of the tiles in each lane, 16 * tile + row: its point, then its coordinates less the
-// query's. The loads of one tile are under way while the tensor cores work on the one before.
+// The slot of each lane, number 16 * tile + row: its point, then its coordinates minus the query's.
+// The loads of a tile are in flight while the tensor cores work on the one before.
 template <class P, int kTiles>
 struct LaneSlot {
   int point;
-  int64_t term;  // row of its terms, the last where the index is outside
+  int64_t term;  // row of its terms, the last one if the index is outside
   P p[3], q[3];
 
   static __device__ __forceinline__ Tile of_lane(const Tile (&tile)[kTiles]) {
@@ -72,7 +72,7 @@ struct LaneSlot {
     const Tile &a = tile[0], &b = tile[kTiles - 1];
     return {second ? b.row : a.row, second ? b.slot : a.slot, second ? b.slots : a.slots};
   }
-  // A slot behind the last of its row is the row's first once more.
+  // A slot after the last of its row repeats the first of the row.
   __device__ __forceinline__ void load_point(const GroupMlpArgs& args, int64_t begin,
                                              const Tile (&tile)[kTiles]) {
     const Tile mine = of_lane(tile);
@@ -108,8 +108,8 @@ struct LaneSlot {
   }
 };
 
-// rows[m][group] = max(W (p - q) + bias + term, 0) of the slots of the tiles, where the bias is 0
-// beside terms, which hold it. The coordinates enter as differences in fp32.
+// rows[m][group] = max(W (p - q) + bias + term, 0) for the slots of the tiles; the bias here is 0
+// if there are terms, which include it. The coordinates enter as differences in fp32.
 template <class T, class P, int kWidth, int kTiles>
 __device__ __forceinline__ void first_layer(const GroupMlpArgs& args, const T* terms,
                                             const float* floats, const MlpPacked& packed,
@@ -166,26 +166,34 @@ __device__ __forceinline__ void first_layer(const GroupMlpArgs& args, const T* t
   }
 }
 
+// Output group n of a layer: the products of all input groups with its weights, plus its biases.
+template <class T, int kWidth, int kTiles>
+__device__ __forceinline__ void add_products(const uint4* chunks, const float* bias, int n,
+                                             const uint32_t (&rows)[kTiles][kWidth][8],
+                                             GroupSums<kTiles>& sums) {
+  const int lane = threadIdx.x & 31;
+  sums.start(bias + n * kGroup, lane & 3);
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) {
+    uint32_t operand[kTiles][8];
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+      for (int w = 0; w < 8; ++w) operand[m][w] = rows[m][k][w];
+    }
+    sums.template add<T>(operand, chunks + (n * 4 * kWidth + k) * 32 + lane, kWidth);
+  }
+}
+
 // One layer between the first and the last, in place.
 template <class T, int kWidth, int kTiles>
 __device__ __forceinline__ void hidden_layer(const uint4* chunks, const float* bias,
                                              uint32_t (&rows)[kTiles][kWidth][8]) {
-  const int lane = threadIdx.x & 31;
   uint32_t result[kTiles][kWidth][8];
 #pragma unroll
   for (int n = 0; n < kWidth; ++n) {
     GroupSums<kTiles> sums;
-    sums.start(bias + n * kGroup, lane & 3);
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) {
-      uint32_t operand[kTiles][8];
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-        for (int w = 0; w < 8; ++w) operand[m][w] = rows[m][k][w];
-      }
-      sums.template add<T>(operand, chunks + (n * 4 * kWidth + k) * 32 + lane, kWidth);
-    }
+    add_products<T>(chunks, bias, n, rows, sums);
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
@@ -219,16 +227,17 @@ __device__ __forceinline__ void store_pair(const GroupMlpArgs& args, int64_t row
 }
 
 // The maximum over a tile of the channels of a group, from each lane's maximum over its two rows:
-// lanes hand each other halves, so that a lane ends with the one pair of channels that it returns.
-// With the maximum of the row's earlier tiles in `best` it goes there, or out behind the last tile.
+// lanes exchange halves, so that each ends with one pair of channels. It is combined with the
+// maximum of the row's earlier tiles in `best` and stored there, or in the output after the last
+// tile.
 template <class T>
 __device__ __forceinline__ void finish_group(const GroupMlpArgs& args, int64_t begin,
                                              const Tile& tile, int group, uint32_t (&word)[4],
                                              uint32_t* best) {
   const int lane = threadIdx.x & 31;
   const bool upper = lane & 16, odd = lane & 8;
-  const auto trade = [&](uint32_t kept, uint32_t given, int mask) {
-    return Words<T>::max2(kept, __shfl_xor_sync(0xffffffffu, given, mask));
+  const auto trade = [&](uint32_t own, uint32_t sent, int mask) {
+    return Words<T>::max2(own, __shfl_xor_sync(0xffffffffu, sent, mask));
   };
   const uint32_t first = trade(upper ? word[2] : word[0], upper ? word[0] : word[2], 16);
   const uint32_t second = trade(upper ? word[3] : word[1], upper ? word[1] : word[3], 16);
@@ -251,20 +260,9 @@ __device__ __forceinline__ void last_layer(const GroupMlpArgs& args, int64_t beg
                                            const Tile (&tile)[kTiles],
                                            const uint32_t (&rows)[kTiles][kWidth][8],
                                            uint32_t* best) {
-  const int lane = threadIdx.x & 31;
   for (int n = 0; n < groups; ++n) {
     GroupSums<kTiles> sums;
-    sums.start(bias + n * kGroup, lane & 3);
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) {
-      uint32_t operand[kTiles][8];
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-        for (int w = 0; w < 8; ++w) operand[m][w] = rows[m][k][w];
-      }
-      sums.template add<T>(operand, chunks + (n * 4 * kWidth + k) * 32 + lane, kWidth);
-    }
+    add_products<T>(chunks, bias, n, rows, sums);
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
       uint32_t word[4];
@@ -278,7 +276,7 @@ __device__ __forceinline__ void last_layer(const GroupMlpArgs& args, int64_t beg
   }
 }
 
-// The maxima of the first layer's output, where there is no other.
+// The maxima of the first layer's output, if it is the only layer.
 template <class T, int kWidth, int kTiles>
 __device__ __forceinline__ void only_layer(const GroupMlpArgs& args, int64_t begin,
                                            const Tile (&tile)[kTiles],
@@ -300,8 +298,9 @@ __device__ __forceinline__ void only_layer(const GroupMlpArgs& args, int64_t beg
 
 #endif
 
-// A block takes an equal part of the rows of balls, neighbors in the output, so that they share
-// what they read; a warp takes every eighth of them, kTiles tiles of 16 slots at a time.
+// Each block takes an equal part of the rows of balls, neighbors in the output, so that they share
+// what they read; a warp takes every eighth of them, kTiles tiles of 16 slots at a time. Reads the
+// packed layers, indices, coordinates and terms; writes the maxima.
 template <class T, class P, int kWidth, int kTiles, int kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     mlp_kernel(const __grid_constant__ GroupMlpArgs args, const __grid_constant__ MlpPacked packed,

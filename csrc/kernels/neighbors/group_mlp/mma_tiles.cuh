@@ -20,9 +20,9 @@ namespace torchvox {
 inline constexpr int kGroup = 32;  // channels
 inline constexpr int kChunksPerGroup = 4 * 32;  // 16 bytes each, per group of inputs and outputs
 
-// Weights of one layer lie in chunks of eight inputs of one output, chunk
-// ((out_group * 4 + i) * in_groups + in_group) * 32 + lane that of output 8 * (g / 2) + 2 * i + g %
-// 2 of its group and inputs 8 * t .. 8 * t + 7 of theirs.
+// The weights of a layer are stored in chunks of eight inputs of one output: chunk ((out_group * 4
+// + i) * in_groups + in_group) * 32 + lane has output 8 * (g / 2) + 2 * i + g % 2 of its group and
+// inputs 8 * t .. 8 * t + 7 of theirs.
 struct WeightChunk {
   int out, in;
 
@@ -37,7 +37,7 @@ struct WeightChunk {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
 template <class T>
-struct Words;  // two values of T in a word, the first below
+struct Words;  // two values of T in a word, the first in the low half
 
 template <>
 struct Words<BFloat16> {
@@ -105,8 +105,8 @@ template <int kTiles>
 struct GroupSums {
   float at[kTiles][4][4];
 
-  // bias: of the group's channels. All lanes of the warp, which meet here: the products need them
-  // together, whatever branches they took before.
+  // Starts at the biases of the group's channels. Called by all lanes, which synchronize here: the
+  // products need them together, whatever branches they took before.
   __device__ __forceinline__ void start(const float* bias, int t) {
     __syncwarp();
     const float4 low = *reinterpret_cast<const float4*>(bias + 8 * t);
@@ -123,7 +123,7 @@ struct GroupSums {
     }
   }
 
-  // Adds the products of one input group. chunks: of it and the output group, of this lane.
+  // Adds the products of one input group; `chunks` are this lane's, of that and the output group.
   template <class T>
   __device__ __forceinline__ void add(const uint32_t (&rows)[kTiles][8], const uint4* chunks,
                                       int in_groups) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What mma.cu needs first, in one launch: the layers packed for the tensor cores, 16 bytes a
-// thread, and the features' part of the first layer, once a point and not once a slot: a warp 32
-// points by 32 channels.
+// Prepares for mma.cu, in one launch: packs the layers for the tensor cores, 16 bytes per thread,
+// and computes the features' part of the first layer, once per point instead of once per slot: one
+// warp per 32 points and 32 channels.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/group_mlp/kernels.cuh"
 #include "csrc/kernels/neighbors/group_mlp/mma_tiles.cuh"
@@ -15,7 +15,7 @@ constexpr int kWarps = kThreads / 32;
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
-// Eight channels of a row from `channel` on, zeros behind the last.
+// Eight channels of a row from `channel` on, zeros after the last.
 template <class T>
 __device__ uint4 load_chunk(const T* row, int channel, int channels, bool aligned) {
   if (aligned && channel + 8 <= channels) return *reinterpret_cast<const uint4*>(row + channel);
@@ -32,10 +32,11 @@ __device__ uint4 load_chunk(const T* row, int channel, int channels, bool aligne
 
 #endif
 
-// The first blocks pack the layers, an element or a chunk a thread. The others compute what the
-// features and the bias contribute to the first layer, once a point, and behind the points the bias
-// alone: a block some rows, a warp two tiles of them, by one group of channels whose weights lie in
-// shared memory. The bias is in the sum before it is rounded, since it may cancel most of it.
+// The first pack_blocks blocks pack the layers, one element or chunk per thread. The others compute
+// the contribution of features and bias to the first layer, one row per point and a last row for
+// the bias alone: each warp takes two tiles of 16 rows and the block one group of channels, whose
+// weights are in shared memory. The bias is added before the sum is rounded, since it may cancel
+// most of it.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     prepare_kernel(const __grid_constant__ GroupMlpArgs args,
@@ -149,7 +150,7 @@ cudaError_t start(const GroupMlpArgs& args, const GroupMlpPlan& plan, const MlpW
   const int64_t term_blocks = terms
       ? packed.width * ceil_div<int64_t>(args.points.clouds * args.points.rows + 1, 32 * kWarps)
       : 0;
-  const int limit = plan.shared_limit - kGroup * static_cast<int>(sizeof(float));  // less the bias
+  const int limit = plan.shared_limit - kGroup * static_cast<int>(sizeof(float));  // for the bias
   TORCHVOX_CUDA_CHECK(
       cudaFuncSetAttribute(prepare_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, limit));
   return launch_sharing(prepare_kernel<T>, grid_x(pack_blocks + term_blocks), kThreads, shared,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The launchers that knn.cu puts together, and the tiles that they hand on.
+// The launchers that knn.cu combines, and the tiles between them.
 #pragma once
 
 #include <type_traits>
@@ -10,7 +10,7 @@
 
 namespace torchvox {
 
-// Calls body with the keys that a lane holds, as a constant.
+// Calls body with the number of keys that a lane holds, as a constant.
 template <class Body>
 auto with_list_run(int64_t k, Body&& body) {
   if (k <= 32) return body(std::integral_constant<int, 1>{});
@@ -18,33 +18,33 @@ auto with_list_run(int64_t k, Body&& body) {
   return body(std::integral_constant<int, 4>{});
 }
 
-// Any k, dtype, norm and number of axes: a block a query, which selects by the bits of the
-// distance.
+// Any k, dtype, norm and number of axes: one block per query, which selects by the bits of the
+// distances.
 cudaError_t launch_knn_select(const KnnArgs& args, const CudaContext& context);
 
-// The rest is for is_fast() calls and up to kMostListed neighbors. Batched clouds: measures every
-// point.
+// The others are for is_fast() calls and up to kMostListed neighbors. This one, for batched clouds
+// only, measures every point.
 cudaError_t launch_knn_scan(const KnnArgs& args, const CudaContext& context);
 
-// Points of a tile, one a lane, and of a group of tiles, one a lane as well.
+// Points per tile and per group of tiles: one point, and one tile, per lane of a warp.
 inline constexpr int kKnnTile = 32;
 inline constexpr int kKnnGroup = 32 * kKnnTile;
 
 // Clouds in spatial order, cut into tiles with boxes around them, and the queries that search them.
 struct KnnTiles {
-  // Coordinates come one after the other: low a, b, c, high a, b, c, each of all tiles of a group.
+  // The boxes of the tiles of a group, by side: low a, b, c, high a, b, c.
   struct Group {
     float side[6][32];
   };
   int64_t groups = 0;
   int64_t groups_per_cloud = 0;  // batched
   Group* boxes = nullptr;  // [groups]
-  float4* low = nullptr;  // [groups] of a whole group; w is unused
+  float4* low = nullptr;  // [groups]: box of the whole group; w is unused
   float4* high = nullptr;
   int64_t first_row = 0;  // of the outputs
   int64_t rows = 0;
-  float4* query = nullptr;  // [rows] a, b, c, number of the cloud, or -1 where none is searched
-  uint32_t* home = nullptr;  // [rows] the tile on whose stretch of the curve the query lies
+  float4* query = nullptr;  // [rows]: a, b, c, and the cloud to search, or -1
+  uint32_t* home = nullptr;  // [rows]: the tile whose part of the curve contains the query
 
   // For `clouds` clouds at a time.
   KnnTiles(const KnnArgs& args, int64_t clouds, Workspace& workspace)
@@ -64,8 +64,8 @@ struct KnnTiles {
 cudaError_t launch_knn_tiles(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
                              cudaStream_t stream);
 
-// Where the points and groups of a cloud lie. Groups of a packed cloud are numbered from
-// offsets[b] / kKnnGroup + b: ranges that never overlap and need no scan over the clouds.
+// The points and groups of a cloud. Groups of a packed cloud are numbered from offsets[b] /
+// kKnnGroup + b, which makes the ranges of clouds disjoint without a scan over the clouds.
 struct OrderedCloud {
   int64_t position;  // of its first point in the order
   uint32_t count;  // finite points
@@ -86,7 +86,7 @@ __device__ __forceinline__ PointBox box_of(const KnnTiles::Group& group, int til
   return {side[0][tile], side[1][tile], side[2][tile], side[3][tile], side[4][tile], side[5][tile]};
 }
 
-// For a whole warp, six lanes of which write.
+// Called by a whole warp, six lanes of which write.
 __device__ __forceinline__ void put_box(KnnTiles::Group& group, int tile, const PointBox& box) {
   const int lane = threadIdx.x % 32;
   if (lane >= 6) return;
@@ -95,7 +95,7 @@ __device__ __forceinline__ void put_box(KnnTiles::Group& group, int tile, const 
   group.side[lane][tile] = lane < 3 ? low : high;
 }
 
-// For one thread.
+// Called by one thread.
 __device__ __forceinline__ void put_group_box(const KnnTiles& tiles, int64_t group,
                                               const PointBox& box) {
   tiles.low[group] = make_float4(box.low_a, box.low_b, box.low_c, 0.0f);

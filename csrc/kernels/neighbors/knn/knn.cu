@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// knn on the GPU: the chosen kernel; for tiles the steps order, boxes, queries and search, for as
-// many clouds at a time as share the workspace. The order of a small cloud: one block a cloud,
-// whose points are sorted in registers as words of 32 bits. Boxes: one block a group of tiles, one
-// warp a tile, 16 bytes a point. Queries: one thread a query, which finds the tile to begin with by
-// binary search.
+// knn on the GPU: launches the chosen kernel; for tiles the steps order, boxes, queries and search,
+// for as many clouds at a time as share the workspace. The order of a small cloud: one block per
+// cloud, whose points are sorted in registers as words of 32 bits. Boxes: one block per group of
+// tiles, one warp per tile, 16 bytes per point. Queries: one thread per query, which finds its
+// first tile by binary search.
 #include <cub/block/block_radix_sort.cuh>
 
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
@@ -13,14 +13,13 @@
 namespace torchvox {
 namespace {
 
-// One block a cloud orders batched clouds of up to so many points.
-constexpr int64_t kMostBlockOrdered = 4096;
+constexpr int64_t kMostBlockOrdered = 4096;  // points of a cloud that one block orders, at most
 constexpr int kIndexBits = 12;  // of a point in its cloud
 constexpr int kAxisBits = 6;
-constexpr uint32_t kLast = 1u << (kIndexBits + 3 * kAxisBits);  // after the finite points
+constexpr uint32_t kLast = 1u << (kIndexBits + 3 * kAxisBits);  // sorts after the finite points
 static_assert(kMostBlockOrdered <= 1 << kIndexBits);
 
-// Box and number of the finite points, for all threads.
+// Box and number of the finite points; called by all threads of the block.
 __device__ CloudSummary summarize(const CandidatePoints& args, const CandidateCloud& cloud) {
   __shared__ CloudSummary shared;
   if (threadIdx.x == 0) shared = CloudSummary{};
@@ -28,14 +27,7 @@ __device__ CloudSummary summarize(const CandidatePoints& args, const CandidateCl
   CloudSummary mine{};
   for (uint32_t i = threadIdx.x; i < cloud.points; i += blockDim.x) {
     const Point3 p = load_point(args, cloud, i);
-    if (!is_finite(p)) continue;
-    const float axes[3] = {p.a, p.b, p.c};
-    for (int axis = 0; axis < 3; ++axis) {
-      const uint32_t bits = ordered_bits(axes[axis]);
-      mine.low[axis] = max(mine.low[axis], ~bits);
-      mine.high[axis] = max(mine.high[axis], bits);
-    }
-    ++mine.candidates;
+    if (is_finite(p)) mine.include(p);
   }
   __syncwarp();
   for (int axis = 0; axis < 3; ++axis) {
@@ -53,8 +45,9 @@ __device__ CloudSummary summarize(const CandidatePoints& args, const CandidateCl
   return shared;
 }
 
-// One block puts one cloud in order: a word a point, its place on the curve and its index, sorted
-// in registers; then the boxes of its tiles, a warp a tile, and of its groups, a warp a group.
+// One block per cloud: reads its points, sorts them in registers as one word per point (place on
+// the curve, index), and writes the ordered points and keys; then the boxes of its tiles, one warp
+// per tile, and of its groups, one warp per group.
 template <int kThreads, int kEach>
 __global__ void __launch_bounds__(kThreads)
     block_order_kernel(const __grid_constant__ CandidatePoints args,
@@ -109,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kThreads = 256;
 
-// Whose group `number` is. Its first group may lie after `number` when offsets are in disorder.
+// The cloud of group `number`. Its first group may lie after `number` if offsets are in disorder.
 __device__ __forceinline__ int64_t cloud_of_group(const KnnArgs& args, const SpatialOrder& order,
                                                   const KnnTiles& tiles, int64_t number) {
   if (!args.points.packed) return order.first_cloud + number / tiles.groups_per_cloud;
@@ -118,8 +111,9 @@ __device__ __forceinline__ int64_t cloud_of_group(const KnnArgs& args, const Spa
   });
 }
 
-// One block a group, one warp a tile. Tiles without points get empty boxes, and so do the packed
-// groups of no cloud, which are read where offsets in disorder make clouds overlap.
+// One block per group, one warp per tile: reads 32 points, writes the box of the tile, and the
+// first warp the box of the group. Tiles without points get empty boxes, and so do packed groups of
+// no cloud, which are read when offsets in disorder make clouds overlap.
 __global__ void __launch_bounds__(kKnnGroup)
     box_kernel(const __grid_constant__ KnnArgs args, const __grid_constant__ SpatialOrder order,
                const __grid_constant__ KnnTiles tiles) {
@@ -140,7 +134,7 @@ __global__ void __launch_bounds__(kKnnGroup)
   if (lane == 0) put_group_box(tiles, number, box);
 }
 
-// The last tile that begins at or before `place` on the curve, 0 when there is none.
+// The last tile that begins at or before `place` on the curve, or 0.
 __device__ __forceinline__ uint32_t tile_of(const SpatialOrder& order, const OrderedCloud& cloud,
                                             uint32_t place) {
   const uint32_t* const keys = order.sort.keys[order.sort.current] + cloud.position;
@@ -149,8 +143,8 @@ __device__ __forceinline__ uint32_t tile_of(const SpatialOrder& order, const Ord
                     [&](uint32_t tile) { return (keys[tile * kKnnTile] & mask) <= place; });
 }
 
-// One thread a query: its axes, its cloud, and the tile to begin with, which is usually among the
-// nearest.
+// One thread per query: reads it, writes its axes, its cloud and its first tile, which is usually
+// among the nearest.
 __global__ void __launch_bounds__(kThreads)
     query_kernel(const __grid_constant__ KnnArgs args, const __grid_constant__ SpatialOrder order,
                  const __grid_constant__ KnnTiles tiles) {
@@ -192,11 +186,12 @@ cudaError_t make_knn_queries(const KnnArgs& args, const SpatialOrder& order, con
   return launch_blocks(query_kernel, blocks, kThreads, stream, args, order, tiles);
 }
 
-constexpr int64_t kPointsAtOnce = int64_t{1} << 25;  // in order; a workspace that stops growing
+constexpr int64_t kPointsAtOnce = int64_t{1}
+    << 25;  // points to order at once: bounds the workspace
 
-// What the tiles of a call need; the sizes of its workspace follow from it.
+// The workspace of a call over tiles.
 struct TileScratch {
-  int64_t at_once;  // clouds
+  int64_t at_once;  // clouds at a time
   SpatialOrder order;
   KnnTiles tiles;
 
@@ -220,8 +215,7 @@ bool is_block_ordered(const KnnArgs& args) {
 }
 
 cudaError_t launch_tiles(const KnnArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  TileScratch scratch(args, workspace);
+  auto scratch = carve<TileScratch>(memory, args);
   SpatialOrder& order = scratch.order;
   KnnTiles& tiles = scratch.tiles;
   for (int64_t b = 0; b < args.points.clouds; b += scratch.at_once) {

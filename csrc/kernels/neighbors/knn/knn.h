@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Entry of knn, and the rule of all its kernels. scan.cu measures every point; tiles.cu visits the
-// tiles of a spatial order, nearest first, after knn.cu has made order, boxes and queries;
-// select.cu takes whatever those do not. list.cuh is a warp's list of neighbors. CPU, and the
-// choice: knn_cpu.cpp.
+// tiles of a spatial order, nearest first, after knn.cu has prepared order, boxes and queries;
+// select.cu handles all other calls. list.cuh is a warp's list of neighbors. CPU, and the choice of
+// the kernel: knn_cpu.cpp.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"
@@ -30,8 +30,8 @@ struct KnnArgs {
 
 TORCHVOX_KERNEL(KnnArgs);
 
-inline const PlanOverride knn_kernel_plan{"knn_kernel"};  // a KnnKernel, where it takes the call
-inline const PlanOverride knn_order_plan{"knn_order"};  // CUDA: 0 a block a cloud, 1 one sort
+inline const PlanOverride knn_kernel_plan{"knn_kernel"};  // a KnnKernel, if it can take the call
+inline const PlanOverride knn_order_plan{"knn_order"};  // CUDA: 0 one block per cloud, 1 one sort
 inline const PlanOverride knn_cpu_plan{"knn_cpu"};  // see run_vectorized()
 
 struct KnnCloud : CloudRows {
@@ -43,44 +43,23 @@ struct KnnCloud : CloudRows {
   }
 };
 
-// Of points of any type and number of axes, straight from memory.
-template <class T>
-TORCHVOX_HD bool is_finite_row(const T* row, int64_t dims) {
-  for (int64_t axis = 0; axis < dims; ++axis) {
-    if (!is_finite(widen(row[axis]))) return false;
-  }
-  return true;
-}
-
+// The distance of rows of any dtype and number of axes.
 template <class T>
 TORCHVOX_HD compute_t<T> row_distance(const KnnArgs& args, const T* p, const T* q) {
-  using C = compute_t<T>;
-  C sum = 0;
-  if (args.manhattan) {
-    for (int64_t axis = 0; axis < args.points.columns; ++axis)
-      sum += std::fabs(widen(p[axis]) - widen(q[axis]));
-  } else if (args.order == DistOrder::kPn2) {
-    const C dx = widen(p[0]) - widen(q[0]), dy = widen(p[1]) - widen(q[1]),
-            dz = widen(p[2]) - widen(q[2]);
-    sum = fma_rn(dz, dz, fma_rn(dx, dx, dy * dy));
-  } else {
-    for (int64_t axis = 0; axis < args.points.columns; ++axis) {
-      const C d = widen(p[axis]) - widen(q[axis]);
-      sum = fma_rn(d, d, sum);
-    }
+  if (!args.manhattan) return dist2_rows(args.order, args.points.columns, p, q);
+  compute_t<T> sum = 0;
+  for (int64_t axis = 0; axis < args.points.columns; ++axis) {
+    sum += std::fabs(widen(p[axis]) - widen(q[axis]));
   }
   return sum;
 }
 
-// A point or query as the fast paths see it: fp32 after widening, at most three axes.
+// A point or query for the fast paths: fp32 after widening, at most three axes.
 TORCHVOX_HD Point3 load_axes(const KnnArgs& args, const void* rows, int64_t at) {
-  const float x = load_coordinate(rows, args.points.dtype, at);
-  const float y = args.points.columns > 1 ? load_coordinate(rows, args.points.dtype, at + 1) : 0.0f;
-  const float z = args.points.columns > 2 ? load_coordinate(rows, args.points.dtype, at + 2) : 0.0f;
-  return args.order == DistOrder::kPn2 ? Point3{y, x, z} : Point3{x, y, z};
+  return load_axes(args.points, args.order, rows, at);
 }
 
-// `index_base` is that of the cloud.
+// Writes neighbor `slot` of a row, or that there is none. `index_base` is that of the cloud.
 template <class C>
 TORCHVOX_HD void write_neighbor(const KnnArgs& args, int64_t row, int64_t slot, C dist2,
                                 uint32_t point, int64_t index_base) {
@@ -95,10 +74,10 @@ TORCHVOX_HD void write_none(const KnnArgs& args, int64_t row, int64_t slot) {
   args.idx[at] = -1;
 }
 
-// The points as they are put in spatial order.
+// The points to put in spatial order.
 inline CandidatePoints points_to_order(const KnnArgs& args) { return {args.points, args.order}; }
 
-// Points of at most three axes in fp32 have fast kernels.
+// Whether the fast kernels take a call: at most three axes, not double.
 inline bool is_fast(const KnnArgs& args) {
   return args.points.dtype != DType::kDouble && args.points.columns <= 3;
 }
@@ -112,12 +91,12 @@ auto with_norm(const KnnArgs& args, Body&& body) {
 
 // How a call runs, from sizes that the host knows. No plan changes a result.
 enum class KnnKernel : int64_t {
-  kScan,  // measures every point; CUDA: a warp a few queries
+  kScan,  // measures every point; CUDA: one warp per few queries
   kTiles,  // visits those tiles of a spatial order that may hold a neighbor
-  kSelect  // CUDA: a block a query, for whatever the others do not take
+  kSelect  // CUDA: one block per query, for all other calls
 };
 
-// CUDA: neighbors that a thread's registers hold, and a warp's; more are left to kSelect.
+// CUDA: neighbors that the registers of a thread hold, and those of a warp; more take kSelect.
 inline constexpr int64_t kFewListed = 4;
 inline constexpr int64_t kMostListed = 128;
 

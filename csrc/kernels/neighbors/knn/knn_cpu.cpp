@@ -6,27 +6,29 @@
 #include <vector>
 
 #include "csrc/kernels/neighbors/knn/knn.h"
+#include "csrc/kernels/spatial/curves.h"
 
 namespace torchvox {
 namespace {
 
-// On a GPU a spatial order takes about as long as so many distances (H200).
+// On a GPU building a spatial order takes about as long as this many distances (H200).
 constexpr int64_t kScannedPairs = int64_t{1} << 21;
 constexpr int64_t kScannedPoints = 1024;
 constexpr int64_t kScannedForFew = 512;
-// On the host, as long as so many queries that measure every point.
+// On the host it takes about as long as this many queries that measure every point.
 constexpr int64_t kScanningQueries = 8;
 
-// Bits of the distance, then the index: keys order as the contract orders neighbors, as signed
-// integers too, for which processors have more instructions.
+// Bits of the distance, then the index: keys have the order that the contract gives neighbors.
+// Signed integers, for which vector units have more instructions.
 using KnnKey = int64_t;
 constexpr KnnKey kNoKey = INT64_MAX;
 
-// The k smallest keys so far. Few are kept in order, in one of two rows; of many, twice as many as
-// wanted are gathered before the larger half is dropped.
-class KnnFound {
+// The k smallest keys so far. For small k they are kept in order, in one of two rows; for large k,
+// 2 k keys are gathered before the larger half is dropped.
+class NearestKeys {
  public:
-  explicit KnnFound(int64_t k) : k_(k), width_(k <= kOrdered ? (k + kPad - 1) / kPad * kPad : 0) {
+  explicit NearestKeys(int64_t k)
+      : k_(k), width_(k <= kOrdered ? (k + kPad - 1) / kPad * kPad : 0) {
     keys_.assign(is_ordered() ? 2 * (kPad + width_) : 2 * k, INT64_MIN);
   }
 
@@ -36,7 +38,7 @@ class KnnFound {
     row_ = kPad;
     if (is_ordered()) std::fill_n(keys_.begin() + row_, width_, kNoKey);
   }
-  // No point farther away is a neighbor.
+  // No point farther away than this can be a neighbor.
   TORCHVOX_INLINE float reach() const {
     return last_ == kNoKey ? INFINITY : bit_cast<float>(static_cast<uint32_t>(last_ >> 32));
   }
@@ -47,7 +49,7 @@ class KnnFound {
     keys_[count_++] = key;
     if (count_ == 2 * k_) drop();
   }
-  // Leaves the keys in order; gives how many there are.
+  // Sorts the keys; returns how many there are.
   int64_t finish() {
     if (is_ordered()) {
       const KnnKey* const row = keys_.data() + row_;
@@ -67,8 +69,8 @@ class KnnFound {
 
   bool is_ordered() const { return width_ != 0; }
 
-  // From one row into the other, every key past the new one a place further: no branch depends on
-  // where it belongs. What lies before a row is smaller than any key.
+  // Copies one row into the other with the new key in its place: no branch depends on that place.
+  // The values before a row are smaller than any key.
   TORCHVOX_INLINE void insert(KnnKey key) {
     const KnnKey* const from = keys_.data() + row_;
     row_ = kPad + (2 * kPad + width_) - row_;
@@ -94,7 +96,7 @@ class KnnFound {
 };
 
 // All clouds of a call. Tiles and groups of a cloud are numbered from the position of its first
-// point divided by their size, plus its number: ranges that never overlap.
+// point divided by their size, plus the number of the cloud: disjoint ranges.
 class KnnTilesCpu {
  public:
   static constexpr int kTile = kCpuTile;
@@ -107,7 +109,7 @@ class KnnTilesCpu {
     const int64_t tiles = points / kTile + args.points.clouds;
     for (auto* axis : {&a_, &b_, &c_}) axis->resize(tiles * kTile);
     index_.resize(tiles * kTile);
-    // A group reads the boxes of 16 tiles, of the next cloud too; those are not used.
+    // A group always reads the boxes of 16 tiles, also beyond its cloud; those are not used.
     tiles_.assign(tiles + kGroup);
     groups_.assign(points / kGroupPoints + args.points.clouds);
     first_code_.resize(points / kGroupPoints + args.points.clouds);
@@ -121,28 +123,28 @@ class KnnTilesCpu {
   // `bounds` is scratch.
   template <int kNorm>
   TORCHVOX_INLINE void search(int64_t b, const Point3& q, std::vector<float>& bounds,
-                              KnnFound& found) const {
+                              NearestKeys& nearest) const {
     const Cloud& cloud = clouds_[b];
     if (cloud.groups == 0) return;
     const uint32_t* const codes = first_code_.data() + cloud.first_group;
     const uint32_t code = morton_code(q, cloud.low, cloud.scale, kCells);
     const int64_t home = std::upper_bound(codes + 1, codes + cloud.groups, code) - codes - 1;
-    search_group<kNorm>(cloud, home, q, found);
+    search_group<kNorm>(cloud, home, q, nearest);
     if (static_cast<int64_t>(bounds.size()) < cloud.groups) bounds.resize(cloud.groups);
     float* const bound = bounds.data();
     groups_.measure<kNorm>(q, cloud.first_group, cloud.groups,
                            [bound](int64_t i, float d) { bound[i] = d; });
-    float reach = found.reach();
+    float reach = nearest.reach();
     for (int64_t g = 0; g < cloud.groups; ++g) {
       if (bound[g] > reach || g == home) continue;
-      search_group<kNorm>(cloud, g, q, found);
-      reach = found.reach();
+      search_group<kNorm>(cloud, g, q, nearest);
+      reach = nearest.reach();
     }
   }
 
  private:
   struct Cloud {
-    uint32_t skipped = 0;  // of its first points, which belong to clouds before it
+    uint32_t skipped = 0;  // first points that also belong to earlier clouds
     int64_t count;  // finite points
     int64_t groups;
     int64_t first_tile, first_group;
@@ -190,7 +192,7 @@ class KnnTilesCpu {
     find_codes(cloud);
   }
 
-  // Where each group begins on the Morton curve. A wrong answer would cost speed only.
+  // Where each group begins on the Morton curve. It affects speed only, not results.
   void find_codes(Cloud& cloud) {
     float high[3];
     const auto extent = [&](const std::vector<float>& lows, const std::vector<float>& highs,
@@ -214,19 +216,19 @@ class KnnTilesCpu {
     }
   }
 
-  // The tiles of a group, nearest first.
+  // Searches the tiles of a group, nearest first.
   template <int kNorm>
   TORCHVOX_INLINE void search_group(const Cloud& cloud, int64_t group, const Point3& q,
-                                    KnnFound& found) const {
+                                    NearestKeys& nearest) const {
     const int64_t first = cloud.first_tile + group * kGroup;
     const int64_t count =
         std::min<int64_t>(kGroup, (cloud.count + kTile - 1) / kTile - group * kGroup);
     float bound[kGroup];
     tiles_.measure<kNorm>(q, first, kGroup, [&bound](int64_t i, float d) { bound[i] = d; });
-    uint32_t turn[kGroup];  // a bound without its lowest bits, and the tile in their place
+    uint32_t turn[kGroup];  // bounds with the number of the tile in their lowest bits, sorted
     int within = 0;
     for (int t = 0; t < count; ++t) {
-      if (bound[t] > found.reach()) continue;
+      if (bound[t] > nearest.reach()) continue;
       const uint32_t key =
           (float_bits(bound[t]) & ~uint32_t{kGroup - 1}) | static_cast<uint32_t>(t);
       int at = within++;
@@ -235,16 +237,16 @@ class KnnTilesCpu {
     }
     for (int i = 0; i < within; ++i) {
       const int t = static_cast<int>(turn[i] % kGroup);
-      if (bound[t] <= found.reach()) search_tile<kNorm>(first + t, q, found);
+      if (bound[t] <= nearest.reach()) search_tile<kNorm>(first + t, q, nearest);
     }
   }
 
   template <int kNorm>
-  TORCHVOX_INLINE void search_tile(int64_t tile, const Point3& q, KnnFound& found) const {
+  TORCHVOX_INLINE void search_tile(int64_t tile, const Point3& q, NearestKeys& nearest) const {
     const float *pa = a_.data() + tile * kTile, *pb = b_.data() + tile * kTile,
                 *pc = c_.data() + tile * kTile;
     const uint32_t* index = index_.data() + tile * kTile;
-    const float reach = found.reach();
+    const float reach = nearest.reach();
     float d[kTile];
     uint8_t near[kTile];
 #pragma GCC ivdep
@@ -257,7 +259,7 @@ class KnnTilesCpu {
       std::memcpy(&hits, near + 8 * word, 8);
       for (; hits != 0; hits &= hits - 1) {
         const int i = 8 * word + __builtin_ctzll(hits) / 8;
-        found.add(d[i], index[i]);
+        nearest.add(d[i], index[i]);
       }
     }
   }
@@ -281,28 +283,28 @@ struct Neighbor {
   }
 };
 
-// Any number of axes, any dtype and norm: measures every point. `found` is scratch.
+// Any number of axes, any dtype and norm: measures every point. `nearest` is scratch.
 template <class T>
-void search_all(const KnnArgs& args, int64_t row, std::vector<Neighbor<compute_t<T>>>& found) {
+void search_all(const KnnArgs& args, int64_t row, std::vector<Neighbor<compute_t<T>>>& nearest) {
   using C = compute_t<T>;
   const CloudBatch::Place query = args.query.find(row);
   const KnnCloud cloud = query.cloud < 0 ? KnnCloud{} : KnnCloud::of(args, query.cloud);
   const T* const q = static_cast<const T*>(args.query.data) + query.element;
   const T* const points = static_cast<const T*>(args.points.data) + cloud.base;
-  found.clear();
+  nearest.clear();
   const uint32_t count =
       cloud.points > 0 && is_finite_row(q, args.points.columns) ? cloud.points : 0;
   for (uint32_t i = 0; i < count; ++i) {
     const T* const p = points + i * args.points.row_stride;
-    if (is_finite_row(p, args.points.columns)) found.push_back({row_distance(args, p, q), i});
+    if (is_finite_row(p, args.points.columns)) nearest.push_back({row_distance(args, p, q), i});
   }
-  const int64_t kept = std::min<int64_t>(args.k, static_cast<int64_t>(found.size()));
-  if (kept < static_cast<int64_t>(found.size())) {
-    std::nth_element(found.begin(), found.begin() + kept, found.end());
+  const int64_t kept = std::min<int64_t>(args.k, static_cast<int64_t>(nearest.size()));
+  if (kept < static_cast<int64_t>(nearest.size())) {
+    std::nth_element(nearest.begin(), nearest.begin() + kept, nearest.end());
   }
-  std::sort(found.begin(), found.begin() + kept);
+  std::sort(nearest.begin(), nearest.begin() + kept);
   for (int64_t j = 0; j < kept; ++j) {
-    write_neighbor(args, row, j, found[j].dist2, found[j].point, cloud.index_base);
+    write_neighbor(args, row, j, nearest[j].dist2, nearest[j].point, cloud.index_base);
   }
   for (int64_t j = kept; j < args.k; ++j) write_none<C>(args, row, j);
 }
@@ -310,7 +312,7 @@ void search_all(const KnnArgs& args, int64_t row, std::vector<Neighbor<compute_t
 template <int kNorm>
 TORCHVOX_INLINE void search_rows(const KnnArgs& args, const KnnTilesCpu& tiles, int64_t begin,
                                  int64_t end) {
-  KnnFound found(args.k);
+  NearestKeys nearest(args.k);
   std::vector<float> bounds;
   for (int64_t row = begin; row < end; ++row) {
     const CloudBatch::Place query = args.query.find(row);
@@ -319,13 +321,13 @@ TORCHVOX_INLINE void search_rows(const KnnArgs& args, const KnnTilesCpu& tiles, 
     if (query.cloud >= 0) {
       cloud = KnnCloud::of(args, query.cloud);
       const Point3 q = load_axes(args, args.query.data, query.element);
-      found.clear();
-      if (is_finite(q)) tiles.search<kNorm>(query.cloud, q, bounds, found);
-      count = found.finish();
+      nearest.clear();
+      if (is_finite(q)) tiles.search<kNorm>(query.cloud, q, bounds, nearest);
+      count = nearest.finish();
     }
     for (int64_t j = 0; j < count; ++j) {
-      const uint32_t point = static_cast<uint32_t>(found[j]);
-      write_neighbor(args, row, j, bit_cast<float>(static_cast<uint32_t>(found[j] >> 32)), point,
+      const uint32_t point = static_cast<uint32_t>(nearest[j]);
+      write_neighbor(args, row, j, bit_cast<float>(static_cast<uint32_t>(nearest[j] >> 32)), point,
                      cloud.index_base);
     }
     for (int64_t j = count; j < args.k; ++j) write_none<float>(args, row, j);
@@ -370,9 +372,9 @@ void run_cpu(const KnnArgs& args, void*, const ParallelFor& parallel_for) {
   with_point_type(args.points.dtype, [&](auto type) {
     using T = decltype(type);
     for_each_range(parallel_for, args.queries(), kQueriesPerTask, [&](int64_t begin, int64_t end) {
-      std::vector<Neighbor<compute_t<T>>> found;
+      std::vector<Neighbor<compute_t<T>>> nearest;
       for (int64_t row = begin; row < end; ++row) {
-        search_all<T>(args, row, found);
+        search_all<T>(args, row, nearest);
       }
     });
   });

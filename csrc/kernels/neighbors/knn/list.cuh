@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The nearest points that a warp has found for a query: keys in ascending order, spread over the
+// The nearest points so far of a warp's query: keys in ascending order, distributed over the
 // registers of its lanes.
 #pragma once
 
@@ -9,13 +9,13 @@
 
 namespace torchvox {
 
-// Bits of the distance, then the index: keys order as the contract orders neighbors. The largest
-// key stands for none.
+// Bits of the distance, then the index: keys have the order that the contract gives neighbors. The
+// largest key means no neighbor.
 using KnnKey = uint64_t;
 inline constexpr KnnKey kNoKey = ~KnnKey{0};
 inline constexpr uint32_t kInfinityBits = 0x7f800000u;
 
-// A NaN marks a point that does not exist or is not finite.
+// The key of a point; its distance is NaN if it does not exist or is not finite.
 __device__ __forceinline__ KnnKey knn_key(float dist2, uint32_t point) {
   const uint32_t bits = float_bits(dist2);
   return bits <= kInfinityBits ? KnnKey{bits} << 32 | point : kNoKey;
@@ -28,7 +28,7 @@ __device__ __forceinline__ KnnKey key_across(KnnKey key, int mask) {
   return __shfl_xor_sync(kFullWarp, static_cast<unsigned long long>(key), mask);
 }
 
-// The lanes' keys into ascending order: bitonic runs of 2, 4, .. 32.
+// Sorts the lanes' keys, ascending: bitonic runs of 2, 4, .. 32.
 __device__ __forceinline__ KnnKey sorted_keys(KnnKey key) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -43,15 +43,14 @@ __device__ __forceinline__ KnnKey sorted_keys(KnnKey key) {
   return key;
 }
 
-// 32 * kRun keys; lane l holds those of ranks l * kRun and on. The last k are the list. Those
-// before them are 0, which nothing comes before, so that the k-th neighbor is always in the same
-// register.
+// 32 * kRun keys; lane l holds those of ranks l * kRun and on. The last k are the list. The keys
+// before them are 0, below every key, so that the k-th neighbor is always in the same register.
 template <int kRun>
 struct KnnList {
   static constexpr int kRoom = 32 * kRun;
 
   KnnKey key[kRun];
-  KnnKey last;  // the k-th key, on every lane: what is not below it is no neighbor
+  KnnKey last;  // the k-th key, on every lane: only keys below it can be neighbors
 
   __device__ __forceinline__ static int rank(int j) {
     return static_cast<int>(threadIdx.x % 32) * kRun + j;
@@ -61,10 +60,10 @@ struct KnnList {
     for (int j = 0; j < kRun; ++j) key[j] = rank(j) < kRoom - k ? 0 : kNoKey;
     last = kNoKey;
   }
-  // Bits of the distance beyond which nothing is a neighbor any more.
+  // Bits of the distance beyond which no point can be a neighbor.
   __device__ __forceinline__ uint32_t reach() const { return static_cast<uint32_t>(last >> 32); }
 
-  // Takes one candidate of each lane, kNoKey for none. For the whole warp; `k` as in clear().
+  // Adds one candidate of each lane, or kNoKey. Called by the whole warp; `k` as in clear().
   __device__ __forceinline__ void take(KnnKey candidate, int k) {
     unsigned hits = __ballot_sync(kFullWarp, candidate < last);
     if (hits == 0) return;
@@ -83,8 +82,8 @@ struct KnnList {
   }
 
  private:
-  // From so many candidates on, sorting them, or for a short list taking one after another in
-  // their order, is cheaper than inserting them all.
+  // From so many candidates on, sorting them (or, for lists of up to kFew, taking the least
+  // repeatedly) is cheaper than inserting them one by one.
   static constexpr int kMany = 10;
   static constexpr int kFew = 8;
 
@@ -103,7 +102,7 @@ struct KnnList {
     }
   }
 
-  // Every key moves up a rank from where the new one belongs.
+  // Inserts a key; those above it move up one rank.
   __device__ __forceinline__ void insert(KnnKey added) {
     const KnnKey below =
         __shfl_up_sync(kFullWarp, static_cast<unsigned long long>(key[kRun - 1]), 1);
@@ -129,8 +128,8 @@ struct KnnList {
   }
 };
 
-// Writes the row of a query. For the whole warp. Only clouds that overlap, from offsets in
-// disorder, can have found a point past their number.
+// Writes the row of a query. Called by the whole warp. Only if clouds overlap, from offsets in
+// disorder, can the list contain an index beyond the points of the cloud.
 template <int kRun>
 __device__ __forceinline__ void write_list(const KnnArgs& args, int64_t row,
                                            const KnnList<kRun>& list, uint32_t points,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// knn that measures every point. Up to four neighbors: one thread a query; more: one warp two
-// queries, a lane a point. A block reads the points once, 1,024 at a time into shared memory; lists
-// of neighbors stay in registers.
+// knn that measures every point. Up to four neighbors: one thread per query; more: one warp per two
+// queries, one lane per point. A block reads the points once, 1,024 at a time into shared memory;
+// lists of neighbors stay in registers.
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
 #include "csrc/kernels/neighbors/knn/list.cuh"
 
@@ -11,13 +11,13 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kStaged = 1024;  // points in shared memory at a time
-constexpr int kQueries = 2;  // of a warp: they share the reads
+constexpr int kQueries = 2;  // per warp: they share the reads
 constexpr int kPerBlock = kThreads / 32 * kQueries;
 constexpr int kFew = static_cast<int>(kFewListed);
 constexpr int kFewThreads = 128;
-constexpr int kTogether = 4;  // points that a thread measures before it looks at them
+constexpr int kTogether = 4;  // points that a thread measures before it compares any
 
-// The axes of a query or point, NaN where there is none: no distance to it is one.
+// The axes of a query or point; NaN if it is not finite, so that every distance to it is NaN.
 __device__ __forceinline__ Point3 load_or_nan(const KnnArgs& args, const void* rows, int64_t at) {
   Point3 p = load_axes(args, rows, at);
   if (!is_finite(p)) p.a = NAN;
@@ -30,8 +30,8 @@ __device__ __forceinline__ Point3 load_query(const KnnArgs& args, int64_t cloud,
                          : load_or_nan(args, args.query.data, query.element);
 }
 
-// The points from `base` on into shared memory, and nothing behind them up to a multiple of 32;
-// gives how many. For the whole block, with a barrier on either side.
+// Reads the points from `base` on into shared memory, padded with NaN to a multiple of 32; returns
+// how many. Called by the whole block; a barrier before and after.
 template <class Put>
 __device__ __forceinline__ uint32_t stage_points(const KnnArgs& args, const KnnCloud& cloud,
                                                  uint32_t base, Put put) {
@@ -46,9 +46,9 @@ __device__ __forceinline__ uint32_t stage_points(const KnnArgs& args, const KnnC
   return padded;
 }
 
-// Up to kFew neighbors: a thread a query, its list in registers. Points come in ascending order of
-// their index, so that only a smaller distance displaces one. Slots that k leaves over hold 0 and
-// are never displaced.
+// Up to kFew neighbors. One thread per query: reads all points of its cloud through shared memory,
+// keeps its list in registers, writes its row. Points come in ascending order of their index, so
+// that only a smaller distance replaces one. Slots beyond k hold 0 and are never replaced.
 template <int kNorm>
 __global__ void __launch_bounds__(kFewThreads)
     few_kernel(const __grid_constant__ KnnArgs args, unsigned blocks_per_cloud) {
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kFewThreads)
       for (int t = 0; t < kTogether; ++t) {
         if (d[t] >= bits[kFew - 1]) continue;
 #pragma unroll
-        for (int j = kFew - 1; j >= 0; --j) {  // every one past the new one moves a place up
+        for (int j = kFew - 1; j >= 0; --j) {  // those beyond the new one move up one place
           if (d[t] >= bits[j]) continue;
           const bool moves = j > 0 && d[t] < bits[j > 0 ? j - 1 : 0];
           bits[j] = moves ? bits[j > 0 ? j - 1 : 0] : d[t];
@@ -101,7 +101,8 @@ __global__ void __launch_bounds__(kFewThreads)
   }
 }
 
-// More: points pass through shared memory one coordinate after the other.
+// More neighbors. One warp per kQueries queries, one lane per point: reads all points through
+// shared memory, one array per coordinate, and writes the rows.
 template <int kRun, int kNorm>
 __global__ void __launch_bounds__(kThreads)
     scan_kernel(const __grid_constant__ KnnArgs args, unsigned blocks_per_cloud) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// knn for any k, dtype, norm and number of axes: one block a query, a thread a point. A radix
-// select over the bytes of the distances, which are computed anew each time: a query reads its
-// cloud once a byte and once to collect.
+// knn for any k, dtype, norm and number of axes: one block per query, one thread per point. A radix
+// select over the bytes of the distances, which are computed again in each pass: a query reads its
+// cloud once per byte and once to collect.
 #include <type_traits>
 
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
@@ -12,13 +12,14 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kDigits = 256;  // values of a byte
-constexpr int kStaged = 1024;  // neighbors that are sorted in shared memory
+constexpr int kStaged = 1024;  // most neighbors to sort in shared memory
 
 template <class C>
 using Bits = std::conditional_t<sizeof(C) == 8, uint64_t, uint32_t>;
 
-// The cloud as one query sees it. Distances are not negative, so their bits order like themselves;
-// they are computed again in every pass, which needs no scratch and reads what L2 holds.
+// The distances of one query to its cloud. They are not negative, so their bits have the same
+// order; they are computed again in every pass, which needs no scratch memory and reads what is in
+// L2.
 template <class T>
 struct Measured {
   using C = compute_t<T>;
@@ -34,36 +35,36 @@ struct Measured {
   }
 };
 
-// The digit in which a histogram reaches `wanted`; takes what lies below it off `wanted`. All of
-// warp 0 calls it. kDigits when the histogram does not reach so far.
-__device__ int find_digit(const uint32_t* histogram, uint32_t& wanted) {
+// The digit at which the running sum of a histogram reaches `rank`, from which the sum below that
+// digit is subtracted; kDigits if it never does. Called by all of warp 0.
+__device__ int find_digit(const uint32_t* histogram, uint32_t& rank) {
   constexpr int kEach = kDigits / 32;
   const int lane = threadIdx.x % 32;
   uint32_t own = 0;
   for (int j = 0; j < kEach; ++j) own += histogram[lane * kEach + j];
   const uint32_t upto = warp_inclusive(own);
-  const unsigned reached = __ballot_sync(kFullWarp, upto >= wanted);
+  const unsigned reached = __ballot_sync(kFullWarp, upto >= rank);
   if (reached == 0) return kDigits;
   const int at = __ffs(reached) - 1;
-  uint32_t left = wanted - (upto - own);
+  uint32_t left = rank - (upto - own);
   int digit = lane * kEach;
   if (lane == at) {
     while (histogram[digit] < left) left -= histogram[digit++];
   }
-  wanted = __shfl_sync(kFullWarp, left, at);
+  rank = __shfl_sync(kFullWarp, left, at);
   return __shfl_sync(kFullWarp, digit, at);
 }
 
-// The bits of the k-th smallest distance, found a byte at a time, and how many neighbors have
-// exactly those. False when the cloud has at most k points, all of which are neighbors then.
+// The bits of the k-th smallest distance, determined byte by byte, and how many neighbors have
+// exactly that distance. False if the cloud has at most k points, which are then all neighbors.
 template <class T>
 __device__ bool select_bits(const Measured<T>& cloud, uint32_t count, int64_t k,
                             Bits<compute_t<T>>& bits, uint32_t& equal) {
   using B = Bits<compute_t<T>>;
   __shared__ uint32_t histogram[kDigits];
-  __shared__ uint32_t found_digit, found_wanted;
+  __shared__ uint32_t shared_digit, shared_rank;
   if (k >= int64_t{count}) return false;
-  uint32_t wanted = static_cast<uint32_t>(k);
+  uint32_t rank = static_cast<uint32_t>(k);  // among the points with the prefix, from 1
   B prefix = 0;
   for (int shift = 8 * static_cast<int>(sizeof(B)) - 8; shift >= 0; shift -= 8) {
     histogram[threadIdx.x] = 0;
@@ -76,24 +77,24 @@ __device__ bool select_bits(const Measured<T>& cloud, uint32_t count, int64_t k,
     }
     __syncthreads();
     if (threadIdx.x < 32) {
-      const int digit = find_digit(histogram, wanted);
+      const int digit = find_digit(histogram, rank);
       if (threadIdx.x == 0) {
-        found_digit = digit;
-        found_wanted = wanted;
+        shared_digit = digit;
+        shared_rank = rank;
       }
     }
     __syncthreads();
-    if (found_digit == kDigits) return false;  // too few finite points, seen in the first pass
-    prefix |= static_cast<B>(found_digit) << shift;
-    wanted = found_wanted;
+    if (shared_digit == kDigits) return false;  // too few finite points, seen in the first pass
+    prefix |= static_cast<B>(shared_digit) << shift;
+    rank = shared_rank;
   }
   bits = prefix;
-  equal = wanted;
+  equal = rank;
   return true;
 }
 
-// Sorts by (dist2, index). A bitonic network whose every exchange puts the smaller one first sorts
-// any number of entries: those that would pad it to a power of two stay where they are.
+// Sorts by (dist2, index). A bitonic network in which every exchange puts the smaller one first
+// sorts any number of entries: those that would pad it to a power of two never move.
 template <class C>
 __device__ void sort_neighbors(C* dist2, int32_t* idx, int64_t count) {
   const auto order = [&](int64_t low, int64_t high) {
@@ -123,8 +124,8 @@ __device__ void sort_neighbors(C* dist2, int32_t* idx, int64_t count) {
   }
 }
 
-// Writes the neighbors in any order, those at the k-th distance by their index, and gives how many
-// there are. `selected` is what select_bits gave.
+// Writes the neighbors in any order, those at the k-th distance by index, and returns how many
+// there are. `selected` is the result of select_bits().
 template <class T>
 __device__ int64_t collect(const Measured<T>& cloud, uint32_t count, int64_t k, bool selected,
                            Bits<compute_t<T>> bits, uint32_t equal, compute_t<T>* dist2,
@@ -137,7 +138,7 @@ __device__ int64_t collect(const Measured<T>& cloud, uint32_t count, int64_t k, 
   __syncthreads();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t equal_begin = selected ? k - equal : k;
-  uint32_t seen = 0;  // at the k-th distance
+  uint32_t seen = 0;  // points at the k-th distance so far
   for (uint32_t base = 0; base < count; base += kThreads) {
     const uint32_t i = base + threadIdx.x;
     B b = 0;
@@ -164,7 +165,8 @@ __device__ int64_t collect(const Measured<T>& cloud, uint32_t count, int64_t k, 
   return selected ? k : int64_t{written};
 }
 
-// Any k, because neighbors lie in their output row until it is sorted.
+// One block per query: reads its cloud several times, writes its row. Any k is possible, because
+// neighbors that do not fit shared memory are sorted in the output row itself.
 template <class T>
 __global__ void __launch_bounds__(kThreads) select_kernel(const __grid_constant__ KnnArgs args) {
   using C = compute_t<T>;
@@ -183,14 +185,14 @@ __global__ void __launch_bounds__(kThreads) select_kernel(const __grid_constant_
     C* const dist2 = static_cast<C*>(args.dist2) + row * args.k;
     int32_t* const idx = args.idx + row * args.k;
     const bool staged = args.k <= kStaged;
-    C* const found_dist2 = staged ? staged_dist2 : dist2;
-    int32_t* const found_idx = staged ? staged_idx : idx;
-    const int64_t found =
-        collect(measured, count, args.k, selected, bits, equal, found_dist2, found_idx);
-    sort_neighbors(found_dist2, found_idx, found);
+    C* const nearest_dist2 = staged ? staged_dist2 : dist2;
+    int32_t* const nearest_idx = staged ? staged_idx : idx;
+    const int64_t neighbors =
+        collect(measured, count, args.k, selected, bits, equal, nearest_dist2, nearest_idx);
+    sort_neighbors(nearest_dist2, nearest_idx, neighbors);
     for (int64_t j = threadIdx.x; j < args.k; j += kThreads) {
-      if (j < found) {
-        write_neighbor(args, row, j, found_dist2[j], static_cast<uint32_t>(found_idx[j]),
+      if (j < neighbors) {
+        write_neighbor(args, row, j, nearest_dist2[j], static_cast<uint32_t>(nearest_idx[j]),
                        cloud.index_base);
       } else {
         write_none<C>(args, row, j);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// knn over tiles of a spatial order: one warp a query. A lane takes a group of tiles, then a tile,
-// then a point; boxes are visited nearest first and skipped beyond the k-th neighbor. A visited
-// tile costs one coalesced read of 512 bytes.
+// knn over tiles of a spatial order: one warp per query. A lane takes a group of tiles, then a
+// tile, then a point; boxes are visited nearest first and skipped beyond the k-th neighbor. A
+// visited tile costs one coalesced read of 512 bytes.
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
 
 #include "csrc/kernels/neighbors/knn/list.cuh"
@@ -12,16 +12,16 @@ namespace {
 
 constexpr int kThreads = 256;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int kBlocks = 4;  // of a multiprocessor, which holds 1024 threads
+constexpr int kBlocks = 4;  // per multiprocessor, which holds 1024 threads
 #else
 constexpr int kBlocks = 6;
 #endif
 constexpr uint32_t kTilesOfGroup = kKnnGroup / kKnnTile;
-constexpr uint32_t kVisited = 0xffffffffu;  // instead of the bits of a bound
+constexpr uint32_t kVisited = 0xffffffffu;  // in place of a bound: visited, or no box
 
-// Calls visit(lane) for the lane `first`, if it is one, then for the lanes' bounds in ascending
-// order, as long as they are within reach: a box at exactly that distance may hold a point of a
-// lower index. A bound of kVisited is none.
+// Calls visit(lane) for the lane `first` (unless negative), then for all lanes in ascending order
+// of their bounds, while these are within reach: a box at exactly that distance may hold a point of
+// a lower index. Lanes with kVisited are skipped.
 template <class Reach, class Visit>
 __device__ __forceinline__ void nearest_first(uint32_t bound, int first, Reach reach, Visit visit) {
   for (int next = first;; next = -1) {
@@ -35,8 +35,8 @@ __device__ __forceinline__ void nearest_first(uint32_t bound, int first, Reach r
   }
 }
 
-// One query of a warp, and what it has found. Bounds are compared by their bits, which order as
-// they do, since they are not negative.
+// One query of a warp, with its neighbors so far. Bounds are compared by their bits, which have the
+// same order, since bounds are not negative.
 template <int kRun, int kNorm>
 struct KnnSearch {
   const KnnTiles& tiles;
@@ -46,7 +46,7 @@ struct KnnSearch {
   int k;
   KnnList<kRun>& list;
 
-  // A lane a point.
+  // One lane per point.
   __device__ __forceinline__ void visit_tile(uint32_t tile) {
     const uint32_t at = tile * kKnnTile + threadIdx.x % 32;
     KnnKey key = kNoKey;
@@ -57,7 +57,7 @@ struct KnnSearch {
     list.take(key, k);
   }
 
-  // A lane a tile.
+  // One lane per tile.
   __device__ __forceinline__ void visit_group(uint32_t group, int first) {
     const int lane = threadIdx.x % 32;
     uint32_t bound = kVisited;
@@ -70,7 +70,8 @@ struct KnnSearch {
         [&](int tile) { visit_tile(group * kTilesOfGroup + tile); });
   }
 
-  // A lane a group. The home tile brings the reach down to about what it will be.
+  // One lane per group. It begins with the home tile, whose points bring the reach close to its
+  // final value.
   __device__ __forceinline__ void run(uint32_t home) {
     const uint32_t groups = ceil_div(cloud.count, uint32_t{kKnnGroup});
     const uint32_t home_group = home / kTilesOfGroup;
@@ -97,6 +98,7 @@ struct KnnSearch {
   }
 };
 
+// One warp per query: reads boxes and the points of visited tiles, writes the row of the query.
 template <int kRun, int kNorm>
 __global__ void __launch_bounds__(kThreads, kRun <= 2 ? kBlocks : kBlocks - 1)
     search_kernel(const __grid_constant__ KnnArgs args, const __grid_constant__ SpatialOrder order,

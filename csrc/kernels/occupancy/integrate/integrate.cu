@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// occupancy_integrate_ on the GPU: the steps of integrate.h, a kernel each, their launches of
-// shapes alone. A block of `number` takes a tile of the set; a warp clears and finishes a row.
-// Lanes of `touch` and `walk` take the next ray when theirs is done, and all of a warp make a visit
-// at a time: rays of one warp differ in length and enter regions at different visits.
+// occupancy_integrate_ on the GPU: the steps of integrate.h, one kernel each, whose launches depend
+// on shapes only. A block of `number` takes a tile of the set; a warp initializes and finishes a
+// row. Lanes of `touch` and `walk` take the next ray when theirs ends, and all lanes of a warp make
+// one visit at a time, since rays of a warp differ in length and enter regions at different visits.
 #include <algorithm>
 
 #include "csrc/kernels/core/launch.cuh"
@@ -16,17 +16,18 @@ namespace torchvox {
 namespace {
 
 constexpr int kRayThreads = 128;
-constexpr int64_t kFewRays = 1 << 15;  // or fewer walk in pieces, to fill the GPU
+constexpr int64_t kFewRays = 1 << 15;  // up to this many walk in pieces, to fill the GPU
 constexpr int kPieces = 16;
-constexpr int kWalkBlocks = 8;  // at once on a multiprocessor
+constexpr int kWalkBlocks = 8;  // per multiprocessor
 constexpr int kWeighBlocks = 6;
-constexpr int kRefill = 8;  // lanes of a warp without a ray before they take new ones,
-constexpr int kVisitsPerLook = 4;  // looked at after so many visits
+constexpr int kRefill = 8;  // lanes of a warp without a ray from which on they take new ones,
+constexpr int kVisitsPerLook = 4;  // tested after this many visits
 constexpr int kUpdateThreads = 128;
-constexpr int kVoxelsEach = 16;  // of a lane, side by side: whole sectors of memory
-constexpr int kPositions = 8;  // of a thread of `number`
+constexpr int kVoxelsEach = 16;  // neighbors per lane: whole sectors of memory
+constexpr int kPositions = 8;  // of the set, per thread of `number`
 constexpr int kTile = kScanThreads * kPositions;
 
+// Adds the sum of the block's values to a count.
 __device__ void add_in_block(int64_t value, int64_t* count) {
   __shared__ int64_t sums[32];
   int64_t total = 0;
@@ -34,7 +35,7 @@ __device__ void add_in_block(int64_t value, int64_t* count) {
   if (threadIdx.x == 0) add_count(count, total);
 }
 
-// Voxels of a lane, loaded and stored at once where they are aligned.
+// The voxels of a lane, loaded and stored at once if they are aligned.
 template <class T>
 struct alignas(16) LaneVoxels {
   T of[kVoxelsEach];
@@ -44,7 +45,8 @@ __device__ LaneVoxels<T>* aligned_voxels(T* first) {
   const bool aligned = reinterpret_cast<uintptr_t>(first) % alignof(LaneVoxels<T>) == 0;
   return aligned ? reinterpret_cast<LaneVoxels<T>*>(first) : nullptr;
 }
-// The log-odds of a lane's voxels of a row. What is new holds the fill, but where a hit changed it.
+// The log-odds of a lane's voxels of a row. Those of a new region are unobserved without loading
+// them.
 __device__ LaneVoxels<int16_t> load_logodds(const OccupancyIntegrateArgs& args, bool is_new,
                                             int64_t voxel) {
   int16_t* const first = &args.state.logodds[voxel];
@@ -54,7 +56,7 @@ __device__ LaneVoxels<int16_t> load_logodds(const OccupancyIntegrateArgs& args, 
   for (int k = 0; k < kVoxelsEach; ++k) voxels.of[k] = is_new ? kUnobserved : first[k];
   return voxels;
 }
-// visit(row, first voxel in it) of a lane; a warp takes a row.
+// visit(row, first voxel) for the voxels of each lane; a warp takes one row.
 template <class Visit>
 __device__ void for_each_lane_of_rows(int64_t rows, const Visit& visit) {
   constexpr int kParts = kRegionVoxels / kVoxelsEach;
@@ -63,6 +65,7 @@ __device__ void for_each_lane_of_rows(int64_t rows, const Visit& visit) {
   }
 }
 
+// One thread per ray: reads and clips it, writes it to the workspace, and counts it by status.
 __global__ void __launch_bounds__(kRayThreads)
     read_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                 const __grid_constant__ IntegrateWork work) {
@@ -83,7 +86,7 @@ __global__ void __launch_bounds__(kRayThreads)
   count(kVisits, visits);
 }
 
-// Takes rays, or pieces of them, in turn; a warp makes a visit at a time.
+// Lanes take rays, or pieces of them, in turn; a warp makes one visit at a time.
 template <class RayOnItsWay>
 __device__ void walk_in_step(RayOnItsWay& ray, uint64_t* next, int64_t rays, int pieces) {
   const int64_t tasks = rays * pieces;
@@ -111,6 +114,8 @@ __device__ void walk_in_step(RayOnItsWay& ray, uint64_t* next, int64_t rays, int
   }
 }
 
+// One lane per ray or piece at a time: reads the ray, enters the regions that it visits into the
+// set.
 __global__ void __launch_bounds__(kRayThreads)
     touch_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                  const __grid_constant__ IntegrateWork work, int pieces) {
@@ -119,6 +124,7 @@ __global__ void __launch_bounds__(kRayThreads)
   walk_in_step(ray, &work.zeros->next[0], args.rays.points.rows, pieces);
 }
 
+// One thread per ray: marks the region in which it ends.
 __global__ void __launch_bounds__(kRayThreads)
     mark_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                 const __grid_constant__ IntegrateWork work) {
@@ -127,6 +133,9 @@ __global__ void __launch_bounds__(kRayThreads)
   }
 }
 
+// One block per tile of the set, kPositions per thread: finds the slots of its regions in the
+// state, waits for the numbers of earlier tiles, and writes row, slot and key of each; the last
+// tile writes the plan. Warps also raise the bounds of the box of all regions.
 __global__ void __launch_bounds__(kScanThreads)
     number_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                   const __grid_constant__ IntegrateWork work, uint64_t* tiles,
@@ -158,7 +167,7 @@ __global__ void __launch_bounds__(kScanThreads)
     const uint32_t bound = warp_max(bounds[word]);
     if (threadIdx.x % 32 == 0) atomic_raise(&work.zeros->bounds[word], bound);
   }
-  // Of earlier tiles and threads, and, in `all`, with this tile too.
+  // The sum over earlier tiles and threads; `all` is the sum up to the end of this tile.
   const auto sum_before = [&](uint64_t value, uint64_t* status, uint64_t* all) {
     const uint64_t in_tile = block_prefix(value, sums, all);
     const uint64_t earlier = tile_prefix(status, tile, *all, shared);
@@ -183,13 +192,15 @@ __global__ void __launch_bounds__(kScanThreads)
   }
 }
 
+// One lane per kVoxelsEach voxels of a row: reads their log-odds, writes where their counts start;
+// then one thread per row enters its region into the map.
 template <class Count>
 __global__ void __launch_bounds__(kUpdateThreads)
     commit_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                   const __grid_constant__ IntegrateWork work) {
-  if (work.plan->goes < 0) return;
+  if (work.plan->rows < 0) return;
   const Enough enough(args);
-  for_each_lane_of_rows(work.plan->goes, [&](int64_t row, int voxel) {
+  for_each_lane_of_rows(work.plan->rows, [&](int64_t row, int voxel) {
     const auto logodds = load_logodds(args, work.is_new(row), work.voxel_of(row, voxel));
     LaneVoxels<Count> counts;
     for (int k = 0; k < kVoxelsEach; ++k) {
@@ -202,34 +213,40 @@ __global__ void __launch_bounds__(kUpdateThreads)
   for (int64_t i = global_thread(); i < kRegionVoxels; i += global_stride()) {
     work.counts_of<Count>(args.rows())[i] = static_cast<Count>(enough.counted);
   }
-  // Last: before the rows it makes the kernel take three times as long.
-  for (int64_t row = global_thread(); row < work.plan->goes; row += global_stride()) {
+  // Comes last, because before the rows it makes the kernel take three times as long.
+  for (int64_t row = global_thread(); row < work.plan->rows; row += global_stride()) {
     commit_region(args, work, row);
   }
 }
 
+// One lane per ray or piece at a time: adds misses to the counts of the voxels that it visits, and
+// a hit to the table.
 template <class Count, Visits kVisits>
 __global__ void __launch_bounds__(kRayThreads, kWalkBlocks)
     walk_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                 const __grid_constant__ IntegrateWork work, int pieces) {
-  if (work.plan->goes < 0) return;
+  if (work.plan->rows < 0) return;
   RayVotes<true, Count, kVisits> votes(args, work);
   walk_in_step(votes, &work.zeros->next[1], args.rays.points.rows, pieces);
 }
 
+// One lane per ray or piece at a time: reads the distributions of the voxels that it visits, adds
+// weighted misses and the samples of its end.
 __global__ void __launch_bounds__(kRayThreads, kWeighBlocks)
     weigh_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                  const __grid_constant__ IntegrateWork work, int pieces) {
-  if (work.plan->goes < 0) return;
+  if (work.plan->rows < 0) return;
   RayWeights weights(args, work);
   walk_in_step(weights, &work.zeros->next[2], args.rays.points.rows, pieces);
 }
 
+// One thread per place of the table of hits: reads the votes of its voxel, updates the voxel in the
+// state.
 template <class Count, bool kSampled>
 __global__ void __launch_bounds__(kUpdateThreads)
     hit_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
                const __grid_constant__ IntegrateWork work) {
-  if (work.plan->goes < 0) return;
+  if (work.plan->rows < 0) return;
   const Enough enough(args);
   int64_t updated = 0;
   for (int64_t at = global_thread(); at < work.hits.size; at += global_stride()) {
@@ -238,6 +255,8 @@ __global__ void __launch_bounds__(kUpdateThreads)
   add_in_block(updated, &args.counts[kVoxelsUpdated]);
 }
 
+// One lane per kVoxelsEach voxels of a row: reads their misses and log-odds, updates those that
+// have no hit; the first thread updates the status.
 template <class Count, bool kSampled>
 __global__ void __launch_bounds__(kUpdateThreads)
     finish_kernel(const __grid_constant__ OccupancyIntegrateArgs args,
@@ -245,7 +264,7 @@ __global__ void __launch_bounds__(kUpdateThreads)
   const Enough enough(args);
   const bool plain = updates_are_plain(args);
   int64_t updated = 0;
-  for_each_lane_of_rows(work.plan->goes, [&](int64_t row, int voxel) {
+  for_each_lane_of_rows(work.plan->rows, [&](int64_t row, int voxel) {
     const int64_t first = work.voxel_of(row, voxel);
     const auto counts = *aligned_voxels(work.counts_of<Count>(row) + voxel);
     const bool is_new = work.is_new(row);
@@ -279,8 +298,8 @@ __global__ void __launch_bounds__(kUpdateThreads)
   if (global_thread() == 0) finish_status(args, work);
 }
 
-// What the GPU needs beside: the sum over tiles. All to the end of the hits begins at -1, and so
-// does the box where regions are skipped.
+// The workspace on the GPU, with the state of the sum over tiles. Everything up to the end of the
+// hits starts at -1, and so does the box if regions may be skipped.
 struct CudaIntegrateWork {
   int64_t tile_count;
   uint64_t *tiles, *sample_tiles;
@@ -327,8 +346,7 @@ int64_t workspace_bytes_cuda(const OccupancyIntegrateArgs& args, const Target&) 
 }
 
 cudaError_t launch(const OccupancyIntegrateArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  const CudaIntegrateWork cuda(args, workspace);
+  const auto cuda = carve<CudaIntegrateWork>(memory, args);
   const IntegrateWork& work = cuda.work;
   const cudaStream_t stream = context.stream;
   const void* const end = args.skip_missing ? static_cast<void*>(work.box + work.set.size)

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of occupancy_integrate_. Order never matters: a call counts hits and misses of each voxel
-// in whole numbers and then updates each voxel once.
+// Entry of occupancy_integrate_. The order of rays never matters: a call counts hits and misses of
+// each voxel in integers and then updates each voxel once.
 //
-//   read    rays, each with the part of it that counts
-//   touch   rays, or pieces of them, enter the regions that they visit into the call's set
-//   mark    of a map with samples: the regions in which rays end get a row of them
-//   number  a row for each region, a slot for each new one, in the order of the set; does all fit?
-//   commit  new regions into the map; rows of counts begin where each voxel needs it, and are found
-//           by place where the regions fill their box well
-//   walk    rays, or pieces of them, count misses in rows, and hits, of few voxels, in a table
-//   weigh   of a map with samples: rays weigh their misses of voxels that have a distribution, and
-//           add up samples beside the hits
-//   hit     voxels of the table change by their hits and misses
-//   finish  the others by their misses
+//   read    reads the rays, each with the part of it that counts
+//   touch   enters the regions that rays, or pieces of them, visit into the set of the call
+//   mark    with samples: marks the regions in which rays end, which get a row of samples
+//   number  gives each region a row and each new one a slot, in the order of the set; tests whether
+//           everything fits
+//   commit  enters new regions into the map and initializes the rows of counts; regions that fill
+//           their bounding box well are found by their place in it, others through the set
+//   walk    rays, or pieces of them, count misses in the rows, and hits, of few voxels, in a table
+//   weigh   with samples: rays weigh their misses of voxels that have a distribution, and add up
+//           samples for the voxels that they hit
+//   hit     updates the voxels of the table by their hits and misses
+//   finish  updates the other voxels by their misses
 //
 // A call that does not fit writes nothing but the refusal; all steps after `number` then do
-// nothing. Here are the memory that steps share, `read`, `number` and what becomes of regions and
-// of the status; touch.h (mark too), votes.h (walk), weigh.h and update.h (hit, finish) have the
-// others.
+// nothing. This file has the memory that the steps share, `read`, `number`, `commit` and the
+// status; touch.h has touch and mark, votes.h walk, weigh.h weigh, and update.h hit and finish.
 #pragma once
 
 #include "csrc/kernels/occupancy/state.h"
@@ -39,7 +39,7 @@ enum IntegrateFlag : uint32_t {
   kLockMax = 512
 };
 
-// Columns of `counts`; 0 to 4 as RayStatus has them.
+// Columns of `counts`; 0 to 4 are those of RayStatus and kRaysGiven.
 enum IntegrateCount {
   kRaysTruncated = 5,
   kVisits,
@@ -52,7 +52,7 @@ enum IntegrateCount {
   kNewSampleRows,
   kIntegrateCounts = 16
 };
-// Beside kTooManyRegions and kTooManySampleRows.
+// Bits of kOverflowBits, with kTooManyRegions and kTooManySampleRows.
 enum OverflowBit { kTooManyTouched = 1, kRefusedBefore = 8 };
 
 inline constexpr int64_t kMostOfHalf = 2048;  // see votes.h
@@ -62,7 +62,7 @@ struct OccupancyIntegrateArgs {
   OccupancyState state;
   Sensor sensor;
   int64_t max_touched = 0;
-  bool limited = false;  // max_touched was given
+  bool limited = false;  // the caller set max_touched
   bool scan = false;
   bool skip_missing = false;
   uint32_t flags = 0;  // of IntegrateFlag
@@ -72,29 +72,30 @@ struct OccupancyIntegrateArgs {
   double time_base = 0;
   Ndt ndt;
   const float* intensity = nullptr;  // [rows]
-  double dark = 0, span = 1;  // the lowest intensity and how far the highest is above it
-  int threads = 1;  // of the CPU
+  double dark = 0, span = 1;  // the lowest intensity, and the highest minus the lowest
+  int threads = 1;  // CPU threads that may be used; never decides a result
   int64_t* counts = nullptr;  // [kIntegrateCounts]
 
   TORCHVOX_HD bool has(uint32_t flag) const { return (flags & flag) != 0; }
   TORCHVOX_HD int64_t rows() const {
     return max_touched < state.capacity ? max_touched : state.capacity;
   }
-  // Whether every hit, and every miss, is counted, and not only those that log-odds need.
+  // Whether every hit, and every miss, is counted, instead of only as many as log-odds need.
   TORCHVOX_HD bool counts_hits() const { return state.hit_miss || samples(); }
   TORCHVOX_HD bool counts_misses() const { return state.hit_miss || state.samples.passes; }
   TORCHVOX_HD bool samples() const { return state.samples.rows > 0; }
-  // No count of misses beyond kMostOfHalf matters, whatever the state.
+  // Whether counts of misses beyond kMostOfHalf never matter, whatever the state, so that 16 bits
+  // suffice.
   bool counts_little() const {
     return !state.hit_miss && !samples() && enough_misses(sensor, INT16_MAX, scan) <= kMostOfHalf;
   }
-  // 65535ths of the range.
+  // Intensity in 65535ths of the range.
   TORCHVOX_HD uint64_t intensity_of(int64_t ray) const {
     const double part = (double{intensity[ray]} - dark) / span * 65535;
     return !(part > 0) ? 0 : part >= 65535 ? 65535 : static_cast<uint64_t>(floor(part + 0.5));
   }
-  // Which voxels a ray that is not stopped misses: the first one, those between, and the one where
-  // it ends; whether it hits that.
+  // Whether a ray that is not stopped misses its first voxel, those between, and the one where it
+  // ends; whether it hits the latter.
   TORCHVOX_HD bool misses_first(const Ray& ray) const {
     return !(has(kExcludeOrigin) || ray.flags & kRaySecondary);
   }
@@ -105,7 +106,7 @@ struct OccupancyIntegrateArgs {
   TORCHVOX_HD bool hits(const Ray& ray) const {
     return ray.has_end() && !has(kEndAsFree) && !has(kExcludeSample);
   }
-  // Of a ray of which a part counts.
+  // The same if only a part of the ray counts.
   TORCHVOX_HD bool hits(const Ray& ray, const RayPart& part) const {
     return hits(ray) && part.visits > 0 && part.last.steps() == ray.line.end().steps();
   }
@@ -117,11 +118,11 @@ TORCHVOX_KERNEL(OccupancyIntegrateArgs);
 struct HitTable {
   static constexpr uint64_t kNone = ~uint64_t{0};
 
-  uint64_t* voxels = nullptr;  // [size], row * kRegionVoxels + voxel in the region
-  uint32_t* hits = nullptr;  // [size], less 1
+  uint64_t* voxels = nullptr;  // [size]: row * kRegionVoxels + voxel in the region, or kNone
+  uint32_t* hits = nullptr;  // [size]: hits, minus one
   int64_t size = 0;  // a power of two
 
-  // Counts at least to `most`.
+  // Adds a hit; counts may stop at `most`.
   TORCHVOX_HD void add(uint64_t voxel, int64_t most) const {
     for (int64_t at = static_cast<int64_t>(mix_key(voxel));; ++at) {
       at &= size - 1;
@@ -133,7 +134,7 @@ struct HitTable {
       return;
     }
   }
-  // The place of a voxel that is here.
+  // The place of a voxel, which must be in the table.
   TORCHVOX_HD int64_t find(uint64_t voxel) const {
     int64_t at = static_cast<int64_t>(mix_key(voxel)) & (size - 1);
     while (voxels[at] != voxel) at = (at + 1) & (size - 1);
@@ -144,46 +145,46 @@ struct HitTable {
 
 constexpr uint32_t kNoRow = 0xffffffff;
 
-// Which row of the state's samples a region has, and which of the call's rows of sums.
+// The row of a region in the state's samples, and its row of votes in this call.
 struct SampleRow {
   static constexpr int32_t kNone = -1, kNew = -2;
 
   int32_t row = kNone, sums = kNone;
 };
-// Votes of a voxel that go by its distribution.
+// Votes of misses that depend on the distribution of a voxel.
 struct SampleVotes {
-  uint64_t missed;  // log-odds of misses, in 1/65536, less 0
-  uint32_t through;  // misses that went through what is there
+  uint64_t missed;  // minus the log-odds of its misses, in 1/65536
+  uint32_t through;  // misses that went through the surface
 };
 
-// What the steps share, in the workspace.
+// The memory that the steps share, in the workspace.
 struct IntegrateWork {
   RegionSet set;
-  uint32_t* row = nullptr;  // [set.size] of a region, kNoRow where it is skipped
+  uint32_t* row = nullptr;  // [set.size]: row of a region, kNoRow if it is skipped
   uint32_t* slot = nullptr;  // [rows]
   int64_t* key = nullptr;  // [rows]
   struct ReadRay {
     Ray ray;
-    RayPart part;  // that counts, without visits if the ray is left out
+    RayPart part;  // the part that counts, without visits if the ray is filtered out
   }* rays = nullptr;  // [points.rows]
-  struct Zeros {  // what begins at 0
+  struct Zeros {  // values that start at 0
     uint32_t bounds[RegionBox::kWords];  // of the regions that are touched
     uint32_t full;  // of the set
-    uint64_t next[3];  // ray, or piece of one, that a lane of a GPU takes to touch, walk and weigh
+    uint64_t next[3];  // CUDA: the next ray, or piece of one, for a lane to touch, walk and weigh
   }* zeros = nullptr;
-  uint8_t* ends = nullptr;  // [set.size] of a map with samples: rays end in the region
+  uint8_t* ends = nullptr;  // [set.size] with samples: whether rays end in the region
   SampleSums* sums = nullptr;  // [hits.size]
   SampleRow* samples = nullptr;  // [rows]
   SampleVotes* votes = nullptr;  // [sample_rows, kRegionVoxels]
   int64_t sample_rows = 0;
-  uint32_t* box = nullptr;  // [set.size] row of a region by its place in the box
+  uint32_t* box = nullptr;  // [set.size]: row of a region by its place in the box
   HitTable hits;
-  void* counts = nullptr;  // [rows + 1, kRegionVoxels] misses; the last row is of skipped regions
+  void* counts = nullptr;  // [rows + 1, kRegionVoxels] misses; the last row for skipped regions
   struct Plan {
-    int64_t goes;  // rows to walk, -1 if the call is refused
-    int64_t first_new;  // slots in use before
+    int64_t rows;  // regions to walk, -1 if the call is refused
+    int64_t first_new;  // slots in use before the call
     int64_t in_use;  // and after
-    int64_t sample_rows;  // in use after
+    int64_t sample_rows;  // in use after the call
   }* plan = nullptr;
 
   IntegrateWork(const OccupancyIntegrateArgs& args, Workspace& workspace) {
@@ -213,24 +214,31 @@ struct IntegrateWork {
     plan = workspace.take<Plan>(1);
   }
 
-  // The row of the region at a place of rows_by_place(), kNoRow where it is skipped.
+  // The part of ray i that counts, or piece j of n of it.
+  TORCHVOX_HD RayPart part_of(int64_t i, int j, int n) const {
+    const auto& [ray, part] = rays[i];
+    return n > 1 && part.visits > 0 ? ray.line.piece(part, j, n) : part;
+  }
+  // The row of the region of a voxel, whose place is that of rows_by_place(); kNoRow if it is
+  // skipped.
   TORCHVOX_HD uint32_t row_of(const RegionBox& rows, uint32_t place, const int32_t voxel[3]) const {
     if (rows.values) return rows.values[place];
     const int64_t at = set.find(region_key_of_voxel(voxel));
     return at < 0 ? kNoRow : row[at];
   }
   TORCHVOX_HD RegionBox rows_by_place() const { return {zeros->bounds, box, set.size}; }
-  // Where misses of a row are counted.
+  // The counts of misses of a row.
   template <class Count>
   TORCHVOX_HD Count* counts_of(int64_t row) const {
     return static_cast<Count*>(counts) + row * kRegionVoxels;
   }
-  // Whether the state holds the fill in a row, and where voxel i of it is.
+  // Whether the region of a row is new, so that its voxels still hold the fill; and the place of
+  // its voxel i in the state.
   TORCHVOX_HD bool is_new(int64_t row) const { return slot[row] >= plan->first_new; }
   TORCHVOX_HD int64_t voxel_of(int64_t row, int64_t i) const {
     return slot[row] * int64_t{kRegionVoxels} + i;
   }
-  // Votes of a row's voxels by their distributions, null where there are none.
+  // The votes of a row's voxels by their distributions, or null.
   TORCHVOX_HD SampleVotes* votes_of(int64_t row) const {
     const int32_t at = votes ? samples[row].sums : -1;
     return at < 0 ? nullptr : votes + at * int64_t{kRegionVoxels};
@@ -239,7 +247,7 @@ struct IntegrateWork {
 
 // ---- read ---------------------------------------------------------------------------------------
 
-// Returns what becomes of the ray.
+// Reads one ray and returns its status.
 TORCHVOX_HD RayStatus read_ray(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                                int64_t i) {
   Ray ray;
@@ -256,19 +264,20 @@ TORCHVOX_HD RayStatus read_ray(const OccupancyIntegrateArgs& args, const Integra
 
 // ---- number -------------------------------------------------------------------------------------
 
-// How many regions, new regions, rows of samples that regions have or get, and new ones there are.
+// Numbers of regions, of new ones, of rows of samples that regions have or get, and of new ones.
 struct RegionNumbers {
   int64_t regions = 0, fresh = 0, sampled = 0, fresh_samples = 0;
 };
 
-// The region at a position of the set, of a slot or, where it is new, -1: the samples that it has.
+// The row of samples of the region at a position of the set, whose slot is -1 if it is new: a row,
+// kNew or kNone.
 TORCHVOX_HD int64_t samples_before(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                                    int64_t at, int64_t slot) {
   if (!args.samples() || (slot < 0 && args.skip_missing)) return SampleRow::kNone;
   const int64_t row = slot < 0 ? -1 : args.state.samples_of(slot);
   return row >= 0 ? row : work.ends[at] ? SampleRow::kNew : SampleRow::kNone;
 }
-// Gives it its row and slot, from the numbers of those at earlier positions.
+// Gives the region at a position its row and slot, from the numbers of those at earlier positions.
 TORCHVOX_HD void number_region(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                                int64_t at, int64_t slot, int64_t samples,
                                const RegionNumbers& before) {
@@ -281,7 +290,7 @@ TORCHVOX_HD void number_region(const OccupancyIntegrateArgs& args, const Integra
   work.key[row] = static_cast<int64_t>(work.set.keys[at]);
   if (!args.samples()) return;
   if (samples == SampleRow::kNew) samples = args.state.sample_rows_in_use() + before.fresh_samples;
-  // More than there are: of two regions that have one row, or of a call that does not fit.
+  // Out of bounds if two regions of the state share one row, or if the call does not fit.
   const bool keeps =
       samples >= 0 && samples < args.state.samples.rows && before.sampled < work.sample_rows;
   work.samples[row] = {};
@@ -290,9 +299,9 @@ TORCHVOX_HD void number_region(const OccupancyIntegrateArgs& args, const Integra
   }
 }
 
-// Whether the call fits; what it needs.
+// Decides whether the call fits, and writes the plan and the counts of regions.
 TORCHVOX_HD void plan_call(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
-                           const RegionNumbers& found) {
+                           const RegionNumbers& all) {
   const OccupancyState& state = args.state;
   int64_t* const counts = args.counts;
   const int64_t in_use = state.slots_in_use();
@@ -300,21 +309,21 @@ TORCHVOX_HD void plan_call(const OccupancyIntegrateArgs& args, const IntegrateWo
   counts[kRegionsInUse] = in_use;
   if (state.status[kStateRefused] != 0) {
     bits = kRefusedBefore;
-  } else if (*work.set.full || found.regions > work.set.limit()) {
+  } else if (*work.set.full || all.regions > work.set.limit()) {
     counts[kRegionsTouched] = work.set.limit();
     bits = args.limited || args.skip_missing ? kTooManyTouched : kTooManyRegions;
   } else {
-    const int64_t resident = found.regions - found.fresh;
-    const int64_t rows = args.skip_missing ? resident : found.regions;
+    const int64_t resident = all.regions - all.fresh;
+    const int64_t rows = args.skip_missing ? resident : all.regions;
     counts[kRegionsTouched] = rows;
-    counts[args.skip_missing ? kRegionsSkipped : kNewRegions] = found.fresh;
-    counts[kNewSampleRows] = found.fresh_samples;
+    counts[args.skip_missing ? kRegionsSkipped : kNewRegions] = all.fresh;
+    counts[kNewSampleRows] = all.fresh_samples;
     if (args.limited && rows > args.max_touched) bits |= kTooManyTouched;
-    // Also of a state that has more resident regions than slots in use.
-    const int64_t slots = raised(in_use, resident) + found.fresh;
+    // Also correct for a corrupt state that has more resident regions than slots in use.
+    const int64_t slots = raised(in_use, resident) + all.fresh;
     if (!args.skip_missing && slots > state.capacity) bits |= kTooManyRegions;
-    const int64_t then = args.skip_missing ? in_use : in_use + found.fresh;
-    const int64_t sample_rows = state.sample_rows_in_use() + found.fresh_samples;
+    const int64_t then = args.skip_missing ? in_use : in_use + all.fresh;
+    const int64_t sample_rows = state.sample_rows_in_use() + all.fresh_samples;
     if (sample_rows > state.samples.rows) bits |= kTooManySampleRows;
     *work.plan = {rows, in_use, then, sample_rows};
     if (bits == 0) counts[kRegionsInUse] = then;
@@ -329,6 +338,7 @@ TORCHVOX_HD void plan_call(const OccupancyIntegrateArgs& args, const IntegrateWo
 
 // ---- commit -------------------------------------------------------------------------------------
 
+// Writes the key, stamp and row of samples of a row's region, and enters it if it is new.
 TORCHVOX_HD void commit_region(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                                int64_t row) {
   const uint32_t slot = work.slot[row];
@@ -350,10 +360,10 @@ TORCHVOX_HD void commit_region(const OccupancyIntegrateArgs& args, const Integra
 
 // ---- finish -------------------------------------------------------------------------------------
 
-// When no other step reads the status any more.
+// Updates the status, after all steps that read it.
 TORCHVOX_HD void finish_status(const OccupancyIntegrateArgs& args, const IntegrateWork& work) {
   int64_t* const status = args.state.status;
-  if (work.plan->goes >= 0) {
+  if (work.plan->rows >= 0) {
     status[kSlotsInUse] = work.plan->in_use;
     status[kSampleRowsInUse] = work.plan->sample_rows;
   }

@@ -11,7 +11,7 @@ namespace torchvox {
 namespace {
 
 constexpr int64_t kRaysPerTask = 256;
-constexpr int64_t kVoxelsPerLook = 16;  // of a row: most have no votes
+constexpr int64_t kVoxelsPerLook = 16;  // tested at once, since most have no votes
 
 void touch_regions(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                    const ParallelFor& parallel_for) {
@@ -80,7 +80,7 @@ void walk(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
 template <bool kShared, class Count, bool kSampled>
 void integrate(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                const ParallelFor& parallel_for) {
-  const int64_t rows = work.plan->goes;
+  const int64_t rows = work.plan->rows;
   const Enough enough(args);
   const auto first_of_new = static_cast<Count>(enough.first_count(kUnobserved));
   int16_t fill[kVoxelsPerLook];
@@ -145,13 +145,12 @@ int64_t workspace_bytes_cpu(const OccupancyIntegrateArgs& args) {
 }
 
 void run_cpu(const OccupancyIntegrateArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const IntegrateWork work(args, workspace);
+  const auto work = carve<IntegrateWork>(memory, args);
   std::fill_n(args.counts, int{kIntegrateCounts}, 0);
   touch_regions(args, work, parallel_for);
   mark_ends(args, work, parallel_for);
   number_regions(args, work);
-  if (work.plan->goes < 0) return;
+  if (work.plan->rows < 0) return;
   const bool shared = args.threads > 1;
   const auto run = args.samples()
       ? (shared ? integrate<true, uint32_t, true> : integrate<false, uint32_t, true>)

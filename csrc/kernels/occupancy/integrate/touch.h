@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `touch` and `mark` of occupancy_integrate_: the regions that a ray visits, into the set of the
-// call, and those that may get samples.
+// `touch` and `mark` of occupancy_integrate_: enters the regions that a ray visits into the set of
+// the call, and marks those that may get samples.
 #pragma once
 
 #include "csrc/kernels/occupancy/integrate/integrate.h"
 
 namespace torchvox {
 
-// A ray on its way, a region at a time. Like RayVotes it can be begun, makes its visits but the
-// last one by one, and ends, so that lanes of a warp take rays of different lengths.
+// A ray that visits one region at a time. As for RayVotes, begin() starts a ray, visit() makes one
+// visit, all except the last, and end() makes the last, so that lanes of a warp can take rays of
+// different lengths.
 struct RayTouch {
   const OccupancyIntegrateArgs& args;
   const IntegrateWork& work;
@@ -19,8 +20,7 @@ struct RayTouch {
 
   TORCHVOX_HD void begin(int64_t i, int j, int n) {
     const Ray& ray = work.rays[i].ray;
-    RayPart part = work.rays[i].part;
-    if (n > 1 && part.visits > 0) part = ray.line.piece(part, j, n);
+    const RayPart part = work.part_of(i, j, n);
     if (part.visits == 0) return;
     if (args.has(kStopAtOccupied)) return touch_until_stopped(ray, part);
     walk_ = RayWalk<kRegionWalkShift>(ray.line, part);
@@ -54,15 +54,16 @@ struct RayTouch {
   }
 
   RayWalk<kRegionWalkShift> walk_;
-  bool has_region_ = false;  // that is not entered yet
+  bool has_region_ = false;  // the current region is not entered yet
 };
 
-// Of a ray that flags let hit the voxel where it ends, whether or not it is stopped before.
+// Marks the region in which a ray ends if its flags let it hit there, even if it may be stopped
+// before.
 TORCHVOX_HD void mark_end(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                           int64_t i) {
   const auto& [ray, part] = work.rays[i];
   const RayPlace end = ray.line.end();
-  if (*work.set.full) return;  // where a search is long
+  if (*work.set.full) return;  // a search would take long
   if (!args.hits(ray, part)) return;
   int32_t voxel[3];
   for (int axis = 0; axis < 3; ++axis) voxel[axis] = ray.line.cell_at(end, axis);

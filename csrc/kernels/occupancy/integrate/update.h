@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `hit` and `finish` of occupancy_integrate_: counts and sums change what is known of voxels.
+// `hit` and `finish` of occupancy_integrate_: update voxels by their counts and sums.
 #pragma once
 
 #include "csrc/kernels/occupancy/integrate/integrate.h"
 
 namespace torchvox {
 
-// How many votes of a voxel are as good as any larger number in this call; the status that it
-// leaves gives the same numbers.
+// The numbers of votes of a voxel beyond which more change nothing in this call. The status after
+// the call gives the same numbers as before it.
 struct Enough {
   int32_t hits, misses;
-  int32_t counted_hits, counted;  // misses; all where a layer holds them
+  int32_t counted_hits, counted;  // hits and misses to count: all if a layer stores them
   int32_t first_of_unobserved;
   int32_t saturated;  // log-odds that no miss changes
 
@@ -28,8 +28,9 @@ struct Enough {
                     static_cast<int32_t>(enough_misses_of_unobserved(args.sensor, args.scan))),
         saturated(args.counts_misses() ? INT32_MAX : args.sensor.clamp_min) {}
 
-  // Where the count of a voxel's misses begins: so high that `counted` is enough, for those that
-  // most voxels are.
+  // Where the count of a voxel's misses starts. It is `counted` for saturated voxels, and for
+  // unobserved ones so high that it reaches `counted` when they have enough: then rays do not add
+  // to them, and most voxels are of these kinds.
   TORCHVOX_HD int32_t first_count(int16_t logodds) const {
     return logodds == kUnobserved ? first_of_unobserved : logodds == saturated ? counted : 0;
   }
@@ -44,20 +45,20 @@ TORCHVOX_HD bool is_excluded(const OccupancyIntegrateArgs& args, int16_t logodds
       (args.has(kLockMax) && logodds >= args.sensor.clamp_max);
 }
 
-// Whether any voxel with votes is updated, and none counts them.
+// Whether every voxel with votes is updated, and no layer counts votes.
 TORCHVOX_HD bool updates_are_plain(const OccupancyIntegrateArgs& args) {
   return !args.state.hit_miss && args.flags < kExcludeUnobserved;
 }
 
 // A voxel of a row of the call, and its votes.
 struct VoxelVotes {
-  int64_t row, i;  // voxel i of it
+  int64_t row, i;  // voxel i of the row
   int32_t hits, misses;
-  const SampleSums* sums;  // of its hits
+  const SampleSums* sums;  // over its hits
 };
 
-// Updates what is known of its samples; what its misses weigh together if its distribution tells,
-// else 1.
+// Updates the samples of a voxel. Returns the total log-odds of its misses (0 or less) if it has a
+// distribution, else 1.
 TORCHVOX_HD int32_t update_samples(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                                    const VoxelVotes& votes, int16_t before) {
   const Samples& samples = args.state.samples;
@@ -113,7 +114,7 @@ TORCHVOX_HD int32_t misses_of(Count count, int16_t before, const Enough& enough)
   return static_cast<int32_t>(count < counted ? count : counted) - enough.first_count(before);
 }
 
-// The count of a voxel that `hit` has updated, in place of its misses.
+// In place of the count of a voxel that `hit` has updated.
 template <class Count>
 constexpr Count kDecided = static_cast<Count>(-1);
 
@@ -136,7 +137,7 @@ TORCHVOX_HD bool update_hit_voxel(const OccupancyIntegrateArgs& args, const Inte
   if (changed) args.state.logodds[voxel] = logodds;
   return changed;
 }
-// Updates voxel i of a row, if no hit has.
+// Updates voxel i of a row unless update_hit_voxel() has.
 template <class Count, bool kSampled>
 TORCHVOX_HD bool finish_voxel(const OccupancyIntegrateArgs& args, const IntegrateWork& work,
                               int64_t row, int64_t i, int16_t* logodds, Count count,
@@ -146,7 +147,7 @@ TORCHVOX_HD bool finish_voxel(const OccupancyIntegrateArgs& args, const Integrat
   return votes.misses != 0 && update_voxel<kSampled>(args, work, votes, logodds, enough);
 }
 
-// What the same makes of a voxel of a new row, where updates are plain: without branches.
+// The same for a voxel of a new region if updates are plain, without branches.
 template <class Count>
 TORCHVOX_HD int16_t finished_new_voxel(const OccupancyIntegrateArgs& args, Count count,
                                        const Enough& enough) {

@@ -2,17 +2,18 @@
 //
 // `walk` of occupancy_integrate_: the votes of rays for voxels.
 //
-// Misses are counted in 32 bits, or in 16 where those hold all that matters. The GPU adds to 16
-// bits as to a half: n of its smallest steps, n <= kMostOfHalf, have the bits of n and add up
-// exactly. From there on a half only grows, and below 2^13 adding 32 of its steps stops to change
-// it: no number of rays makes one count overflow into the next.
+// Misses are counted in 32 bits, or in 16 if those suffice. The GPU adds to 16 bits as to a half: n
+// of its smallest steps, n <= kMostOfHalf, have the bits of n and add up exactly. Beyond that a
+// half only grows, until adding 32 of its smallest steps no longer changes it, below 2^13: no
+// number of rays makes a count overflow into the next one.
 #pragma once
 
 #include "csrc/kernels/occupancy/integrate/update.h"
 
 namespace torchvox {
 
-// kShared: other threads add as well. `crowded`: other lanes of the warp add to the same count.
+// Adds a miss to a count that need not exceed `enough`. kShared: other threads add, too. `crowded`:
+// other lanes of the warp are likely to add to the same count.
 template <bool kShared, class Count>
 TORCHVOX_HD void add_miss(Count* count, [[maybe_unused]] Count enough,
                           [[maybe_unused]] bool crowded = false) {
@@ -42,17 +43,16 @@ TORCHVOX_HD void add_miss(Count* count, [[maybe_unused]] Count enough,
 }
 
 constexpr int kCrowdedVisits = 48;  // from the origin on
-constexpr int kVisitsPerLookAtCount = 16;  // while counts take misses
+constexpr int kVisitsPerLookAtCount = 16;  // while the last count read needs more misses
 
-// Whether a ray does more at its visits than to count misses; what is not asked for is compiled
-// out.
+// kPlain: rays only count misses at their visits, and everything else is compiled out.
 enum class Visits { kPlain, kFlagged };
 inline bool visits_are_plain(const OccupancyIntegrateArgs& args) {
   return !args.has(kStopAtOccupied) && !args.has(kExcludeRay) && !args.state.traversal;
 }
 
-// A ray on its way: visits before the last one by one, so that lanes of a warp take rays of
-// different lengths, then the last.
+// A ray that visits one voxel at a time: begin() starts a ray, visit() makes one visit, all except
+// the last, and end() makes the last, so that lanes of a warp can take rays of different lengths.
 template <bool kShared, class Count, Visits kVisits>
 struct RayVotes {
   const OccupancyIntegrateArgs& args;
@@ -69,8 +69,7 @@ struct RayVotes {
   // Begins piece j of n of ray i.
   TORCHVOX_HD void begin(int64_t i, int j, int n) {
     const Ray& ray = work.rays[i].ray;
-    RayPart part = work.rays[i].part;
-    if (n > 1 && part.visits > 0) part = ray.line.piece(part, j, n);
+    const RayPart part = work.part_of(i, j, n);
     if (part.visits == 0) return;
     walk_ = RayWalk<kUnitShift>(ray.line, part);
     ray_ = &work.rays[i];
@@ -83,15 +82,15 @@ struct RayVotes {
     crowded_until_ = at_origin ? walk_.left - kCrowdedVisits : walk_.left;
     adds_ = at_origin ? args.misses_first(ray) : passes();
     open_ = false;
-    if (kVisits == Visits::kPlain && !adds_) {  // then nothing looks at the origin
+    if (kVisits == Visits::kPlain && !adds_) {  // skips the voxel of the origin
       if (walk_.left == 0 && !ends_) ray_ = nullptr;
       if (walk_.left > 0) walk_.step();
     }
-    place_ = ~rows.place_of_voxel(walk_.cell);  // in no region
+    place_ = ~rows.place_of_voxel(walk_.cell);  // not the place of its region
   }
   TORCHVOX_HD bool walks() const { return walk_.left > 0; }
 
-  // The old count of the voxel is loaded before the step and looked at after it.
+  // The old count of the voxel is loaded before the step and tested after it.
   TORCHVOX_HD void visit() {
     const int32_t left = walk_.left, voxel = enter_voxel();
     Count* const count = counts_ + voxel;
@@ -105,13 +104,13 @@ struct RayVotes {
       ray_ = nullptr;
     }
     const bool crowded = left > crowded_until_;
-    const bool takes = old < enough;  // so too without a look
+    const bool takes = old < enough;  // true if it was not loaded
     if (adds && takes) add_miss<kShared>(count, enough, crowded);
     if (looks) open_ = takes && !crowded;
     adds_ = passes();
   }
 
-  // The last visit of a ray that does not walk any more; nothing without one.
+  // Makes the last visit, if the lane has a ray.
   TORCHVOX_HD void end() {
     if (!ray_) return;
     const Ray& ray = ray_->ray;
@@ -135,7 +134,8 @@ struct RayVotes {
   TORCHVOX_HD bool traverses() const {
     return kVisits == Visits::kFlagged && args.state.traversal != nullptr;
   }
-  // By a crossing of `axis`, or where that is -1 at the end of the ray.
+  // Adds the length in the voxel that the ray leaves, by a crossing of `axis` or, if -1, at its
+  // end.
   TORCHVOX_HD void leave_voxel(int32_t voxel, bool votes, int axis) {
     if (!traverses()) return;
     const RayLine& line = ray_->ray.line;
@@ -147,7 +147,7 @@ struct RayVotes {
     }
     enter_ = leave;
   }
-  // The time of the ray's hit of a voxel.
+  // Notes the time of the ray's hit.
   TORCHVOX_HD void touch(int32_t voxel) const {
     const int64_t at = work.voxel_of(row_, voxel);
     if (is_excluded(args, args.state.logodds[at])) return;
@@ -162,7 +162,7 @@ struct RayVotes {
     return kVisits == Visits::kFlagged && args.has(kStopAtOccupied) && slot_ >= 0 &&
         is_occupied(args.state.logodds[slot_ * kRegionVoxels + voxel], args.threshold);
   }
-  // Finds the row of the region of the voxel where the walk is; the voxel in it.
+  // Finds the row of the region of the current voxel; returns the voxel's number in the region.
   TORCHVOX_HD int32_t enter_voxel() {
     const uint32_t place = rows.place_of_voxel(walk_.cell);
     if (place != place_) {
@@ -178,12 +178,12 @@ struct RayVotes {
   const IntegrateWork::ReadRay* ray_ = nullptr;
   double units_ = 0, enter_ = 0;  // its length, and the fraction of it where it entered the voxel
   RayWalk<kUnitShift> walk_;
-  uint32_t place_ = 0;  // of the region of counts_
+  uint32_t place_ = 0;  // place of the region of counts_
   int64_t row_ = 0;
   Count* counts_ = nullptr;
   int64_t slot_ = -1;  // of the region
-  int32_t crowded_until_ = 0;  // steps left
-  bool open_ = false;  // the last count that was looked at takes misses
+  int32_t crowded_until_ = 0;  // visits are crowded while more steps than this are left
+  bool open_ = false;  // the last count read needed more misses
   bool adds_ = false, ends_ = false;
 };
 

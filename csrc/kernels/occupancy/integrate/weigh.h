@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `weigh` of occupancy_integrate_: what rays say of the distributions that they pass, and where
-// they end. A walk of its own, since that of votes.h needs all registers, and few voxels have one.
+// `weigh` of occupancy_integrate_: votes of rays for the distributions that they pass, and samples
+// where they end. It is a separate walk, since that of votes.h needs all registers and few voxels
+// have a distribution.
 #pragma once
 
 #include "csrc/kernels/occupancy/integrate/integrate.h"
@@ -10,8 +11,8 @@ namespace torchvox {
 
 constexpr int kStepsToDistribution = 16;  // at most, in one visit
 
-// A ray on its way, as RayTouch and RayVotes are: a visit goes on to the next voxel that it misses
-// and that has a distribution.
+// A ray with begin(), visit() and end() as of RayTouch and RayVotes; a visit goes on to the next
+// voxel that the ray misses and that has a distribution.
 struct RayWeights {
   const OccupancyIntegrateArgs& args;
   const IntegrateWork& work;
@@ -22,11 +23,10 @@ struct RayWeights {
 
   TORCHVOX_HD void begin(int64_t i, int j, int n) {
     const Ray& ray = work.rays[i].ray;
-    RayPart part = work.rays[i].part;
-    if (n > 1 && part.visits > 0) part = ray.line.piece(part, j, n);
+    RayPart part = work.part_of(i, j, n);
     ends_ = part.visits > 0 && part.last.steps() == ray.line.end().steps();
     samples_end_ = args.hits(ray, work.rays[i].part);
-    if (!args.state.samples.cov && !args.has(kStopAtOccupied)) {  // nothing on the way matters
+    if (!args.state.samples.cov && !args.has(kStopAtOccupied)) {  // only the last visit matters
       part.first = part.last;
       if (!ends_) part.visits = 0;
     }
@@ -34,7 +34,7 @@ struct RayWeights {
     ray_ = &work.rays[i];
     walk_ = RayWalk<kUnitShift>(ray.line, part);
     misses_ = part.first.steps() == 0 ? args.misses_first(ray) : args.misses_between();
-    place_ = ~rows.place_of_voxel(walk_.cell);  // in no region
+    place_ = ~rows.place_of_voxel(walk_.cell);  // not the place of its region
   }
   TORCHVOX_HD bool walks() const { return walk_.left > 0; }
   TORCHVOX_HD void visit() {
@@ -63,7 +63,7 @@ struct RayWeights {
 
  private:
   struct Place {
-    int32_t cell[3] = {}, voxel = 0;  // of the map, and in its region
+    int32_t cell[3] = {}, voxel = 0;  // in the map, and in its region
     int64_t at = -1;  // among the samples of the state
     SampleVotes* votes = nullptr;
   };
@@ -101,7 +101,7 @@ struct RayWeights {
     const bool hits = likely.voxel * likely.sample >= args.ndt.eta;
     if (hits || likely.voxel >= args.ndt.eta) atomic_add(&sums.passes[hits ? 0 : 1], 1u);
   }
-  // Where the walk is, in the row of its region.
+  // The current voxel, and its place in the row of its region.
   TORCHVOX_HD Place enter_voxel() {
     const uint32_t region = rows.place_of_voxel(walk_.cell);
     if (region != place_) {
@@ -127,7 +127,7 @@ struct RayWeights {
   int64_t row_ = 0, slot_ = -1;
   SampleRow samples_;
   bool misses_ = false, ends_ = false;
-  bool samples_end_ = false;  // of the whole ray
+  bool samples_end_ = false;  // the whole ray ends with a hit
 };
 
 }  // namespace torchvox

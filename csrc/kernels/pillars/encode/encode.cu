@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // pillar_encode on the GPU: decoration, linear layer, ReLU, maximum and scatter in one pass. One
-// warp a pillar and 64 channels; points are staged 32 at a time in shared memory, weights stay in
-// registers. Each row of the canvas is written once, cells without a pillar as zeros by blocks with
-// time for it.
-// The gradient: one warp 32 rows by 32 channels, a lane a channel, sums in registers in double;
-// then the tree of tree_sum.cuh. Winners and gradients are read once, a winning point once a
-// channel.
+// warp per pillar and 64 channels; points are staged 32 at a time in shared memory, weights stay in
+// registers. Each row of the canvas is written once; cells without a pillar get their zeros from
+// blocks that have finished their pillars. The gradient: one warp per 32 rows and 32 channels, one
+// lane per channel, sums in registers in double; then the tree of tree_sum.cuh. Winners and
+// gradients are read once, a winning point once per channel that it won.
 #include <cmath>
 #include <type_traits>
 
@@ -20,13 +19,13 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kResident = 4;  // blocks of a multiprocessor
-constexpr int kChannels = 64;  // of a warp at a time, two neighbors a lane
+constexpr int kResident = 4;  // blocks per multiprocessor
+constexpr int kChannels = 64;  // of a warp at a time, two neighboring ones per lane
 
 struct EncodeWork {
   PillarListWork list_work;
   int64_t cells;
-  uint32_t* table;  // [cells], and how many cells of zeros have been drawn
+  uint32_t* table;  // [cells] the row of each cell, then the counter of share_zeros()
 
   EncodeWork(const PillarEncodeArgs& args, Workspace& workspace)
       : list_work(args.map, workspace),
@@ -34,23 +33,24 @@ struct EncodeWork {
         table(workspace.take<uint32_t>(cells + 1)) {}
 };
 
-// Points of a warp, up to 32 at a time: what every lane reads of them.
+// Points of a warp, up to 32 at a time: the values that every lane reads.
 template <class Real, int kColumns>
 struct alignas(16) Staged {
   static constexpr int kFeatures = kColumns > 3 ? kColumns - 3 : 0;
-  // u and, in the usual case, the one feature: one 16-byte read.
+  // u = p - center and the features. With one feature, the usual case, this is one 16-byte read.
   Real row[32][kFeatures <= 1 ? 4 : 3 + kFeatures];
-  Real at[32][3];
+  Real at[32][3];  // p, in meters
   int32_t point[32];
 };
 
-// What a channel needs once a pillar.
+// Weights of a channel that are used once per pillar, as in PillarChannel.
 template <class Real>
 struct FrameWeights {
   Real p[3], m[3], bias;
 };
 
-// A lane's two channels. kColumns = 0: any number of columns, whose features stay in memory.
+// The weights of a lane's two channels. kColumns is the number of columns of a point; 0 stands for
+// any number, and then features and their weights are read from memory as they are needed.
 template <class T, class Real, int kColumns>
 struct LaneChannels {
   static constexpr int kFeatures = Staged<Real, kColumns>::kFeatures;
@@ -58,7 +58,8 @@ struct LaneChannels {
   Real feature[2][kFeatures > 0 ? kFeatures : 1];
   int64_t first;
 
-  // Every warp of a block loads the same; `frame` [kChannels] is the block's.
+  // Every warp of a block loads the same channels; the first warp writes the block's `frame`
+  // [kChannels]. Lanes past the last channel repeat it, so that all lanes may calculate.
   __device__ void load(const PillarEncodeArgs& args, int64_t begin, FrameWeights<Real>* frame) {
     first = begin + 2 * (threadIdx.x % 32);
 #pragma unroll
@@ -80,6 +81,7 @@ struct LaneChannels {
       to.bias = channel.bias;
     }
   }
+  // A [u; i] of the staged point `slot` in channel first + k.
   __device__ __forceinline__ Real product(const PillarEncodeArgs& args,
                                           const Staged<Real, kColumns>& staged, int slot,
                                           int k) const {
@@ -99,6 +101,7 @@ struct LaneChannels {
   }
 };
 
+// A warp reads the points of slots [slot, slot + 32) below n into shared memory, one per lane.
 template <class T, class Real, int kColumns>
 __device__ __forceinline__ void stage(const PillarEncodeArgs& args, const PillarLists& lists,
                                       const PillarFrame<Real>& frame, int64_t begin, int64_t slot,
@@ -122,6 +125,8 @@ __device__ __forceinline__ void stage(const PillarEncodeArgs& args, const Pillar
   __syncwarp();
 }
 
+// Stores the elements `at` and, with `both`, at + 1 of the canvas: in one write where pairs are
+// aligned, which they are if the number of channels is even.
 __device__ __forceinline__ void store_pair(const PillarEncodeArgs& args, int64_t at, bool both,
                                            float first, float second) {
   if (both && args.outputs % 2 == 0) {
@@ -149,13 +154,13 @@ __device__ __forceinline__ void store_pair(const PillarEncodeArgs& args, int64_t
   if (both) store_as(args.canvas, args.out_dtype, at + 1, second);
 }
 
-// A pillar as its warp knows it.
+// A mapped row that has a cell of the canvas, and how many points are stored in it.
 struct Pillar {
   int64_t row, cell, stored;
 };
 
-// 64 channels of one pillar. Lanes share the points; lane l also sums the coordinate l % 3 of all
-// points in slot order, for the mean.
+// A warp writes 64 channels of one pillar. Every lane goes over all points; lane l also sums the
+// coordinate l % 3 of all points in slot order, for the mean.
 template <class T, class Real, int kColumns, bool kTrain>
 __device__ __forceinline__ void encode_row(const PillarEncodeArgs& args, const PillarLists& lists,
                                            const LaneChannels<T, Real, kColumns>& channels,
@@ -214,7 +219,7 @@ __device__ __forceinline__ void encode_row(const PillarEncodeArgs& args, const P
   }
 }
 
-// A row that no cell of the canvas shows: nobody wins.
+// A row that no cell of the canvas takes its values from: no point wins any channel.
 template <class Real>
 __device__ __forceinline__ void skip_row(const PillarEncodeArgs& args, int64_t row,
                                          int64_t first_channel) {
@@ -226,7 +231,8 @@ __device__ __forceinline__ void skip_row(const PillarEncodeArgs& args, int64_t r
   if (first_channel == 0 && lane < 3) static_cast<Real*>(args.mean)[3 * row + lane] = Real(0);
 }
 
-// The rows warp, warp + warps, ... Lanes look at 32 of them at once, since few are in use.
+// A warp encodes the rows warp, warp + warps, ... Its lanes look at 32 of them at once, since many
+// may be unused.
 template <class T, class Real, int kColumns, bool kTrain>
 __device__ __forceinline__ void encode_rows(const PillarEncodeArgs& args, const PillarLists& lists,
                                             const uint32_t* table,
@@ -241,12 +247,12 @@ __device__ __forceinline__ void encode_rows(const PillarEncodeArgs& args, const 
     int64_t cell = row < rows ? args.map.rows.cell(row) : -1;
     const int64_t stored = cell >= 0 ? args.map.stored(row) : 0;
     if (cell >= 0 && table[cell] != static_cast<uint32_t>(row)) cell = -1;
-    unsigned shown = __ballot_sync(kFullWarp, cell >= 0);
+    unsigned on_canvas = __ballot_sync(kFullWarp, cell >= 0);
     for (int k = 0; kTrain && k < 32 && base + k * warps < rows; ++k) {
-      if (!(shown >> k & 1)) skip_row<Real>(args, base + k * warps, first_channel);
+      if (!(on_canvas >> k & 1)) skip_row<Real>(args, base + k * warps, first_channel);
     }
-    for (; shown != 0; shown &= shown - 1) {
-      const int k = __ffs(static_cast<int>(shown)) - 1;
+    for (; on_canvas != 0; on_canvas &= on_canvas - 1) {
+      const int k = __ffs(static_cast<int>(on_canvas)) - 1;
       const Pillar pillar = {base + k * warps, __shfl_sync(kFullWarp, cell, k),
                              __shfl_sync(kFullWarp, stored, k)};
       encode_row<T, Real, kColumns, kTrain>(args, lists, channels, weights, pillar, staged);
@@ -254,11 +260,12 @@ __device__ __forceinline__ void encode_rows(const PillarEncodeArgs& args, const 
   }
 }
 
-// The first `row_blocks` blocks encode pillars; then, and the other blocks at once, the cells
-// without a pillar get their zeros, in 16-byte pieces.
+// The first `row_blocks` blocks encode pillars, one warp per pillar, reading its list of points and
+// writing its row of the canvas (kTrain: also winners and means). Then they join the other blocks,
+// which write zeros to the cells without a pillar from the start.
 template <class T, class Real, int kColumns, bool kTrain>
 __global__ void __launch_bounds__(kThreads)
-    encode_kernel(PillarEncodeArgs args, PillarLists lists, CanvasZeros zeros, uint32_t* drawn,
+    encode_kernel(PillarEncodeArgs args, PillarLists lists, CanvasZeros zeros, uint32_t* next_cells,
                   unsigned row_blocks) {
   __shared__ Staged<Real, kColumns> staged[kWarps];
   __shared__ FrameWeights<Real> weights[kChannels];
@@ -275,7 +282,7 @@ __global__ void __launch_bounds__(kThreads)
                                            global_thread() / 32, row_blocks * kWarps,
                                            staged[threadIdx.x / 32]);
   }
-  share_zeros(zeros, drawn);
+  share_zeros(zeros, next_cells);
 }
 
 using EncodeKernel = void (*)(PillarEncodeArgs, PillarLists, CanvasZeros, uint32_t*, unsigned);
@@ -291,10 +298,12 @@ EncodeKernel encode_kernel_for(int64_t columns) {
 }
 
 constexpr int kGradientThreads = 128;
-constexpr int kAhead = 4;  // rows read at once
+constexpr int kAhead = 4;  // rows read at once, so that their reads overlap
 
-// One warp 32 rows and 32 channels, a lane a channel: the rows one after another, a column of the
-// weight and the bias a register each. kColumns = 0: one column a pass, any number of them.
+// One warp per 32 rows and 32 channels, one lane per channel: sums d times the decorated winning
+// point over the rows, one after another, and writes the partial sums [groups, outputs, columns +
+// 1]. One register holds the sum of each column and of the bias. kColumns = 0: any number of
+// columns, one per pass over the rows.
 template <class T, class Real, int kColumns>
 __global__ void __launch_bounds__(kGradientThreads)
     gradient_kernel(PillarEncodeBackwardArgs args, double* sums) {
@@ -333,6 +342,8 @@ __global__ void __launch_bounds__(kGradientThreads)
   }
 }
 
+// One thread per value of the gradients: adds up the last level of the tree, `sums` [rows, values],
+// and stores the total.
 __global__ void __launch_bounds__(kGradientThreads)
     finish_kernel(PillarEncodeBackwardArgs args, const double* sums, int64_t rows) {
   wait_for_previous();
@@ -364,8 +375,7 @@ int64_t workspace_bytes_cuda(const PillarEncodeArgs& args, const Target&) {
 }
 
 cudaError_t launch(const PillarEncodeArgs& args, void* memory, const CudaContext& context) {
-  Workspace workspace(memory);
-  const EncodeWork work(args, workspace);
+  const auto work = carve<EncodeWork>(memory, args);
   const PillarMap& map = args.map;
   if (work.cells == 0 && map.rows.rows == 0) return cudaSuccess;
   const PillarLists& lists = work.list_work.lists;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of pillar_encode and its gradient, and the arithmetic of one channel of one pillar. With
-// u = p - center and the weight split into its columns W_p | W_i | W_m | W_c (point, other
-// features, offset to the mean, to the center),
+// Entry of pillar_encode and its gradient, and the arithmetic of one channel of one pillar. A
+// decorated point f is (p, i, p - mean, p - c): coordinates p, further features i, the mean of the
+// pillar's points, and the pillar's center c. With u = p - c and the weight split into its columns
+// W_p | W_i | W_m | W_c in this order,
 //   W f + bias = A [u; i] + k,   A = [W_p + W_m + W_c | W_i],   k = bias + W_p c + W_m (c - mean):
-// the maximum over the points needs A alone, and k once. Legacy columns drop W_p c.
+// the maximum over the points needs A alone, and k is added once. Legacy columns drop W_p c.
 //
 // On the GPU ../prepare.cu lists the points of each pillar and the row of each cell before
 // encode.cu.
@@ -14,8 +15,8 @@
 
 namespace torchvox {
 
-// Who is the maximum of a pillar's channel, where it is not one of its points: an empty slot, or
-// nobody whose gradient counts (the ReLU cut it, or the row is unused).
+// Stands for the winning point of a pillar's channel where no point won: an empty slot did, or
+// nobody whose gradient counts (the ReLU gave 0, or the row is unused).
 inline constexpr int32_t kPaddingWon = -1;
 inline constexpr int32_t kNobodyWon = -2;
 
@@ -30,16 +31,16 @@ struct PillarEncodeArgs {
   DType out_dtype = DType::kFloat;
 
   void* canvas = nullptr;  // [batches, ny, nx, outputs]
-  int32_t* arg = nullptr;  // [rows, outputs]: the winning point; null: not wanted
-  void* mean = nullptr;  // [rows, 3] float, double for wide(); null: not wanted
+  int32_t* arg = nullptr;  // [rows, outputs]: the winning point; null without a gradient
+  void* mean = nullptr;  // [rows, 3] meters, float, double for wide(); null without a gradient
 
   // Whether it is computed in double.
   bool wide() const { return map.dtype == DType::kDouble || weight_dtype == DType::kDouble; }
 };
 
-// From the gradient of the canvas those of weight and bias.
+// The gradients of weight and bias from that of the canvas.
 struct PillarEncodeBackwardArgs {
-  PillarMap map;  // without num_points and the rows of points
+  PillarMap map;  // without point_voxel, point_slot and num_points
   const void* grad = nullptr;  // [batches, outputs, ny, nx], any strides
   DType grad_dtype = DType::kFloat;
   int64_t grad_strides[4] = {0, 0, 0, 0};  // in elements
@@ -56,11 +57,11 @@ struct PillarEncodeBackwardArgs {
 TORCHVOX_KERNEL(PillarEncodeArgs);
 TORCHVOX_KERNEL(PillarEncodeBackwardArgs);
 
-// The weights that are not of single features.
+// The weights of one channel but those of the features i.
 template <class Real>
 struct PillarChannel {
-  Real a[3];  // of u
-  Real p[3], m[3], bias;
+  Real a[3];  // the columns of A that u is multiplied by
+  Real p[3], m[3], bias;  // W_p (0 where legacy columns drop it) and W_m
 
   TORCHVOX_HD void load(const PillarEncodeArgs& args, int64_t channel) {
     const PillarMap& map = args.map;
@@ -83,7 +84,7 @@ TORCHVOX_HD Real feature_weight(const PillarEncodeArgs& args, int64_t channel, i
   return load_as<Real>(args.weight, args.weight_dtype, channel * args.map.decorated() + column);
 }
 
-// A u, to which the features are added in their order by fma.
+// A u; the caller adds the features in their order, each by an fma.
 template <class Real>
 TORCHVOX_HD Real of_offset(const Real* a, const Real* u) {
   return fma_rn(a[2], u[2], fma_rn(a[1], u[1], a[0] * u[0]));
@@ -107,14 +108,14 @@ TORCHVOX_HD Real frame_term(const PillarFrame<Real>& frame, const Real* p, const
   return k;
 }
 
-// What the canvas gets, and who won.
+// The value for the canvas and the slot that won, or kPaddingWon or kNobodyWon.
 template <class Real>
 struct PillarOutput {
   Real value;
   int32_t arg;
 };
 
-// best: the largest A [u; i] of the pillar's n points, of point `winner`; k the frame's term.
+// best: the largest A [u; i] of the pillar's n points, that of slot `winner`; k: frame_term().
 template <class Real>
 TORCHVOX_HD PillarOutput<Real> finish_channel(Real best, int32_t winner, Real k, Real bias,
                                               int64_t n, bool has_padding) {
@@ -128,27 +129,15 @@ TORCHVOX_HD PillarOutput<Real> finish_channel(Real best, int32_t winner, Real k,
   return {quiet(value), winner};
 }
 
-// Gradients of weight and bias: sums over the rows of the gradient of each channel times the
-// decorated point that won it.
-
-template <class Real>
-TORCHVOX_HD Real canvas_gradient(const PillarEncodeBackwardArgs& args, int64_t cell,
-                                 int64_t channel) {
-  const int64_t plane = args.map.rows.nx * args.map.rows.ny;
-  const int64_t b = cell / plane, y = cell % plane / args.map.rows.nx;
-  const int64_t x = cell % args.map.rows.nx;
-  const int64_t at = b * args.grad_strides[0] + channel * args.grad_strides[1] +
-      y * args.grad_strides[2] + x * args.grad_strides[3];
-  return load_as<Real>(args.grad, args.grad_dtype, at);
-}
-
-// A row's share of the gradient of one channel, in the steps in which its memory is read, so that
-// several rows may be read at once. kColumns: the columns of a point; 0: any number.
+// The gradient of weight and bias is the sum over the rows of the gradient d of each channel times
+// the decorated point that won it. This is one row's share for one channel, in the steps in which
+// its memory is read, so that several rows may be read at once. kColumns: the columns of a point;
+// 0: any number.
 template <class T, class Real, int kColumns>
 struct RowGradient {
   int64_t winner;  // below kPaddingWon: the row has no share
   int64_t cell;
-  Real d;
+  Real d;  // gradient of the canvas at the cell and channel
   PillarFrame<Real> frame;
   Real point[kColumns > 0 ? kColumns : 1];
 
@@ -160,7 +149,8 @@ struct RowGradient {
   }
   TORCHVOX_HD void read(const PillarEncodeBackwardArgs& args, int64_t row, int64_t channel) {
     if (winner < kPaddingWon) return;
-    d = canvas_gradient<Real>(args, cell, channel);
+    d = load_as<Real>(args.grad, args.grad_dtype,
+                      args.map.rows.strided(cell, channel, args.grad_strides));
     if (winner < 0) return;
     frame.place(args.map, row);
     for (int axis = 0; axis < 3; ++axis) {

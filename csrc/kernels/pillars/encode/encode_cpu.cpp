@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kRowsPerTask = 64;
 constexpr int64_t kBlock = 16;  // channels of a loop that becomes vectors
 
-// The weights as the loops over channels read them: one array a column.
+// The weights as the loops over channels read them: one array per column.
 template <class Real>
 struct ChannelColumns {
   int64_t padded;
@@ -57,7 +57,7 @@ struct EncodeWork {
         channels(args, workspace) {}
 };
 
-// kBlock channels of a pillar, over all of its points.
+// kBlock channels of a pillar, over all of its n points, whose u are `offsets` [n, 3].
 template <class T, class Real>
 TORCHVOX_INLINE void encode_block(const PillarEncodeArgs& args, const EncodeWork<Real>& work,
                                   int64_t first, const Real* offsets, const int64_t* points,
@@ -95,6 +95,7 @@ TORCHVOX_INLINE void encode_block(const PillarEncodeArgs& args, const EncodeWork
   }
 }
 
+// The rows [begin, end): their values of the canvas, winners and means.
 template <class T, class Real>
 TORCHVOX_INLINE void encode_rows(const PillarEncodeArgs& args, const EncodeWork<Real>& work,
                                  int64_t begin, int64_t end) {
@@ -103,7 +104,7 @@ TORCHVOX_INLINE void encode_rows(const PillarEncodeArgs& args, const EncodeWork<
   std::vector<Real> offsets;
   std::vector<int64_t> points;
   for (int64_t row = begin; row < end; ++row) {
-    const int64_t cell = work.cells.shown(map.rows, row);
+    const int64_t cell = work.cells.cell_of(map.rows, row);
     PillarFrame<Real> frame = {};
     const int64_t n = cell >= 0 ? map.stored(row) : 0;
     if (cell >= 0) {
@@ -145,8 +146,7 @@ TORCHVOX_INLINE void encode_rows(const PillarEncodeArgs& args, const EncodeWork<
 
 template <class T, class Real>
 void run_typed(const PillarEncodeArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const EncodeWork<Real> work(args, workspace);
+  const auto work = carve<EncodeWork<Real>>(memory, args);
   work.list_work.fill(args.map);
   work.cells.fill(args.map.rows);
   work.channels.fill(args);
@@ -156,7 +156,8 @@ void run_typed(const PillarEncodeArgs& args, void* memory, const ParallelFor& pa
   });
 }
 
-// The sums of 32 rows, all channels and columns. kColumns as in RowGradient.
+// The partial sums of group `group` of 32 rows, all channels and columns. kColumns as in
+// RowGradient.
 template <class T, class Real, int kColumns>
 void sum_group(const PillarEncodeBackwardArgs& args, int64_t group, double* sums) {
   constexpr int kSums = kColumns > 0 ? kColumns + 7 : 1;
@@ -209,8 +210,7 @@ int64_t workspace_bytes_cpu(const PillarEncodeBackwardArgs& args) {
 
 void run_cpu(const PillarEncodeBackwardArgs& args, void* memory, const ParallelFor& parallel_for) {
   const int64_t values = args.outputs * (args.map.decorated() + 1);
-  Workspace workspace(memory);
-  const HostTree tree(args.map.rows.rows, values, workspace);
+  const auto tree = carve<HostTree>(memory, args.map.rows.rows, values);
   with_pillar_types(args.map.dtype, args.wide, [&](auto type, auto real) {
     const auto sum = sum_group_for<decltype(type), decltype(real)>(args.map.columns);
     for_each_index(parallel_for, tree.groups(), 1,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Furthest point sampling of clouds that fit into the registers of one block: one block a cloud, up
-// to 16 points a thread. Points are read once or twice; after that only samples are written.
+// Furthest point sampling of clouds that fit into the registers of one block: one block per cloud,
+// up to 16 points per thread. Points are read once or twice; after that only samples are written.
 #include "csrc/kernels/sampling/fps/candidates.cuh"
 #include "csrc/kernels/sampling/fps/kernels.cuh"
+#include "csrc/kernels/spatial/curves.h"
 
 namespace torchvox {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 constexpr int kAxisBits = 4;
 constexpr int kCells = 1 << (3 * kAxisBits);
 
-// Counts to begins: bucket b becomes the sum of those before it. For the whole block.
+// Turns the counts of buckets into where each begins. Called by the whole block.
 template <int kThreads>
 __device__ __forceinline__ void scan_buckets(uint32_t* buckets) {
   constexpr int kEach = kCells / kThreads;
@@ -36,7 +37,8 @@ __device__ __forceinline__ void scan_buckets(uint32_t* buckets) {
   __syncthreads();
 }
 
-// Loads the points of the tie codes t + j * kThreads; gives the thread's first candidate's code.
+// Loads the points with the tie codes t + j * kThreads; returns the lowest code of the thread's
+// candidates.
 template <int kThreads, int kPoints>
 __device__ __forceinline__ uint32_t load_by_code(const FpsArgs& args, const FpsCloud& cloud,
                                                  FpsCandidateBuffer<kPoints>& buffer) {
@@ -70,8 +72,9 @@ size_t block_bytes(int64_t room, bool ordered) {
   return marks > order ? marks : order;
 }
 
-// Redeals the candidates in the order of a Hilbert curve, so that a warp's lie close together, and
-// gives their box. Points of one cell come in any order: it decides no result.
+// Redistributes the candidates in the order of a Hilbert curve, so that those of a warp lie close
+// together, and returns the warp's box. Points of one cell come in any order, which does not affect
+// results.
 template <int kThreads, int kPoints>
 __device__ __forceinline__ PointBox order_in_space(const FpsArgs& args, const FpsCloud& cloud,
                                                    FpsCandidateBuffer<kPoints>& buffer,
@@ -132,8 +135,9 @@ __device__ __forceinline__ PointBox order_in_space(const FpsArgs& args, const Fp
   return warp_box(box);
 }
 
-// One block per cloud, whose points it keeps in registers. Either in the order of their tie codes,
-// or (kOrdered) along a Hilbert curve: then a sample is measured only by the warps that it reaches.
+// One block per cloud: reads its points into registers, writes its samples. Points are in the order
+// of their tie codes or (kOrdered) along a Hilbert curve: then only warps that a sample can change
+// measure it.
 template <int kThreads, int kPoints, bool kOrdered>
 __global__ void __launch_bounds__(kThreads)
     block_kernel(const __grid_constant__ FpsArgs args, int64_t above, int64_t room) {
@@ -186,10 +190,10 @@ __global__ void __launch_bounds__(kThreads)
 
 using BlockKernel = void (*)(FpsArgs, int64_t, int64_t);
 
-// Points a thread from which on, at 2048 points, clouds are worth the ordering.
+// Points per thread from which on (2,048 points in all) ordering pays.
 constexpr int kLeastOrdered = 4;
 
-// Of the classes of kBlockTable.
+// The kernel of a class of kBlockTable.
 BlockKernel kernel_of(const FpsPlan::BlockClass& block) {
   switch (block.threads << 8 | block.points_per_thread) {
     case 32 << 8 | 1: return block_kernel<32, 1, false>;

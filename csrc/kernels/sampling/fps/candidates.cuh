@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Samples out of a candidate buffer: the points that a block keeps in registers. The shortlist, in
-// shared memory, is every point of the buffer whose key (dist2, then smaller tie code) is at least
-// some K, a warp or two of them; a round takes many samples from it, and exactly those that one at
-// a time would give.
+// Takes samples from a candidate buffer, the points that a block keeps in registers. The shortlist,
+// in shared memory, is every point of the buffer whose key (dist2, then smaller tie code) is at
+// least K, for a K that leaves 32 or 64 of them at most; a round takes many samples from it,
+// exactly those that taking one at a time would give.
 #pragma once
 
 #include <type_traits>
@@ -13,37 +13,37 @@
 
 namespace torchvox {
 
-// In falling order of keys a point of the shortlist is the next sample unless an earlier one came
-// closer to it than its dist2. So all samples down to the first point that was reached and yet
-// stays in the race follow from the shortlist alone, by a few steps over bit masks; whatever lies
-// outside has a key below K and only falls.
+// In descending order of keys a point of the shortlist is the next sample unless an earlier sample
+// is closer to it than its dist2, which lowers its key. So the samples down to the first point that
+// was lowered but stays above K follow from the shortlist alone, by a few steps over bit masks: all
+// other points have keys below K, and keys never rise.
 
 // Shared memory of a block. A shortlist has 32 * kWide points; samples are collected in `sample`
-// until they are written out.
+// until they are written.
 template <int kWide, int kSamples>
 struct FpsShortlist {
   static constexpr int kPoints = 32 * kWide;
   static constexpr int kRoom = kSamples;
-  using Mask = std::conditional_t<kWide == 2, uint64_t, uint32_t>;  // one bit a shortlist point
+  using Mask = std::conditional_t<kWide == 2, uint64_t, uint32_t>;  // one bit per shortlist point
 
-  // Who comes before a shortlist point.
+  // The relation of a shortlist point to the others.
   struct alignas(16) Row {
     Mask ahead;  // those with a larger key
     Mask lowers;  // those of them that are closer to it than its dist2
-    Mask below;  // those that lower it below K
-    int reach;  // bits of the largest distance to one that lowers it, yet not below K
+    Mask below;  // those of them that lower it below K
+    int reach;  // bits of the largest distance to one that lowers it, but not below K
   };
 
   float4 point[kPoints];  // a, b, c, dist2
   uint64_t key[kPoints];
   Row row[kPoints];
   int per_warp[32];
-  int count[3];  // of shortlist points, one for every attempt in turn
-  int taken;
+  int count[3];  // shortlist points, one counter per attempt in turn
+  int taken;  // samples of a round
   float4 sample[kRoom];  // a, b, c, code
   int bits[kRoom];  // of dist2 at selection time
 
-  // One bit a lane and word, the points of word w 32 * w further on.
+  // A mask of one bit per lane and word; the points of word w come 32 * w further on.
   __device__ __forceinline__ static Mask ballot(const bool (&bit)[kWide]) {
     Mask mask = __ballot_sync(kFullWarp, bit[0]);
     if constexpr (kWide == 2) mask |= Mask{__ballot_sync(kFullWarp, bit[1])} << 32;
@@ -51,8 +51,8 @@ struct FpsShortlist {
   }
 };
 
-// Fills the rows of the `count` shortlist points. A warp takes one of them at a time, a lane one or
-// two of the others.
+// Fills the rows of the `count` shortlist points. A warp takes one of them at a time, and each lane
+// compares it with one or two of the others.
 template <int kWide, int kRoom>
 __device__ __forceinline__ void compare_shortlist(FpsShortlist<kWide, kRoom>& shared, int count,
                                                   int limit) {
@@ -92,10 +92,10 @@ __device__ __forceinline__ void compare_shortlist(FpsShortlist<kWide, kRoom>& sh
   __syncthreads();
 }
 
-// Appends the samples that follow from the shortlist to `sample`, from `at` on; gives their number,
-// at least 1. One warp, a lane one or two shortlist points. A point is a sample when none of those
-// that lower it is one, and none when one of them is: masks grow until every point is decided, in
-// as many steps as the longest chain.
+// Appends the samples that follow from the shortlist to `sample`, from `at` on; returns their
+// number, at least 1. One warp works, with one or two shortlist points per lane. A point is a
+// sample if none of the points that lower it is a sample: the masks grow until every point is
+// decided, in as many steps as the longest chain.
 template <int kWide, int kRoom>
 __device__ __forceinline__ int take_samples(FpsShortlist<kWide, kRoom>& shared, int count, int at) {
   using Shortlist = FpsShortlist<kWide, kRoom>;
@@ -120,7 +120,7 @@ __device__ __forceinline__ int take_samples(FpsShortlist<kWide, kRoom>& shared, 
       for (int w = 0; w < kWide; ++w) bit[w] = (row[w].lowers & accepted) != 0;
       lowered = Shortlist::ballot(bit);
     }
-    // Lowered, and still in the shortlist: from its new dist2 down the order is open.
+    // A lowered point that stays above K: the order below its new dist2 is not known yet.
     int open = 0;
 #pragma unroll
     for (int w = 0; w < kWide; ++w) {
@@ -150,13 +150,13 @@ __device__ __forceinline__ int take_samples(FpsShortlist<kWide, kRoom>& shared, 
   return shared.taken;
 }
 
-// Writes the collected samples to the slots [begin, end). Barriers on both sides.
+// Writes the collected samples to the slots [begin, end). A barrier before and after.
 template <class Shortlist>
 __device__ __forceinline__ void write_samples(const FpsArgs& args, const FpsCloud& cloud,
                                               const Shortlist& shared, int begin, int end) {
   __syncthreads();
   for (int s = begin + static_cast<int>(threadIdx.x); s < end; s += blockDim.x) {
-    // Only clouds that overlap, from offsets in disorder, can hold a code of no point.
+    // Only if clouds overlap, from offsets in disorder, can there be a code of no point.
     const uint32_t i = cloud.tie.index(__float_as_uint(shared.sample[s - begin].w));
     write_sample(args, cloud, s, i < cloud.points ? int64_t{i} : -1,
                  __int_as_float(shared.bits[s - begin]));
@@ -164,7 +164,7 @@ __device__ __forceinline__ void write_samples(const FpsArgs& args, const FpsClou
   __syncthreads();
 }
 
-// The points of the buffer that a thread keeps; d = -1 where there is none.
+// The points of the buffer that a thread keeps; d = -1 for none.
 template <int kPoints>
 struct FpsCandidateBuffer {
   float a[kPoints], b[kPoints], c[kPoints], d[kPoints];
@@ -184,7 +184,7 @@ struct FpsCandidateBuffer {
   }
 };
 
-// Largest of one number per warp, for all threads. One barrier; `per_warp` is free again at the
+// Maximum of one number per warp, for all threads. One barrier; `per_warp` may be reused after the
 // next one.
 template <int kThreads>
 __device__ __forceinline__ int block_max(int of_warp, int* per_warp) {
@@ -195,16 +195,17 @@ __device__ __forceinline__ int block_max(int of_warp, int* per_warp) {
   return warp_max<int>(per_warp[lane % (kThreads / 32)]);
 }
 
-// How far below the largest dist2 the shortlist reaches, adapted to what it found.
+// How far below the largest dist2 the shortlist reaches; adapted to the number of points listed.
 struct ShortlistDepth {
   float fraction = 0.1f;
-  unsigned turn = 0;  // of the counters
+  unsigned turn = 0;  // the counter in use
 };
 
 // Puts every point of the buffer with key >= K into the shortlist, for the K that the depth
-// suggests, and gives their number, 1 to kShortlist. `best`: bits of the largest dist2, above 0.
-// `limit` leaves as the bits of K's dist2, at least `floor`. Should more than a shortlist tie for
-// the maximum, K has a code too, found by bisection.
+// suggests, and returns their number, 1 to kShortlist. `best`: bits of the largest dist2, above 0.
+// Sets `limit` to the bits of K's dist2, at least `floor`. If more points than fit tie for the
+// maximum, K also has
+// a code, determined by bisection.
 template <int kPoints, class Shortlist>
 __device__ __forceinline__ int fill_shortlist(const FpsCandidateBuffer<kPoints>& buffer,
                                               Shortlist& shared, int best, int floor,
@@ -228,23 +229,23 @@ __device__ __forceinline__ int fill_shortlist(const FpsCandidateBuffer<kPoints>&
       }
     }
     __syncthreads();
-    const int found = *counter;
-    if (found > 0 && found <= kShortlist) {
-      if (found > kShortlist * 3 / 4) {
+    const int listed = *counter;
+    if (listed > 0 && listed <= kShortlist) {
+      if (listed > kShortlist * 3 / 4) {
         depth.fraction *= 0.9f;
-      } else if (found < kShortlist / 2 && limit > floor) {
+      } else if (listed < kShortlist / 2 && limit > floor) {
         depth.fraction =
-            fminf(0.9f, fmaxf(1e-5f, depth.fraction * (found < kShortlist / 4 ? 1.6f : 1.25f)));
+            fminf(0.9f, fmaxf(1e-5f, depth.fraction * (listed < kShortlist / 4 ? 1.6f : 1.25f)));
       }
-      return found;
+      return listed;
     }
-    if (found == 0) {  // only once the codes are being bisected
+    if (listed == 0) {  // only once the codes are being bisected
       low = top + 1;
     } else if (limit < best) {
-      depth.fraction *= attempt < 3 ? fminf(0.7f, fmaxf(0.05f, 0.6f * kShortlist / found)) : 0.0f;
+      depth.fraction *= attempt < 3 ? fminf(0.7f, fmaxf(0.05f, 0.6f * kShortlist / listed)) : 0.0f;
       continue;
     } else {
-      if (low >= high) return kShortlist;  // codes that repeat: only clouds that overlap have them
+      if (low >= high) return kShortlist;  // repeated codes, which only overlapping clouds have
       high = min(top, high);
     }
     top = low + (high - low) / 2;
@@ -252,23 +253,23 @@ __device__ __forceinline__ int fill_shortlist(const FpsCandidateBuffer<kPoints>&
 }
 
 // Takes samples from the buffer while its best key is at least that of `floor` (bits of dist2,
-// above 0), at most `wanted` or what the shortlist has room for; gives their number. A shortlist
-// costs four barriers and no global access. `box` holds the points of the warp; without kPruned it
-// is not used.
+// above 0), at most `needed` and as many as there is room for; returns their number. A shortlist
+// costs four barriers and no global access. `box` is the box of the warp's points; without kPruned
+// it is not used.
 template <int kThreads, bool kPruned, int kPoints, class Shortlist>
 __device__ __forceinline__ int drain_buffer(FpsCandidateBuffer<kPoints>& buffer,
                                             const PointBox& box, Shortlist& shortlist, int floor,
-                                            uint32_t last_code, int wanted, ShortlistDepth& depth) {
+                                            uint32_t last_code, int needed, ShortlistDepth& depth) {
   const int lane = threadIdx.x % 32;
   int staged = 0, of_warp = warp_max<int>(buffer.best());
 #pragma unroll 1
-  while (staged < wanted && staged <= Shortlist::kRoom - Shortlist::kPoints) {
+  while (staged < needed && staged <= Shortlist::kRoom - Shortlist::kPoints) {
     const int best = block_max<kThreads>(of_warp, shortlist.per_warp);
     if (best < floor) break;
     int limit;
-    const int found = fill_shortlist(buffer, shortlist, best, floor, last_code, depth, limit);
-    compare_shortlist(shortlist, found, limit);
-    const int taken = take_samples(shortlist, found, staged);
+    const int listed = fill_shortlist(buffer, shortlist, best, floor, last_code, depth, limit);
+    compare_shortlist(shortlist, listed, limit);
+    const int taken = take_samples(shortlist, listed, staged);
     const float4* const samples = shortlist.sample + staged;
     staged += taken;
     if constexpr (!kPruned) {
@@ -277,7 +278,8 @@ __device__ __forceinline__ int drain_buffer(FpsCandidateBuffer<kPoints>& buffer,
       of_warp = warp_max<int>(buffer.best());
     } else {
       bool lowered = false;
-      for (int base = 0; base < taken; base += 32) {  // one lane a sample: does it reach the warp?
+      for (int base = 0; base < taken;
+           base += 32) {  // one lane per sample: can it lower a point of the warp?
         const bool near =
             base + lane < taken && box.bound(samples[base + lane]) < __int_as_float(of_warp);
         unsigned hits = __ballot_sync(kFullWarp, near);

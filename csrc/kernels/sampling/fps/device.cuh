@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pieces of the furthest-point-sampling kernels: the argmax over (bits of dist2, tie code), and
-// what happens to slots that no argmax fills. One block works on one cloud.
+// Parts of the furthest-point-sampling kernels: reductions over a block, and the slots that no
+// argmax fills. One block works on one cloud.
 #pragma once
 
 #include "csrc/kernels/core/launch.cuh"
@@ -10,38 +10,7 @@
 
 namespace torchvox {
 
-inline constexpr int kLowestBits = static_cast<int>(0x80000000u);
-
-// Signed bits of a float order non-negative floats, and every one of them above the -1 that marks
-// a point that is no candidate.
-struct FpsBest {
-  int bits = kLowestBits;
-  uint32_t code = kNoCode;
-};
-
-__device__ __forceinline__ bool is_better(int bits, uint32_t code, const FpsBest& best) {
-  return bits > best.bits || (bits == best.bits && code < best.code);
-}
-
-__device__ __forceinline__ FpsBest warp_best(const FpsBest& mine) {
-#if __CUDA_ARCH__ >= 800
-  FpsBest best;
-  best.bits = __reduce_max_sync(kFullWarp, mine.bits);
-  best.code = __reduce_min_sync(kFullWarp, mine.bits == best.bits ? mine.code : kNoCode);
-  return best;
-#else
-  uint64_t key =
-      uint64_t{static_cast<uint32_t>(mine.bits) ^ 0x80000000u} << 32 | (kNoCode - mine.code);
-  for (int step = 16; step > 0; step /= 2) {
-    const uint64_t other = __shfl_xor_sync(kFullWarp, static_cast<unsigned long long>(key), step);
-    key = other > key ? other : key;
-  }
-  return {static_cast<int>(static_cast<uint32_t>(key >> 32) ^ 0x80000000u),
-          kNoCode - static_cast<uint32_t>(key)};
-#endif
-}
-
-// Smallest x of the block, for all threads; also a barrier. At most 32 warps.
+// Minimum of x over the block, for all threads; also a barrier. At most 32 warps.
 __device__ __forceinline__ uint32_t block_min(uint32_t x) {
   __shared__ uint32_t per_warp[32];
   x = warp_min(x);
@@ -66,8 +35,8 @@ __device__ __forceinline__ uint32_t block_sum(uint32_t x) {
   return x;
 }
 
-// Writes the items 0 .. count - 1 for which point_of gives a point (not -1) to the slots from s on,
-// in item order, dist2 0; gives the slot after the last. For the whole block.
+// Writes the items 0 .. count - 1 for which point_of returns a point (not -1) to the slots from s
+// on, in item order, with dist2 0; returns the slot after the last. Called by the whole block.
 template <class PointOf>
 __device__ int64_t append_in_order(const FpsArgs& args, const FpsCloud& cloud, int64_t s,
                                    uint32_t count, PointOf point_of) {
@@ -90,9 +59,9 @@ __device__ int64_t append_in_order(const FpsArgs& args, const FpsCloud& cloud, i
   return s < cloud.samples ? s : cloud.samples;
 }
 
-// No candidate is left at a distance above 0: fills the slots from s on by the exhausted rule.
-// `first` is the first candidate in tie order, -1 without one; `mark` has room for every point of
-// the cloud. For the whole block, which wrote the slots before s.
+// When no candidate is left at a distance above 0: fills the slots from s on by the rule for
+// exhausted clouds. `first` is the first candidate in tie order, or -1; `mark` has room for every
+// point of the cloud. Called by the whole block, which has written the slots before s.
 static __device__ __noinline__ void finish_exhausted(const FpsArgs& args, const FpsCloud& cloud,
                                                      int64_t s, int64_t first, uint32_t* mark) {
   __syncthreads();
@@ -125,15 +94,16 @@ static __device__ __noinline__ void finish_exhausted(const FpsArgs& args, const 
   }
 }
 
-// Slots past the cloud's own number of samples.
+// Fills the slots after the cloud's own number of samples.
 __device__ __forceinline__ void fill_unused(const FpsArgs& args, const FpsCloud& cloud) {
   for (int64_t j = cloud.samples + threadIdx.x; j < cloud.slots; j += blockDim.x) {
     write_sample(args, cloud, j, -1, 0.0f);
   }
 }
 
-// Start slot s, for the whole block: thread 0 writes it, every thread gets the point, -1 when there
-// is none to measure from. `first` as above, `cursor` carries over from slot to slot.
+// Start slot s: thread 0 writes it; returns the point in every thread, or -1 if there is none to
+// measure from. `first` as above; `cursor` carries over from slot to slot. Called by the whole
+// block.
 __device__ __forceinline__ int64_t take_start(const FpsArgs& args, const FpsCloud& cloud, int64_t s,
                                               int64_t first, uint32_t& cursor) {
   int64_t i = given_start(args, cloud, s);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The launches of a call on the GPU, and the generic kernel for what the fast ones do not take: one
-// block a cloud; every sample reads all points and distances once, and writes the distances that
-// fall.
+// The launches of a call on the GPU, and the generic kernel for calls that the fast ones do not
+// take: one block per cloud; for every sample it reads all points and distances once, and writes
+// the distances that became smaller.
 #include <type_traits>
 
 #include "csrc/kernels/sampling/fps/device.cuh"
@@ -14,9 +14,9 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 
-// For as many clouds as the generic kernel takes at once.
+// Scratch memory of the clouds that the generic kernel takes at once.
 struct GenericScratch {
-  void* dist2;  // [points] of the compute type
+  void* dist2;  // [points], in the compute type
   uint32_t* mark;  // [points]
 
   GenericScratch(const FpsArgs& args, const FpsPlan& plan, Workspace& workspace) {
@@ -52,8 +52,8 @@ __device__ __forceinline__ GenericBest<C> warp_best(GenericBest<C> best) {
   return best;
 }
 
-// One block per cloud, any number of axes, any dtype, any size. Distances stay in global memory and
-// every sample passes over the whole cloud: the path for what the fast kernels do not take.
+// One block per cloud, for any number of axes, dtype and size. Distances stay in global memory, and
+// every sample reads the whole cloud; one thread writes each sample.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     generic_kernel(const __grid_constant__ FpsArgs args, GenericScratch scratch,
@@ -99,15 +99,16 @@ __global__ void __launch_bounds__(kThreads)
       if (threadIdx.x == 0) write_sample(args, cloud, s, chosen, bit_cast<C>(best.bits));
     }
     if (++s >= samples) return;
-    if (chosen < 0) continue;  // no candidate: nothing to measure
+    if (chosen < 0) continue;  // not a candidate: nothing to measure
     const T* const q = points + chosen * args.points.row_stride;
     mine = {kLowest, kNoCode, 0};
     for (uint32_t i = threadIdx.x; i < cloud.points; i += kThreads) {
       C d = dist2s[i];
-      if (!(d > C{0})) {  // at 0 already, or no candidate: it never falls, and loses to any other
+      if (!(d > C{0})) {  // already 0, or -1 for a point that is not a candidate: never changes
         if (d < C{0}) continue;
       } else {
-        const C now = dist2_rows(args, points + i * args.points.row_stride, q);
+        const C now =
+            dist2_rows(args.order, args.points.columns, points + i * args.points.row_stride, q);
         if (now < d) {
           d = now;
           dist2s[i] = now;
@@ -132,7 +133,8 @@ cudaError_t launch_generic(const FpsArgs& args, const GenericScratch& scratch, i
 
 constexpr int kFillThreads = 256;
 
-// Ragged slots that belong to no cloud: those before out_offsets[0] and those past out_offsets[-1].
+// One thread per slot: writes -1 to packed slots of no cloud, before the first and after the last
+// offset.
 __global__ void __launch_bounds__(kFillThreads)
     fill_outside_kernel(const __grid_constant__ FpsArgs args) {
   const FpsCloud nowhere{};

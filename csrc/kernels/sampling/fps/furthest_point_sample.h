@@ -2,9 +2,9 @@
 //
 // Entry of furthest point sampling, the rule of all its algorithms, and the plan of a launch. On
 // the GPU block.cu keeps a cloud in the registers of one block; lazy.cu shares a large one among a
-// group of blocks, over tiles (tiles.cuh) of a spatial order; furthest_point_sample.cu puts them
-// together and has the generic kernel. candidates.cuh takes many samples at a time, device.cuh has
-// the argmax and the special slots. CPU, and the choice: furthest_point_sample_cpu.cpp.
+// group of blocks, over tiles (tiles.cuh) of a spatial order; furthest_point_sample.cu launches
+// them and has the generic kernel. candidates.cuh takes many samples at a time, device.cuh has
+// reductions and the special slots. CPU, and the choice of the plan: furthest_point_sample_cpu.cpp.
 #pragma once
 
 #include <limits>
@@ -18,8 +18,8 @@ namespace torchvox {
 
 // Counts, offsets and starts are read where the kernel runs and never trusted.
 struct FpsArgs : CandidatePoints {
-  // Padded: `samples` slots a cloud, of which `counts` are wanted. Packed: `samples` slots in all,
-  // cloud b owns [out_offsets[b], out_offsets[b + 1]) of them.
+  // Padded: `samples` slots per cloud, of which `counts` are filled. Packed: `samples` slots in
+  // all, of which cloud b owns [out_offsets[b], out_offsets[b + 1]).
   int64_t samples = 0;
   IndexArray counts;  // [clouds], padded only
   IndexArray out_offsets;  // [clouds + 1], packed only
@@ -39,10 +39,10 @@ struct FpsArgs : CandidatePoints {
 
 TORCHVOX_KERNEL(FpsArgs);
 
-// Cloud b of a call: its points, and its slots, which lie inside the outputs.
+// Cloud b of a call: its points and its slots, which are always inside the outputs.
 struct FpsCloud : CandidateCloud {
   int64_t slot;  // its first output slot
-  int64_t samples;  // slots that the rules fill; the rest, up to `slots`, hold idx -1, dist2 0
+  int64_t samples;  // slots to fill with samples; the rest, up to `slots`, get idx -1, dist2 0
   int64_t slots;
   int64_t index_base;  // added to the index of a point
 
@@ -64,43 +64,20 @@ struct FpsCloud : CandidateCloud {
   }
 };
 
-// The same tests for any number of axes and for doubles, straight from memory.
-template <class T>
-TORCHVOX_HD bool is_finite_row(const FpsArgs& args, const T* row) {
-  for (int64_t axis = 0; axis < args.points.columns; ++axis) {
-    if (!is_finite(widen(row[axis]))) return false;
-  }
-  return true;
-}
+// is_candidate() for any number of axes and for doubles, straight from memory.
 template <class T>
 TORCHVOX_HD bool is_candidate_row(const FpsArgs& args, const T* row) {
-  if (!is_finite_row(args, row)) return false;
+  if (!is_finite_row(row, args.points.columns)) return false;
   return !args.skip_origin || !near_origin(widen(row[0]), widen(row[1]), widen(row[2]));
 }
-template <class T>
-TORCHVOX_HD compute_t<T> dist2_rows(const FpsArgs& args, const T* p, const T* q) {
-  using C = compute_t<T>;
-  if (args.order == DistOrder::kPn2) {
-    const C dx = widen(p[0]) - widen(q[0]), dy = widen(p[1]) - widen(q[1]),
-            dz = widen(p[2]) - widen(q[2]);
-    return fma_rn(dz, dz, fma_rn(dx, dx, dy * dy));
-  }
-  C sum = 0;
-  for (int64_t axis = 0; axis < args.points.columns; ++axis) {
-    const C d = widen(p[axis]) - widen(q[axis]);
-    sum = fma_rn(d, d, sum);
-  }
-  return sum;
-}
-
 enum class PointClass { kCandidate, kSkipped, kNonFinite };
 
-// Of any point of any type; the slow way, for starts and exhausted clouds.
+// The class of a point of any type; slow, for starts and exhausted clouds.
 TORCHVOX_HD PointClass classify(const FpsArgs& args, const FpsCloud& cloud, uint32_t i) {
   if (args.points.dtype == DType::kDouble) {
     const double* row = static_cast<const double*>(args.points.data) + cloud.base +
         int64_t{i} * args.points.row_stride;
-    if (!is_finite_row(args, row)) return PointClass::kNonFinite;
+    if (!is_finite_row(row, args.points.columns)) return PointClass::kNonFinite;
     return is_candidate_row(args, row) ? PointClass::kCandidate : PointClass::kSkipped;
   }
   const int64_t at = cloud.base + i * args.points.row_stride;
@@ -114,7 +91,7 @@ TORCHVOX_HD PointClass classify(const FpsArgs& args, const FpsCloud& cloud, uint
                                                         : PointClass::kSkipped;
 }
 
-// Start s as the caller gave it, -1 unless it is a finite point of the cloud.
+// Start s of the caller, or -1 if it is not a finite point of the cloud.
 TORCHVOX_HD int64_t given_start(const FpsArgs& args, const FpsCloud& cloud, int64_t s) {
   const int64_t i =
       args.start_idx.given() ? args.start_idx[cloud.number * args.starts + s] : args.start;
@@ -122,7 +99,7 @@ TORCHVOX_HD int64_t given_start(const FpsArgs& args, const FpsCloud& cloud, int6
   return classify(args, cloud, static_cast<uint32_t>(i)) == PointClass::kNonFinite ? -1 : i;
 }
 
-// The next non-finite point at or after `cursor`, which moves past it; -1 when there is none.
+// The next non-finite point at or after `cursor`, which moves past it; or -1.
 TORCHVOX_HD int64_t next_nonfinite(const FpsArgs& args, const FpsCloud& cloud, uint32_t& cursor) {
   while (cursor < cloud.points) {
     const uint32_t i = cursor++;
@@ -131,7 +108,7 @@ TORCHVOX_HD int64_t next_nonfinite(const FpsArgs& args, const FpsCloud& cloud, u
   return -1;
 }
 
-// What a start slot holds when the given start is no valid point and no candidate can stand in.
+// The point of a start slot if the caller's start is not valid and there is no candidate.
 TORCHVOX_HD int64_t start_without_candidates(const FpsArgs& args, const FpsCloud& cloud,
                                              uint32_t& cursor) {
   if (args.repeat) return 0;
@@ -150,7 +127,8 @@ TORCHVOX_HD void write_sample(const FpsArgs& args, const FpsCloud& cloud, int64_
   }
 }
 
-// dist2 of a start slot that holds point i, found by the rule above when `resolved` is false.
+// dist2 of a start slot that holds point i; `resolved` is false if i came from
+// start_without_candidates().
 TORCHVOX_HD float start_dist2(const FpsArgs& args, int64_t i, bool resolved) {
   return resolved || (args.repeat && i >= 0) ? bit_cast<float>(0x7f800000u) : 0.0f;
 }
@@ -160,15 +138,16 @@ TORCHVOX_HD float initial_dist2(const FpsArgs& args) {
 }
 
 inline const PlanOverride fps_kernel_plan{"fps_kernel"};  // 0 one block, 1 lazy tiles, 2 generic
-inline const PlanOverride fps_threads_plan{"fps_threads"};  // of a block class, or lazy
+inline const PlanOverride fps_threads_plan{"fps_threads"};  // of a block class, or of lazy blocks
+// Of a block class; for lazy tiles, 1 / 32 of the points of the smallest tile.
 inline const PlanOverride fps_points_per_thread_plan{"fps_points_per_thread"};
-inline const PlanOverride fps_members_plan{"fps_members"};  // lazy tiles: blocks that share a cloud
+inline const PlanOverride fps_members_plan{"fps_members"};  // lazy tiles: blocks per cloud
 inline const PlanOverride fps_cpu_plan{"fps_cpu"};  // see run_vectorized()
 
-// How a call runs on the GPU, from sizes that the host knows. No plan changes a result. A cloud is
-// taken by the first block class whose room holds its tie codes, and by the large kernel when none
-// does. A batch has one class at most; a packed call has one for each size that its points allow,
-// because only the device knows how they are split.
+// How a call runs on the GPU, from sizes that the host knows. No plan changes a result. The first
+// block class with room for the tie codes of a cloud takes it, or else the large kernel. A padded
+// batch has at most one class; a packed call has one for each size that is possible, because only
+// the device knows how its points are split.
 struct FpsPlan {
   struct BlockClass {  // fps_block: one block of `threads` per cloud, everything in registers
     int threads, points_per_thread;
@@ -176,19 +155,19 @@ struct FpsPlan {
   };
   enum class Large { kNone, kLazy, kGeneric };
 
-  std::vector<BlockClass> classes;  // rising room
+  std::vector<BlockClass> classes;  // in ascending order of room
   Large large = Large::kNone;
   int members = 1;  // lazy: blocks that share a cloud
   int lazy_threads = 512;  // 64, 512 or 1024
   int tile = 64;  // lazy: points of the smallest tile
-  int tile_room = 0;  // lazy: tiles that the shared memory of a block holds
-  int most_tiles = 0;  // lazy: what it could hold at most, whatever the call
+  int tile_room = 0;  // lazy: tiles for which a block has shared memory
+  int most_tiles = 0;  // lazy: the largest tile_room of any call
   int64_t clouds_at_once = 0;  // large: clouds that share the workspace
 
   int64_t block_room() const { return classes.empty() ? -1 : classes.back().room(); }
 };
 
-// From so many blocks a cloud on, the first of them has no tiles: it only leads.
+// From this many blocks per cloud on, the first of them has no tiles: it only leads.
 inline constexpr int kLargeBlockGroup = 8;
 
 FpsPlan make_fps_plan(const FpsArgs& args, const Target& target);

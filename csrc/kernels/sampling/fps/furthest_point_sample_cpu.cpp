@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Furthest point sampling on the CPU, a cloud a task, pruned by boxes on two levels: tiles of 64
-// points, groups of 16 tiles. A sample tests the boxes of all groups, of the tiles in the few
-// groups that it can change, and updates the few tiles that it can change, in plain loops over
-// structures of arrays that vectorize. More axes and doubles: one pass over the cloud a sample.
+// Furthest point sampling on the CPU, one task per cloud, pruned by boxes on two levels: tiles of
+// 64 points, groups of 16 tiles. A sample tests the boxes of all groups, then those of the tiles in
+// the few groups that it can change, and updates the few tiles that it can change, in plain loops
+// over structures of arrays that vectorize. More axes and doubles: one pass over the cloud per
+// sample.
 #include <algorithm>
 #include <vector>
 
@@ -14,14 +15,14 @@ namespace {
 
 using BlockClass = FpsPlan::BlockClass;
 
-// All that block.cu has, by measured time on an H200: more threads win over more points a thread.
+// All classes of block.cu. On an H200 more threads are faster than more points per thread.
 constexpr BlockClass kBlockTable[] = {{32, 1},  {64, 1},  {128, 1}, {256, 1}, {256, 2},
                                       {512, 2}, {512, 4}, {512, 8}, {512, 16}};
 // A packed call launches each of these over all clouds, so they are few.
 constexpr BlockClass kRaggedTable[] = {{128, 1}, {512, 2}, {512, 8}, {512, 16}};
 
 constexpr int64_t kPointsAtOnce = int64_t{1} << 25;
-constexpr int64_t kLazyStaticBytes = 48 * 1024;  // shared memory besides the tiles
+constexpr int64_t kLazyStaticBytes = 48 * 1024;  // shared memory of a lazy block besides the tiles
 constexpr int64_t kTileBytes = 40;
 constexpr int64_t kMostTiles = 4096;
 
@@ -54,8 +55,8 @@ void plan_classes(const FpsArgs& args, FpsPlan& plan) {
   if (plan.block_room() < most) plan.large = FpsPlan::Large::kLazy;
 }
 
-// As many blocks a cloud as give each warp a tile, if all can be resident at once. Otherwise as
-// many as can be, of more threads each.
+// As many blocks per cloud as give each warp one tile, if all can be resident at once. Otherwise as
+// many as can be, with more threads each.
 void plan_block_group(const FpsArgs& args, const Target& target, FpsPlan& plan) {
   const int64_t points = fps_points_per_thread_plan.value();
   const int64_t threads = fps_threads_plan.value(), members = fps_members_plan.value();
@@ -63,14 +64,16 @@ void plan_block_group(const FpsArgs& args, const Target& target, FpsPlan& plan) 
   if (forced && points != kAutomatic) plan.tile = static_cast<int>(32 * points);
   const int64_t tiles = (args.points.rows + plan.tile - 1) / plan.tile;
   const int64_t resident = target.multiprocessors / std::max<int64_t>(1, plan.clouds_at_once);
-  const auto wanted = [&] { return (tiles * 32 + plan.lazy_threads - 1) / plan.lazy_threads + 1; };
+  const auto needed_blocks = [&] {
+    return (tiles * 32 + plan.lazy_threads - 1) / plan.lazy_threads + 1;
+  };
   if (forced && threads != kAutomatic) {
     plan.lazy_threads = threads <= 64 ? 64 : (threads <= 512 ? 512 : 1024);
-  } else if (wanted() > resident) {
+  } else if (needed_blocks() > resident) {
     plan.lazy_threads = 1024;
   }
   plan.members = static_cast<int>(
-      std::max<int64_t>(1, std::min(members == kAutomatic ? wanted() : members, resident)));
+      std::max<int64_t>(1, std::min(members == kAutomatic ? needed_blocks() : members, resident)));
   const int64_t workers = plan.members < kLargeBlockGroup ? plan.members : plan.members - 1;
   const int64_t needed = ((tiles + workers - 1) / workers + 95) / 32 * 32;
   const int64_t fitting = (target.shared_bytes - kLazyStaticBytes) / kTileBytes / 32 * 32;
@@ -92,7 +95,7 @@ struct CpuTiles {
       CpuBoxes::assign(count);
       best.assign(count, kExcludedBits);
     }
-    // hit[i]: whether a sample at q can lower a distance in box begin + i.
+    // hit[i] = whether a sample at q can lower a distance in box begin + i.
     TORCHVOX_INLINE void test(const Point3& q, int64_t begin, int64_t count, int32_t* hit) const {
       const int32_t* bits = best.data() + begin;
       measure(q, begin, count, [=](int64_t i, float bound) {
@@ -109,7 +112,7 @@ struct CpuTiles {
   std::vector<int32_t> hit_groups;
   int64_t candidates = 0;
 
-  // Takes `order`, the indices of the candidates in spatial order.
+  // Loads the candidates, whose indices `order` lists in spatial order.
   void load(const FpsArgs& args, const FpsCloud& cloud, const std::vector<uint32_t>& order) {
     candidates = static_cast<int64_t>(order.size());
     const int64_t group_points = kTile * kGroup;
@@ -151,7 +154,7 @@ struct CpuTiles {
     }
   }
 
-  // The best key among all candidates; false when no distance is above 0.
+  // The best key among all candidates; false if no distance is above 0.
   TORCHVOX_INLINE bool find_best(float& dist2, uint32_t& best_code) {
     int32_t best = kExcludedBits;
     const int64_t group_count = static_cast<int64_t>(groups.best.size());
@@ -199,7 +202,8 @@ struct CpuTiles {
   }
 };
 
-// No candidate is left at a distance above 0: the slots from s on, by the exhausted rule.
+// When no candidate is left at a distance above 0: fills the slots from s on by the rule for
+// exhausted clouds.
 void finish_exhausted(const FpsArgs& args, const FpsCloud& cloud, int64_t s, int64_t first) {
   if (args.repeat) {
     for (; s < cloud.samples; ++s) write_sample(args, cloud, s, first < 0 ? 0 : first, 0.0f);
@@ -225,7 +229,7 @@ void finish_exhausted(const FpsArgs& args, const FpsCloud& cloud, int64_t s, int
   for (; s < cloud.samples; ++s) write_sample(args, cloud, s, -1, 0.0f);
 }
 
-// Start slot s: writes it and gives the point, -1 when there is none to measure from.
+// Writes start slot s and returns its point, or -1 if there is none to measure from.
 int64_t take_start(const FpsArgs& args, const FpsCloud& cloud, int64_t s, int64_t first,
                    uint32_t& cursor) {
   int64_t i = given_start(args, cloud, s);
@@ -267,7 +271,7 @@ void sample_cloud(const FpsArgs& args, const FpsCloud& cloud, CpuTiles& tiles) {
   });
 }
 
-// Any number of axes and doubles: one pass over the cloud a sample.
+// Any number of axes and doubles: one pass over the cloud per sample.
 template <class T>
 void sample_cloud_generic(const FpsArgs& args, const FpsCloud& cloud) {
   using C = compute_t<T>;
@@ -304,7 +308,7 @@ void sample_cloud_generic(const FpsArgs& args, const FpsCloud& cloud) {
     if (chosen < 0) continue;
     for (uint32_t i = 0; i < cloud.points; ++i) {
       if (!(d[i] > C{0})) continue;
-      const C now = dist2_rows(args, points + i * args.points.row_stride,
+      const C now = dist2_rows(args.order, args.points.columns, points + i * args.points.row_stride,
                                points + chosen * args.points.row_stride);
       if (now < d[i]) d[i] = now;
     }
@@ -327,8 +331,8 @@ FpsPlan make_fps_plan(const FpsArgs& args, const Target& target) {
 
   plan.clouds_at_once = args.points.clouds;
   if (!args.points.packed && args.points.rows > 0) {
-    // A workspace that does not grow with the batch. Many blocks can share a cloud of the lazy
-    // kernel; the generic one wants a cloud for every multiprocessor.
+    // Bounds the workspace for large batches. Many blocks can share a cloud of the lazy kernel; the
+    // generic kernel needs at least one cloud per multiprocessor.
     int64_t wave = kPointsAtOnce / args.points.rows;
     if (plan.large == FpsPlan::Large::kGeneric) {
       wave = std::max<int64_t>(wave, target.multiprocessors);
@@ -341,7 +345,7 @@ FpsPlan make_fps_plan(const FpsArgs& args, const Target& target) {
 }
 
 int64_t workspace_bytes_cpu(const FpsArgs&) {
-  return 0;  // the host's scratch is as large as a cloud, and lives as long
+  return 0;  // run_cpu() allocates scratch memory for one cloud at a time
 }
 
 void run_cpu(const FpsArgs& args, void*, const ParallelFor& parallel_for) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Furthest point sampling of large clouds: a group of blocks a cloud, a warp a group of tiles, a
-// lane a point. The first block leads: it has the others measure their tiles from the last samples
-// and collect the points at the largest distances into its candidate buffer, and takes the next
-// samples from there. Most tiles are skipped by their boxes; the others cost 20 bytes a point, out
-// of L2.
+// Furthest point sampling of large clouds: a group of blocks per cloud, one warp per group of
+// tiles, one lane per point. The first block leads: it has the others measure their tiles from the
+// last samples and collect the points at the largest distances into its candidate buffer, and takes
+// the next samples from there. Most tiles are skipped by their boxes; the others cost 20 bytes per
+// point, from L2.
 #include "csrc/kernels/sampling/fps/kernels.cuh"
 #include "csrc/kernels/sampling/fps/tiles.cuh"
 
@@ -21,12 +21,12 @@ struct LazyShared {
   uint32_t buffer[kBuffer];  // positions
   uint16_t lists[kThreads / 32][FpsTiles::kListed];
   uint32_t bucket[kBuckets];
-  uint32_t total;  // points found
-  int best;  // bits of the largest dist2 left
-  uint32_t at;
+  uint32_t total;  // points collected
+  int best;  // bits of the largest dist2
+  uint32_t at;  // where the block's points begin in the common buffer
 };
 
-// The blocks of a cloud, as each of them sees its group.
+// The group of blocks of a cloud, for each of its blocks.
 template <int kThreads, int kPoints>
 struct FpsBlockGroup {
   using Shared = LazyShared<kThreads, kPoints>;
@@ -35,8 +35,8 @@ struct FpsBlockGroup {
   const unsigned others;  // blocks besides the leader
   unsigned steps = 0;
 
-  // For the leader: starts a step of all blocks. They measure from the `count` samples in shared
-  // memory and look for the points with bits >= limit and code <= top_code.
+  // Called by the leader: starts a step of all blocks. They measure from the `count` samples in
+  // shared memory and collect the points with bits >= limit and code <= top_code.
   __device__ void request(int count, int limit, uint32_t top_code) {
     ++steps;
     if (others == 0) {
@@ -58,8 +58,8 @@ struct FpsBlockGroup {
     }
     if (count >= 0 && shared.tiles.groups > 0) work(count, limit, top_code);
   }
-  // For the leader: ends the step. Leaves the positions of the points in `buffer`, if they are no
-  // more than that holds, their number in `total`, the largest dist2 in `best`.
+  // Called by the leader: ends the step. Puts the positions of the points into `buffer`, if they
+  // fit, their number into `total` and the largest dist2 into `best`.
   __device__ void collect() {
     if (others == 0) return;
     if (threadIdx.x == 0) {
@@ -69,7 +69,7 @@ struct FpsBlockGroup {
       __threadfence();
     }
     __syncthreads();
-    // Read without waiting for their number.
+    // Reads all of them instead of waiting for their number first.
     for (int k = threadIdx.x; k < Shared::kBuffer; k += kThreads) {
       shared.buffer[k] = __ldcg(&state->buffer[k]);
     }
@@ -79,7 +79,7 @@ struct FpsBlockGroup {
     }
     __syncthreads();
   }
-  // For the others: works until the end.
+  // Called by the other blocks: works until the end.
   __device__ void follow() {
     while (true) {
       ++steps;
@@ -91,7 +91,7 @@ struct FpsBlockGroup {
       __syncthreads();
       const int4 step = __ldcg(reinterpret_cast<const int4*>(&state->step));
       for (int r = threadIdx.x; r < kLazyRoom; r += kThreads) {
-        shared.shortlist.sample[r] = __ldcg(&state->samples[r]);  // whatever their number
+        shared.shortlist.sample[r] = __ldcg(&state->samples[r]);  // all, whatever their number
       }
       if (step.x < 0) return;
       work(step.x, step.y, static_cast<uint32_t>(step.z));
@@ -139,7 +139,7 @@ struct FpsBlockGroup {
   }
 };
 
-// Brings the `total` positions of the buffer into rough order: neighbors in space come close.
+// Sorts the `total` positions of the buffer roughly, so that neighbors in space come close.
 template <int kThreads, int kPoints>
 __device__ __forceinline__ void order_buffer(LazyShared<kThreads, kPoints>& shared, uint32_t total,
                                              uint32_t points) {
@@ -151,7 +151,7 @@ __device__ __forceinline__ void order_buffer(LazyShared<kThreads, kPoints>& shar
   for (int j = 0; j < kPoints; ++j) {
     const uint32_t k = threadIdx.x + j * kThreads;
     if (k >= total) continue;
-    at[j] = min(shared.buffer[k], points - 1);  // clouds that overlap
+    at[j] = min(shared.buffer[k], points - 1);  // larger only if clouds overlap
     bucket[j] = static_cast<uint32_t>(uint64_t{at[j]} * kBuckets / points);
     rank[j] = atomicAdd(&shared.bucket[bucket[j]], 1);
   }
@@ -176,8 +176,8 @@ __device__ __forceinline__ void order_buffer(LazyShared<kThreads, kPoints>& shar
   __syncthreads();
 }
 
-// Deals the gathered points to the warps in runs, which keeps the box of a warp's points small;
-// gives that box.
+// Distributes the collected points to the warps in runs, which keeps the box of a warp's points
+// small; returns that box.
 template <int kThreads, int kPoints>
 __device__ __forceinline__ PointBox load_buffer(const FpsTiles& tiles, const uint32_t* positions,
                                                 uint32_t total, uint32_t last_code,
@@ -199,22 +199,23 @@ __device__ __forceinline__ PointBox load_buffer(const FpsTiles& tiles, const uin
     buffer.a[j] = p.x;
     buffer.b[j] = p.y;
     buffer.c[j] = p.z;
-    buffer.code[j] = min(__float_as_uint(p.w), last_code);  // above it: clouds that overlap
+    buffer.code[j] = min(__float_as_uint(p.w), last_code);  // larger only if clouds overlap
   }
   return warp_box(box);
 }
 
 namespace {
 
-// How far below the largest dist2 the buffer reaches, adapted to what it found.
+// How far below the largest dist2 the buffer reaches; adapted to the number of points collected.
 struct BufferDepth {
   float fraction = 0.2f;
-  int known = -1;  // about the bits of the largest dist2; -1 before the first step
+  int best = -1;  // bits of about the largest dist2; -1 before the first step
 };
 
-// Has all blocks measure from the `count` last samples and fills the buffer: every point with key
-// >= K, for the K that the depth suggests. As fill_shortlist, one level up. Gives the bits of K's
-// dist2, 0 when no dist2 above 0 is left. Calls `meanwhile` while the others are at work.
+// Has all blocks measure from the `count` last samples and fills the buffer with every point whose
+// key is at least K, for the K that the depth suggests: as fill_shortlist(), one level up. Returns
+// the bits of K's dist2, or 0 if no dist2 above 0 is left. Calls `meanwhile` while the other blocks
+// work.
 template <int kThreads, int kPoints, class Meanwhile>
 __device__ __forceinline__ int fill_buffer(FpsBlockGroup<kThreads, kPoints>& group, int count,
                                            uint32_t last_code, BufferDepth& depth,
@@ -222,9 +223,9 @@ __device__ __forceinline__ int fill_buffer(FpsBlockGroup<kThreads, kPoints>& gro
   constexpr uint32_t kBuffer = kThreads * kPoints;
   uint32_t low = 0, high = last_code, top_code = kNoCode;
   for (int attempt = 0;; ++attempt) {
-    const int limit = depth.known < 0
+    const int limit = depth.best < 0
         ? 0x7fffffff
-        : max(__float_as_int(__int_as_float(depth.known) * (1.0f - depth.fraction)), 1);
+        : max(__float_as_int(__int_as_float(depth.best) * (1.0f - depth.fraction)), 1);
     group.request(count, limit, top_code);
     if (attempt == 0) meanwhile();
     group.collect();
@@ -233,7 +234,7 @@ __device__ __forceinline__ int fill_buffer(FpsBlockGroup<kThreads, kPoints>& gro
     const int best = group.shared.best;
     __syncthreads();
     if (best <= 0) return 0;
-    depth.known = best;
+    depth.best = best;
     if (total > 0 && total <= kBuffer) {
       if (total > 2 * kBuffer / 3) {
         depth.fraction *= 0.85f;
@@ -255,7 +256,7 @@ __device__ __forceinline__ int fill_buffer(FpsBlockGroup<kThreads, kPoints>& gro
           ? fminf(0.7f, fmaxf(0.01f, 0.5f * kBuffer / static_cast<float>(total)))
           : 0.0f;
       continue;
-    } else {  // more than fit tie for the largest: bisect their codes
+    } else {  // more points than fit tie for the largest: bisect their codes
       if (low >= high) return 0;
       depth.fraction = 0.0f;
       high = min(top_code, high);
@@ -264,13 +265,13 @@ __device__ __forceinline__ int fill_buffer(FpsBlockGroup<kThreads, kPoints>& gro
   }
 }
 
-// `members` blocks per cloud, whose candidates lie in spatial order in tiles. A round gathers the
-// points with the largest keys, all those at or above some K, into the leading block's registers
+// `members` blocks per cloud, whose candidates lie in spatial order in tiles. A round collects the
+// points with the largest keys, all those at or above a K, into the registers of the leading block
 // (the buffer), which takes samples from the buffer, shortlist by shortlist, while its best key is
 // at least K; then all blocks measure their tiles from the samples of the round. Points outside the
-// buffer have keys below K and only fall, so the buffer's best is the cloud's. Points and distances
-// are read and written by a few passes, some hundred samples each, in which most tiles are skipped
-// by their boxes.
+// buffer have keys below K, and keys never rise, so the best of the buffer is the best of the
+// cloud. Points and distances are read and written once per round of some hundred samples, and most
+// tiles are skipped by their boxes.
 template <int kThreads, int kPoints>
 __global__ void __launch_bounds__(kThreads, 1)
     lazy_kernel(const __grid_constant__ FpsArgs args, const __grid_constant__ SpatialOrder order,
@@ -338,9 +339,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     const PointBox box = load_buffer<kThreads>(tiles, shared.buffer, total, last_code, buffer);
     staged = drain_buffer<kThreads, true>(buffer, box, shared.shortlist, floor, last_code,
                                           samples - s, shortlist_depth);
-    exhausted = staged == 0;  // never, but for clouds that overlap, from offsets in disorder
+    exhausted = staged == 0;  // only if clouds overlap, from offsets in disorder
     if (exhausted) break;
-    buffer_depth.known = floor;
+    buffer_depth.best = floor;
     s += min(staged, samples - s);
   }
   write_samples(args, cloud, shared.shortlist, written, s);
@@ -352,7 +353,7 @@ using LazyKernel = void (*)(FpsArgs, SpatialOrder, LazyScratch, uint32_t, uint32
 
 LazyKernel kernel_of(int threads) {
   switch (threads) {
-    case 64: return lazy_kernel<64, 1>;  // for tests: every round overflows
+    case 64: return lazy_kernel<64, 1>;  // only for tests, in which every round overflows
     case 512: return lazy_kernel<512, 2>;
     case 1024: return lazy_kernel<1024, 2>;
   }
@@ -395,7 +396,8 @@ cudaError_t launch_fps_lazy(const FpsArgs& args, const FpsPlan& plan, const Spat
     TORCHVOX_CUDA_CHECK(
         cudaMemsetAsync(scratch.state, 0, order.clouds * sizeof(FpsGroupState), stream));
     const cudaError_t status = launch_with(plan.members);
-    // A part of a GPU may have less than its multiprocessors: then one block a cloud.
+    // A part of a GPU (MIG, MPS) may have fewer multiprocessors than it says: then one block per
+    // cloud.
     if (status != cudaErrorCooperativeLaunchTooLarge && status != cudaErrorNotSupported) {
       return status;
     }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A cloud in spatial order, cut into tiles with a box and a largest dist2 each, and the tiles into
-// groups of up to 32, which are dealt to the blocks that share the cloud and to their warps. Points
-// and distances lie in global memory, which L2 holds, boxes in shared memory.
+// groups of up to 32, which are distributed over the blocks that share the cloud and their warps.
+// Points and distances are in global memory, usually in L2, boxes in shared memory.
 #pragma once
 
 #include "csrc/kernels/sampling/fps/candidates.cuh"
 
 namespace torchvox {
 
-// Boxes in shared memory, one coordinate after the other: lanes that read neighbors do not
-// collide.
+// Boxes in shared memory, one array per side, so that lanes that read neighbors have no bank
+// conflicts.
 struct FpsBoxes {
   float* corners;
   uint32_t stride;
@@ -33,16 +33,16 @@ struct FpsBoxes {
   }
 };
 
-// What one block holds of the tiles. Group i of a block is group member + i * members of the cloud,
-// so that neighbors, which the same samples reach, are worked on side by side.
+// The tiles of one block. Group i of a block is group member + i * members of the cloud, so that
+// different blocks work on neighbors, which the same samples reach.
 struct FpsTiles {
   static constexpr int kListed = 64;  // samples that a warp measures a group from at a time
 
   const float4* points;  // [count] a, b, c, code
   float* dist2s;  // [count]
   uint32_t count;
-  uint32_t tile;  // points of one
-  uint32_t group;  // tiles of one, a power of two up to 32
+  uint32_t tile;  // points per tile
+  uint32_t group;  // tiles per group, a power of two up to 32
   uint32_t groups;  // of this block
   uint32_t member, members;  // this block among those that share the tiles
   FpsBoxes boxes, group_boxes;
@@ -51,8 +51,8 @@ struct FpsTiles {
   // Shared memory for the boxes of `room` tiles.
   static size_t bytes(uint32_t room) { return sizeof(float) * 10 * room; }
 
-  // Chooses the tile size for `room` tiles a block, the smallest that does. A leader of many has
-  // none: it has other work.
+  // Chooses the smallest tile size for which a block needs at most `room` tiles. A leader of many
+  // blocks has no tiles, because it has other work.
   __device__ void lay_out(float* memory, uint32_t room, uint32_t smallest_tile, uint32_t block,
                           uint32_t blocks) {
     const bool all_alike = blocks < kLargeBlockGroup;
@@ -79,7 +79,8 @@ struct FpsTiles {
     return begin < count ? static_cast<uint32_t>(begin) : count;
   }
 
-  // Boxes of the block's tiles, each group by one warp; every distance `initial`.
+  // Computes the boxes of the block's tiles, one warp per group, and sets every distance to
+  // `initial`.
   __device__ void build(float initial) {
     const uint32_t lane = threadIdx.x % 32, warps = blockDim.x / 32;
     for (uint32_t i = threadIdx.x / 32; i < groups; i += warps) {
@@ -106,9 +107,10 @@ struct FpsTiles {
     }
   }
 
-  // Lowers the distances of group i to the nearest of `samples`; gives the new `top` of the lane's
-  // tile. `list` is [kListed], of the warp. First one lane a sample against the box of the group,
-  // then one lane a tile against those that reach it, then one lane a point.
+  // Lowers the distances of group i to the nearest of `samples`; returns the new `top` of the
+  // lane's tile. `list` is [kListed], of the warp. First one lane per sample tests the box of the
+  // group, then one lane per tile tests the samples that reach it, then one lane per point
+  // measures.
   __device__ int measure_group(uint32_t i, const float4* samples, int samples_count,
                                uint16_t* list) {
     const int lane = threadIdx.x % 32;
@@ -141,7 +143,7 @@ struct FpsTiles {
   template <class Use>
   __device__ __forceinline__ void each_above(uint32_t i, int mine, int limit, uint32_t top_code,
                                              Use use) const {
-    constexpr int kAtOnce = 4;  // tiles whose loads are under way together
+    constexpr int kAtOnce = 4;  // tiles whose loads are in flight at once
     unsigned left = __ballot_sync(kFullWarp, mine >= limit);
     while (left) {
       uint32_t begin[kAtOnce];
@@ -174,7 +176,7 @@ struct FpsTiles {
                                                 int listed) {
     const int lane = threadIdx.x % 32;
     uint64_t reached_by = 0;
-    if (group == 1) {  // the box of the group was the tile's
+    if (group == 1) {  // the box of the group is that of the tile
       if (lane == 0) reached_by = ~uint64_t{0} >> (kListed - listed);
     } else {
       for (int k = 0; k < listed; ++k) {
@@ -192,11 +194,11 @@ struct FpsTiles {
     return mine;
   }
 
-  // Lowers the distances of the tile at `begin` to the listed samples of the mask; gives the bits
-  // of its largest.
+  // Lowers the distances of the tile at `begin` to the listed samples of the mask; returns the bits
+  // of the largest distance.
   __device__ __forceinline__ int measure_tile(uint32_t begin, const float4* samples,
                                               const uint16_t* list, uint64_t hits) {
-    constexpr int kAtOnce = 2;  // points of a lane
+    constexpr int kAtOnce = 2;  // points per lane
     const uint32_t end = min(begin + tile, count);
     float largest = -1.0f;
     for (uint32_t r = begin + threadIdx.x % 32; r < end; r += 32 * kAtOnce) {

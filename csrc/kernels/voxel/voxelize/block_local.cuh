@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The block-local steps of the fused kernel. Before anything is known of other blocks' voxels: the
-// points of a block's partition, and their way into the table. After the voxels have their ids: the
-// rows of the voxels that begin in the block, from the lists of their points.
+// The steps of the fused kernel within a block. First the block inserts the points of its partition
+// into the table. After the voxels have their ids, it writes the rows of the voxels that begin in
+// it, from the lists of their points.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -15,7 +15,7 @@ namespace torchvox {
 
 namespace cg = cooperative_groups;
 
-// A block's points and what it knows of them, in shared memory.
+// A block's points and their voxels, in shared memory.
 struct BlockPartition {
   int64_t begin, end;
   int count, per_thread;
@@ -48,8 +48,9 @@ struct FusedShared {
   uint32_t all_voxels;  // of all blocks
 };
 
-// The voxels of one round of a block's points, so that each goes into the table once and not once a
-// warp: points that follow each other share voxels, and the table's atomics would queue.
+// A hash table in shared memory of the voxels of one round of a block's points. Each voxel then
+// enters the global table once per block and not once per warp: neighboring points share voxels,
+// and their atomics on one slot would wait for each other.
 template <class Key>
 struct BlockTable {
   using Word = typename CudaAtomicType<Key>::type;
@@ -60,7 +61,7 @@ struct BlockTable {
   uint32_t slot[kSlots];  // in the table
   uint32_t before[kSlots];  // points of the voxel in the table already
 
-  // Two slots a thread of the block are in use.
+  // The first two slots per thread of the block are in use.
   __device__ void clear() {
 #pragma unroll
     for (uint32_t s = threadIdx.x, k = 0; k < 2; s += blockDim.x, ++k) {
@@ -69,7 +70,8 @@ struct BlockTable {
       first[s] = kNone32;
     }
   }
-  // Adds n points, the smallest of which is `row`. True for the one call that brought the key.
+  // Adds n points, the smallest of which is `row`, and returns whether the key is new. Sets *s to
+  // the slot and *arrival to the number of points that were there.
   __device__ bool insert(Key k, uint32_t row, uint32_t n, uint32_t* s, uint32_t* arrival) {
     const uint32_t last = 2 * blockDim.x - 1;
     uint32_t at = static_cast<uint32_t>((k * 0x9e3779b97f4a7c15ull) >> 32) & last;
@@ -84,8 +86,9 @@ struct BlockTable {
   }
 };
 
-// One thread a point. The first points are read and located, and their voxels found, while the
-// workspace is being cleared; later ones are read while earlier ones are inserted.
+// Inserts the points of the partition, one per thread and round. The points of the first round are
+// read and located while the workspace is being cleared; those of later rounds are read while
+// earlier ones are inserted.
 template <class Real, class Key>
 __device__ void insert_partition(const VoxelizeArgs& args, const VoxelWork& work,
                                  const BlockPartition& partition, FusedShared& shared) {
@@ -108,9 +111,9 @@ __device__ void insert_partition(const VoxelizeArgs& args, const VoxelWork& work
     __syncthreads();
     const MatchingLanes matching = MatchingLanes::of(key);
     uint32_t at = 0, arrival = 0;
-    bool brings = false;
+    bool is_new = false;
     if (key != kNoKey && matching.leads()) {
-      brings = block.insert(key, static_cast<uint32_t>(partition.begin + i), matching.count(), &at,
+      is_new = block.insert(key, static_cast<uint32_t>(partition.begin + i), matching.count(), &at,
                             &arrival);
     }
     if (first == 0) {
@@ -120,7 +123,7 @@ __device__ void insert_partition(const VoxelizeArgs& args, const VoxelWork& work
     }
     shared.tally.add<kPointsOutOfRange, kPointsNotFinite>(work, next.sample, column);
     next = load(int64_t{i} + blockDim.x);
-    if (brings) {
+    if (is_new) {
       block.slot[at] =
           work.table.insert_new(key, block.first[at], block.count[at], &block.before[at]);
     }
@@ -141,7 +144,8 @@ __device__ void insert_partition(const VoxelizeArgs& args, const VoxelWork& work
   }
 }
 
-// The row of voxel k of the block, and its index; or nothing, then the row is -1.
+// Voxel k of those that begin in the block; row -1 if there is none or it is not kept. With
+// `writes` the thread writes the row's index and number of points.
 __device__ __forceinline__ Voxel begin_row(const VoxelizeArgs& args, const VoxelWork& work,
                                            const BlockPartition& partition,
                                            const FusedShared& shared, uint32_t k, bool writes) {
@@ -156,7 +160,7 @@ __device__ __forceinline__ Voxel begin_row(const VoxelizeArgs& args, const Voxel
   return voxel;
 }
 
-// For all arguments: four voxels at a time by a warp.
+// Reduces the block's small voxels for any arguments: a warp takes four at a time, 8 lanes each.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_local(const VoxelizeArgs& args, const VoxelWork& work,
                              const BlockPartition& partition, const FusedShared& shared,
@@ -174,7 +178,7 @@ __device__ void reduce_local(const VoxelizeArgs& args, const VoxelWork& work,
   }
 }
 
-// The points of a small voxel, in order, by one lane; kNone32 past the last one.
+// The points of a small voxel in order, sorted by one lane in registers; kNone32 past the last one.
 struct SmallOrder {
   uint32_t point[kSmallSegment];
 
@@ -207,7 +211,7 @@ struct SmallOrder {
   }
 };
 
-// The usual row of a point, in registers.
+// The four columns of a point in the usual call.
 struct Quad {
   float value[4];
 
@@ -217,7 +221,7 @@ struct Quad {
   }
 };
 
-// Sum of the points of a small voxel, by one lane: four of them on their way at once.
+// One lane sums the points of a small voxel, four of which it reads at once, and writes the row.
 __device__ __forceinline__ void sum_small(const VoxelizeArgs& args, const Voxel& voxel,
                                           const SmallOrder& order) {
   Quad total{};
@@ -242,7 +246,7 @@ __device__ __forceinline__ void sum_small(const VoxelizeArgs& args, const Voxel&
   store_four(args.features, args.out_dtype, 4 * voxel.row, total.value);
 }
 
-// What the threads of a block leave for each other about up to as many small voxels.
+// Small voxels whose rows a block writes together, at most one per thread, in shared memory.
 struct PaddedRows {
   uint32_t* stored;  // [threads]; kNone32: not a small voxel
   uint32_t* order;  // [threads, kSmallSegment]
@@ -252,11 +256,11 @@ struct PaddedRows {
   static_assert((1 + kSmallSegment) * 32 * sizeof(uint32_t) <= sizeof(WarpShared<float>), "room");
 };
 
-// The padded rows of `rows` voxels that follow each other from row `base` on, by a block: threads
-// write neighboring points all the way. Rows of large segments are left out.
+// A block writes the padded rows of `rows` voxels from row `base` on; neighboring threads write
+// neighboring points. Skips the rows of large segments.
 __device__ inline void copy_rows(const VoxelizeArgs& args, const PaddedRows& shared, int64_t base,
                                  uint32_t rows) {
-  constexpr uint32_t kAhead = 4;  // points on their way at once
+  constexpr uint32_t kAhead = 4;  // points that a thread reads at once
   const uint32_t width = static_cast<uint32_t>(args.max_points);
 #pragma unroll 1
   for (uint32_t first = threadIdx.x; first < rows * width; first += kAhead * blockDim.x) {
@@ -280,7 +284,8 @@ __device__ inline void copy_rows(const VoxelizeArgs& args, const PaddedRows& sha
   }
 }
 
-// For the usual arguments, see assume_common(): a lane a voxel.
+// Reduces the block's small voxels for the usual arguments, see assume_common(): one lane per
+// voxel.
 template <ReduceKind kKind>
 __device__ void reduce_local_quads(const VoxelizeArgs& args, const VoxelWork& work,
                                    const BlockPartition& partition, const FusedShared& shared) {

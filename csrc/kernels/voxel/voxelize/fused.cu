@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All steps of voxelize in one cooperative launch, for clouds of which every block can keep its
-// partition of consecutive points in shared memory, one thread a point at a time: what separate
-// launches cost, and the trips of a point's slot and arrival through global memory, are most of the
-// time of a single scan.
+// All steps of voxelize in one cooperative launch, for clouds small enough that every block can
+// keep its partition of consecutive points in shared memory. For a single scan, separate launches
+// and passing each point's slot and arrival through global memory would take most of the time.
 #include <algorithm>
 #include <type_traits>
 
@@ -13,13 +12,14 @@
 namespace torchvox {
 namespace {
 
-// Ids in point order, a thread `per_thread` neighboring points. Blocks publish how many voxels
-// begin in them, and how many points the large segments have, and add up all earlier blocks.
+// Ids in point order; one thread takes `per_thread` neighboring points. Blocks publish how many
+// voxels begin in them, and how many points their large segments have, and add up those of all
+// earlier blocks.
 __device__ void number_partition(const VoxelizeArgs& args, const VoxelWork& work,
                                  const BlockPartition& partition, FusedShared& shared) {
   const int first = threadIdx.x * partition.per_thread;
   const int last = min(first + partition.per_thread, partition.count);
-  // Points below, voxels above: enough for the rows and the partition of this kernel.
+  // Points in the low bits, voxels in the high ones. plan_fused() checks that both fit.
   const auto sum_of = [](uint32_t count) {
     return (1u << kFusedRowBits) + (count > kSmallSegment ? count : 0);
   };
@@ -28,8 +28,8 @@ __device__ void number_partition(const VoxelizeArgs& args, const VoxelWork& work
   };
   uint32_t begins = 0;  // bit k: a voxel begins with point first + k
   uint32_t large = 0, sum = 0;
-  uint64_t held_key = 0;  // of the last such voxel
-  uint32_t held_count = 0;
+  uint64_t last_key = 0;  // of the last such voxel
+  uint32_t last_count = 0;
 #pragma unroll 1
   for (int i = first; i < last; ++i) {
     const uint32_t slot = partition.voxel[i];
@@ -38,10 +38,10 @@ __device__ void number_partition(const VoxelizeArgs& args, const VoxelWork& work
     const VoxelTable::Entry entry = work.table.entry(slot, &key);
     if (entry.first == partition.begin + i) {
       begins |= 1u << (i - first);
-      held_key = key;
-      held_count = entry.count + 1;
-      sum += sum_of(held_count);
-      large += held_count > kSmallSegment;
+      last_key = key;
+      last_count = entry.count + 1;
+      sum += sum_of(last_count);
+      large += last_count > kSmallSegment;
     } else {
       partition.voxel[i] = entry.first;
     }
@@ -68,8 +68,8 @@ __device__ void number_partition(const VoxelizeArgs& args, const VoxelWork& work
     if (args.points.offsets.given()) partition.voxels_before[i] = sum_voxels(before);
     if (!(begins >> (i - first) & 1)) continue;
     const uint32_t slot = partition.voxel[i];
-    uint64_t key = held_key;
-    uint32_t count = held_count;
+    uint64_t key = last_key;
+    uint32_t count = last_count;
     if (begins >> (i - first) != 1) count = work.table.entry(slot, &key).count + 1;
     const uint32_t id = sum_voxels(before);
     const bool is_large = count > kSmallSegment;
@@ -82,8 +82,8 @@ __device__ void number_partition(const VoxelizeArgs& args, const VoxelWork& work
   }
 }
 
-// The voxels before each sample of which the first row lies in this block; then, by one block, what
-// follows from them.
+// Each block writes the number of voxels before every sample whose first row is in its partition;
+// then one block writes the samples' rows.
 __device__ void number_samples(const VoxelizeArgs& args, const VoxelWork& work,
                                const BlockPartition& partition, FusedShared& shared) {
   const CloudBatch& points = args.points;
@@ -103,7 +103,8 @@ __device__ void number_samples(const VoxelizeArgs& args, const VoxelWork& work,
   write_samples(args, work, shared.scan);
 }
 
-// What follows for every point from the number of its voxel, which another block may still owe.
+// Writes the row of every point and its place in a large segment, which follow from its voxel's id.
+// Waits for the id where another block has not written it yet.
 __device__ void finish_partition(const VoxelizeArgs& args, const VoxelWork& work,
                                  const BlockPartition& partition, FusedShared& shared) {
 #pragma unroll 1
@@ -128,6 +129,10 @@ __device__ void finish_partition(const VoxelizeArgs& args, const VoxelWork& work
   shared.tally.flush(work);
 }
 
+// One block per partition of consecutive points, all of them resident at once: reads the points,
+// inserts them into the table, numbers its voxels, writes the row of every point, then reduces the
+// voxels that begin in the block. Last, blocks share the large voxels and the unused rows. Barriers
+// over the grid separate the steps.
 template <class Real, ReduceKind kKind, bool kCommon = false>
 __global__ void __launch_bounds__(kFusedThreads, 1)
     fused_kernel(VoxelizeArgs args, VoxelWork work) {
@@ -170,15 +175,15 @@ struct FusedKernels {
   }
 };
 
-constexpr int kNamedBytes = 12 * 1024;  // shared memory that the kernel has by name, at most
-constexpr int kDefaultSharedBytes = 48 * 1024;  // that a kernel may have without opting in
+constexpr int kNamedBytes = 12 * 1024;  // limit of the kernel's __shared__ variables
+constexpr int kDefaultSharedBytes = 48 * 1024;  // that a kernel may have without an attribute
 
 }  // namespace
 
 FusedLaunch plan_fused(const VoxelizeArgs& args, const VoxelWork& work, const Target& target) {
   const int64_t rows = args.points.rows, forced = voxel_kernels_plan.value();
-  const bool wanted = forced == kAutomatic ? rows <= kFusedRows : forced == 1;
-  if (!wanted || !target.cooperative_launch || work.ranking != VoxelRanking::kById) return {};
+  const bool fuses = forced == kAutomatic ? rows <= kFusedRows : forced == 1;
+  if (!fuses || !target.cooperative_launch || work.ranking != VoxelRanking::kById) return {};
   if (args.keys != nullptr) return {};
   const int64_t warp_bytes = args.points.dtype == DType::kDouble
       ? static_cast<int64_t>(sizeof(WarpShared<double>))
@@ -212,7 +217,8 @@ cudaError_t voxelize_fused(const VoxelizeArgs& args, const VoxelWork& work,
   const VoxelKernel kernel = kernel_for<FusedKernels>(args, work);
   const FusedLaunch& fused = work.fused;
   if (fused.shared_bytes > kDefaultSharedBytes - kNamedBytes) {
-    // One limit for every call: it belongs to the function, and other threads set it too.
+    // The same limit in every call: it is an attribute of the function, and other threads set it
+    // too.
     TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              context.target.shared_bytes - kNamedBytes));
   }

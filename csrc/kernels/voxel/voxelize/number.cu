@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ids in order of first appearance. A point is its voxel's first exactly when the table holds its
-// index, so ids and segments are one exclusive sum over the points, in point order: one block 1,024
-// points. Before it insert, one thread a point, into the table, after it place, one thread a point,
-// into its voxel's segment. Then, for the sorted orders, ranks: one thread a voxel.
+// Ids in order of first appearance. A point is its voxel's first exactly if the table has its index
+// in the voxel's entry, so ids and segments are one exclusive sum over the points in their order,
+// one block per 1,024 points. Before it the insert kernel puts points into the table, and after it
+// the place kernel puts them into their voxels' segments, both with one thread per point. Then, for
+// sorted orders, come the ranks, one thread per voxel.
 #include <algorithm>
 #include <cub/device/device_radix_sort.cuh>
 #include <type_traits>
@@ -16,7 +17,7 @@
 namespace torchvox {
 namespace {
 
-// The points [begin, end) of a block, one a thread.
+// The points [begin, end) of a block, one per thread.
 struct BlockRange {
   int64_t begin, end;
 
@@ -27,9 +28,9 @@ struct BlockRange {
   }
 };
 
-// Reads x, y, z, finds the cell and adds the point to the table. Writes 8 bytes a point and touches
-// one 32-byte sector of the table for each voxel of the warp. One point a thread: blocks that come
-// later find the voxels of earlier ones in the table.
+// One thread per point: reads x, y, z, finds the cell and adds the point to the table. Writes 8
+// bytes per point and accesses one 32-byte sector of the table for each voxel of the warp. More
+// points per thread would not be faster: later blocks find the voxels of earlier ones in the table.
 template <class Real, bool kCommon>
 __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(kVoxelThreads) insert_kernel(VoxelizeArgs args
   tally.flush(work);
 }
 
-// The same of points that have their keys.
+// The same for points whose keys are given.
 __global__ void __launch_bounds__(kVoxelThreads)
     insert_keys_kernel(VoxelizeArgs args, VoxelWork work) {
   const BlockRange range = BlockRange::of_block(args);
@@ -62,8 +63,9 @@ __global__ void __launch_bounds__(kVoxelThreads)
   let_next_begin();
 }
 
-// From a point's slot to its voxel's id and segment, and from there to its row. One random read of
-// 16 bytes and one random write of 4.
+// One thread per point: from its slot to its voxel's id and segment, and from there to its row.
+// Writes the point to perm and its row to point_voxel. One random read of 16 bytes and one random
+// write of 4.
 template <bool kCommon>
 __global__ void __launch_bounds__(kVoxelThreads) place_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
@@ -96,17 +98,18 @@ cudaError_t launch_insert(const VoxelizeArgs& args, const VoxelWork& work,
                       args, work);
 }
 
-constexpr int kAtOnce = 4;  // candidates of a thread that are read together
+constexpr int kAtOnce = 4;  // candidates of a thread whose reads overlap
 
 // The points of a tile that may be first ones, in point order.
 struct Candidates {
   ScanShared scan;
   uint16_t point[kTilePoints];  // in the tile
-  // `place` is the slot; a count of 0: not a first point. Then `count`: voxels before, in the tile.
+  // `place` is the slot; a count of 0 means not a first point. Later `count` is the id of the next
+  // voxel from the candidate on.
   VoxelSegment voxel[kTilePoints];
 };
 
-// The candidate `c` and every 256th from there on, kAtOnce in all.
+// Reads the voxels of candidate `c` and every 256th from there on, kAtOnce in all.
 __device__ __forceinline__ void read_candidates(const VoxelWork& work, uint32_t begin, uint32_t c,
                                                 uint32_t candidates, Candidates& shared) {
   uint32_t point[kAtOnce];
@@ -129,9 +132,10 @@ __device__ __forceinline__ void read_candidates(const VoxelWork& work, uint32_t 
   }
 }
 
-// Four points a thread, of which it keeps those that may be first ones: a bit a point. These are
-// dealt out again; each reads its slot and one random sector of the table. Each voxel's first point
-// writes its segment (16 bytes) and leaves the id in the table for the others.
+// One block per tile of 1,024 points, taken in order. Each thread reads the bits of four points and
+// lists those that may be first ones. The list is divided among the threads again; each candidate
+// reads its slot and one random sector of the table. Each voxel's first point writes its segment
+// (16 bytes) and the id into the table for the others.
 template <bool kCommon>
 __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args, VoxelWork work) {
   assume_common<kCommon>(args, work);
@@ -213,10 +217,10 @@ __global__ void __launch_bounds__(kVoxelThreads) number_kernel(VoxelizeArgs args
   if (is_last) write_samples(args, work, shared.scan);
 }
 
-// Ranks of the voxels for the sorted orders: by counting the marked cells below a key, or, when the
-// grid is too large for a bit a cell, by a radix sort of the keys that occur.
+// Ranks of the voxels for sorted orders: by counting the marked cells below a key, or, when the
+// grid is too large for one bit per cell, by a radix sort of the keys that occur.
 
-// Marked cells before each group of 8 words. One group a thread, 32 bytes read, 4 written.
+// One thread per group of 8 words: the number of marked cells before it. Reads 32 bytes, writes 4.
 __global__ void __launch_bounds__(kVoxelThreads) count_words_kernel(VoxelWork work) {
   __shared__ ScanShared shared;
   const int64_t tile = block_ticket(&work.counters->word_ticket);
@@ -231,7 +235,7 @@ __global__ void __launch_bounds__(kVoxelThreads) count_words_kernel(VoxelWork wo
   work.word_rank[group] = sum_voxels(before);
 }
 
-// One voxel a thread: its rank, and its segment under that rank.
+// One thread per voxel: writes its rank, and its segment by rank.
 __global__ void __launch_bounds__(kVoxelThreads) rank_by_bitmap_kernel(VoxelWork work) {
   const int64_t voxels = work.totals->voxels;
   for (int64_t id = global_thread(); id < voxels; id += global_stride()) {
@@ -247,7 +251,8 @@ __global__ void __launch_bounds__(kVoxelThreads) rank_by_bitmap_kernel(VoxelWork
   }
 }
 
-// Keys by id; ids that no voxel has sort last.
+// One thread per id that may exist: writes its voxel's key for the sort; ids without a voxel sort
+// last.
 __global__ void __launch_bounds__(kVoxelThreads) collect_keys_kernel(VoxelWork work) {
   const int64_t voxels = work.totals->voxels;
   for (int64_t id = global_thread(); id < work.voxel_limit; id += global_stride()) {
@@ -256,6 +261,8 @@ __global__ void __launch_bounds__(kVoxelThreads) collect_keys_kernel(VoxelWork w
   }
 }
 
+// One thread per voxel by rank: reads its id from the sorted ones, and writes its rank and its
+// segment by rank.
 __global__ void __launch_bounds__(kVoxelThreads) rank_by_sort_kernel(VoxelWork work) {
   const int64_t voxels = work.totals->voxels;
   const uint32_t* sorted_ids = work.sort_ids + work.voxel_limit;
@@ -266,7 +273,7 @@ __global__ void __launch_bounds__(kVoxelThreads) rank_by_sort_kernel(VoxelWork w
   }
 }
 
-// Over null storage, to learn its size.
+// Sorts voxels by key. With null storage it only sets *bytes to the size that it needs.
 cudaError_t sort_voxels(const VoxelWork& work, size_t* bytes, int bits, cudaStream_t stream) {
   const int64_t limit = work.voxel_limit;
   return cub::DeviceRadixSort::SortPairs(
@@ -319,7 +326,7 @@ cudaError_t rank_voxels(const VoxelizeArgs& args, const VoxelWork& work,
   }
   if (limit == 0) return cudaSuccess;
   TORCHVOX_CUDA_CHECK(launch_items(collect_keys_kernel, limit, kVoxelThreads, context, work));
-  // One bit more than the keys need keeps the unused ids last.
+  // One bit more than the keys need keeps ids without a voxel last.
   const int bits = std::min(64, bits_for(args.key_limit()) + 1);
   size_t bytes = static_cast<size_t>(work.sort_bytes);
   TORCHVOX_CUDA_CHECK(sort_voxels(work, &bytes, bits, context.stream));

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is written when a voxel gets its id, and when all have theirs.
+// Written when a voxel gets its id: its segment and tasks; and when all have ids: the samples.
 #pragma once
 
 #include "csrc/kernels/voxel/voxelize/work.cuh"
 
 namespace torchvox {
 
+// Reserves n entries of a list and returns the first.
 __device__ __forceinline__ uint32_t append(uint32_t* counter, uint32_t n) {
   return atomicAdd(counter, n) + 1;
 }
 
-// Places in the list of large segments: one atomic a warp, waited for when it is needed.
+// Entries in the list of large segments: one atomic per warp, whose result is waited for only in
+// first().
 struct LargePlaces {
   uint32_t base;  // in the last lane
   uint32_t before;
@@ -26,7 +28,7 @@ struct LargePlaces {
   __device__ uint32_t first() const { return __shfl_sync(0xffffffffu, base, 31) + before; }
 };
 
-// Segments for whole blocks become tasks, one a chunk.
+// Segments that are too long for a warp become tasks for blocks, one per chunk.
 __device__ inline void add_tasks(const VoxelizeArgs& args, const VoxelWork& work, uint32_t id,
                                  uint32_t n) {
   if (n > work.sort_above) {
@@ -43,7 +45,8 @@ __device__ inline void add_tasks(const VoxelizeArgs& args, const VoxelWork& work
   }
 }
 
-// Lists a voxel with its points, by its first point.
+// Writes the segment of a voxel, and lists it if it is large. The thread of the voxel's first point
+// calls.
 __device__ inline void add_voxel(const VoxelizeArgs& args, const VoxelWork& work, uint32_t id,
                                  const VoxelSegment& segment, uint32_t* large_at) {
   store_whole(&work.segments[id], segment);
@@ -52,15 +55,15 @@ __device__ inline void add_voxel(const VoxelizeArgs& args, const VoxelWork& work
   add_tasks(args, work, id, segment.count);
 }
 
-// Voxels and rows before each sample; by one block, after every voxel has its id.
+// Writes the numbers of voxels and rows before each sample. One block calls, after every voxel has
+// its id.
 __device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& work,
                                      ScanShared& shared) {
   const CloudBatch& points = args.points;
   if (!points.offsets.given()) {
     if (threadIdx.x != 0) return;
     const uint32_t voxels = load_relaxed(&work.totals->voxels);
-    const bool capped = args.max_voxels >= 0 && voxels > args.max_voxels;
-    const uint32_t rows = capped ? static_cast<uint32_t>(args.max_voxels) : voxels;
+    const uint32_t rows = static_cast<uint32_t>(args.kept(voxels));
     work.sample_begin[0] = work.row_begin[0] = 0;
     work.sample_begin[1] = voxels;
     work.row_begin[1] = work.totals->rows = rows;
@@ -72,7 +75,7 @@ __device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& 
     if (points.offset(b) >= points.rows) work.sample_begin[b] = voxels;
   }
   __syncthreads();
-  // Offsets in disorder: samples are empty rather than overlapping.
+  // Where the caller's offsets do not ascend, samples are empty rather than overlapping.
   bool falls = false;
 #pragma unroll 1
   for (int64_t b = 1 + threadIdx.x; b <= points.clouds; b += blockDim.x) {
@@ -97,10 +100,7 @@ __device__ inline void write_samples(const VoxelizeArgs& args, const VoxelWork& 
     if (b < points.clouds) {
       const uint32_t begin = load_relaxed(&work.sample_begin[b]);
       const uint32_t end = load_relaxed(&work.sample_begin[b + 1]);
-      kept = end > begin ? end - begin : 0;
-      if (args.max_voxels >= 0 && kept > args.max_voxels) {
-        kept = static_cast<uint32_t>(args.max_voxels);
-      }
+      kept = end > begin ? static_cast<uint32_t>(args.kept(end - begin)) : 0;
     }
     uint64_t total;
     const uint64_t before = block_prefix(uint64_t{kept}, shared.sums, &total);

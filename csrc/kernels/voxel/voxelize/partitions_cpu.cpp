@@ -9,8 +9,8 @@
 namespace torchvox {
 namespace {
 
-// Keys of one partition -> voxels, numbered from 1 on. Open addressing over at least twice as many
-// slots as voxels; a slot holds 0 or a voxel.
+// A hash table from the keys of one partition to its voxels, numbered from 1 on. Open addressing
+// with at least twice as many slots as voxels; a slot has 0 or a voxel.
 class Numbering {
  public:
   // For fewer than `room` voxels.
@@ -19,7 +19,7 @@ class Numbering {
     std::fill_n(slots_, count_, 0);
     voxels_[0] = {kCpuNoKey, 0, 0};
   }
-  // What the first slot holds: the voxel of the key if it is known there, 0, or another voxel.
+  // The contents of the key's first slot: its voxel, 0, or another voxel.
   uint32_t guess(uint64_t key) const { return slots_[home(key)]; }
   // The voxel of the key; a new one gets `point` as its first.
   uint32_t number(uint64_t key, uint32_t point) {
@@ -41,8 +41,9 @@ class Numbering {
   uint32_t size_ = 0;
 };
 
-// Looks up the runs of a partition, chunk by chunk, and adds their points to their voxels. Step by
-// step, because half of the runs may start a voxel: no branch on that is predicted well.
+// Looks up the runs of a partition, chunk by chunk, and adds their points to their voxels. One loop
+// per step over the chunk's runs: about half of them may start a voxel, so one loop with a branch
+// on that would often be predicted wrong.
 template <class Values>
 class PartitionNumbering {
  public:
@@ -56,9 +57,9 @@ class PartitionNumbering {
         limit_(args.stored(std::numeric_limits<int64_t>::max())),
         numbering_(work.table + 2 * base_, work.partition_begin[partition + 1] - base_, voxels_) {}
 
-  // Gives the number of voxels that are new.
+  // Returns the number of new voxels.
   int64_t add_chunk(int64_t chunk) {
-    const int64_t known = numbering_.size();
+    const int64_t size_before = numbering_.size();
     uint32_t run[kCpuChunk], id[kCpuChunk], missed[kCpuChunk];
     const int runs = work_.select_runs(
         chunk, [this](int64_t r) { return work_.run_partition[r] == partition_; }, run);
@@ -77,7 +78,7 @@ class PartitionNumbering {
       if (numbering_.size() > before) values_.open(base_ + id[missed[m]]);
     }
     for (int k = 0; k < runs; ++k) add_run(chunk, run[k], id[k]);
-    return numbering_.size() - known;
+    return numbering_.size() - size_before;
   }
 
  private:
@@ -99,7 +100,7 @@ class PartitionNumbering {
   Numbering numbering_;
 };
 
-// Rows from `begin` on, at most up to `most`, that are of one sample; sample -1: padding.
+// The rows [begin, end) of one sample, as many as there are up to `most`; sample -1 for padding.
 struct SampleRows {
   int64_t sample, end;
 
@@ -116,6 +117,7 @@ struct SampleRows {
   }
 };
 
+// Finds the runs of one chunk: neighboring points with the same key.
 template <class T>
 class RunFinder {
  public:
@@ -144,13 +146,14 @@ class RunFinder {
     } else {
       find_keys(sample, begin, count, key);
     }
-    key[count] = ~key[count - 1];  // another one
+    key[count] = ~key[count - 1];  // differs, so that the last run ends
     for (int64_t j = 0; j < count; ++j) {
       key_of_run_[runs_] = key[j];
       bound_[runs_ + 1] = static_cast<uint32_t>(begin + j + 1);
       runs_ += key[j] != key[j + 1];
     }
   }
+  // Assigns the runs to partitions and returns their number.
   int64_t finish() {
     for (int64_t r = 0; r < runs_; ++r) {
       const bool dropped = key_of_run_[r] == kCpuNoKey;
@@ -168,7 +171,7 @@ class RunFinder {
  private:
   using Real = compute_t<T>;
 
-  // Plain loops over arrays, for the compiler to turn into vectors.
+  // Plain loops over arrays, which the compiler vectorizes.
   void find_keys(int64_t sample, int64_t begin, int64_t count, uint64_t* key) const {
     const VoxelGrid& grid = args_.grid;
     Real coordinate[3][kCpuChunk];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What happens to one point: to its voxel's slot of the table, and later to a row. A block works on
+// The steps of one point: to its voxel's slot of the table, and later to a row. A block works on
 // consecutive points; every thread of it calls each function.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace torchvox {
 
-// By the whole grid.
+// Sets all bits of the cleared part. Every thread of the grid calls.
 __device__ inline void clear_workspace(const VoxelWork& work) {
   uint4* const quads = reinterpret_cast<uint4*>(work.table.data);
   const int64_t count = work.cleared_bytes / 16;
@@ -19,12 +19,12 @@ __device__ inline void clear_workspace(const VoxelWork& work) {
   }
 }
 
-// Finds the samples of a block's points: the samples of the first and last one bound the search,
-// so in the usual block, which lies inside one sample, nothing is left to search.
+// Finds the samples of a block's points: the samples of the first and last one bound the search, so
+// a block inside one sample, the usual case, need not search.
 struct BlockSamples {
   int64_t first, last;
 
-  // For rows [begin, end); a barrier must follow.
+  // For rows [begin, end). The caller must synchronize the block afterwards.
   __device__ static void find(const CloudBatch& points, int64_t begin, int64_t end,
                               BlockSamples& shared) {
     if (threadIdx.x == 0) {
@@ -36,7 +36,7 @@ struct BlockSamples {
       if (shared.last < 0) shared.last = points.clouds - 1;  // padding after the last sample
     }
   }
-  // The sample whose block holds `row`, or -1.
+  // The sample of `row`, or -1.
   __device__ int64_t of(const CloudBatch& points, int64_t row) const {
     if (!points.offsets.given()) return 0;
     if (points.clouds == 0 || row < points.offset(0) || row >= points.offset(points.clouds)) {
@@ -50,7 +50,7 @@ struct BlockSamples {
   __device__ bool single() const { return first == last; }
 };
 
-// Counts points by column of `counts`. A block inside one sample adds up first.
+// Counts points by column of `counts`. A block inside one sample adds up in shared memory first.
 struct BlockTally {
   BlockSamples samples;
   uint32_t sums[5];
@@ -84,7 +84,7 @@ struct BlockTally {
   }
 };
 
-// A row as it was read: `sample` is -1 for padding and past the end.
+// A row's coordinates; `sample` is -1 for padding and past the end.
 template <class Real>
 struct LoadedPoint {
   int64_t sample = -1;
@@ -103,8 +103,8 @@ __device__ LoadedPoint<Real> load_point(const VoxelizeArgs& args, const VoxelWor
   return point;
 }
 
-// The key of a point's cell, or kNone64; then the column of `counts` that the point adds to, if
-// any.
+// The key of a point's cell; or kNone64, and in *column that of `counts` to which the point is
+// added, -1 for padding.
 template <class Real>
 __device__ uint64_t locate_point(const VoxelizeArgs& args, const LoadedPoint<Real>& point,
                                  int* column) {
@@ -117,7 +117,8 @@ __device__ uint64_t locate_point(const VoxelizeArgs& args, const LoadedPoint<Rea
   return kNone64;
 }
 
-// The lanes of a warp that have the key of the calling one: the lowest acts for all of them.
+// The lanes of a warp with the same key as the calling one. The lowest is their leader and accesses
+// the table for all of them.
 struct MatchingLanes {
   unsigned lanes;
 
@@ -136,7 +137,7 @@ struct MatchingLanes {
   }
 };
 
-// A thread's point into the table, once for all lanes of its key; kNone64: none.
+// Inserts a thread's point into the table, once for all lanes with its key; none for kNone64.
 template <class Key>
 __device__ __forceinline__ void insert_row(const VoxelWork& work, Key key,
                                            const MatchingLanes& matching, int64_t row,
@@ -151,13 +152,12 @@ __device__ __forceinline__ void insert_row(const VoxelWork& work, Key key,
   const uint32_t before = matching.of_leader(added.before);
   if (row < end) {
     work.slot[row] = slot;
-    // How many points of the voxel came before, in no order.
     work.arrival[row] = before + matching.earlier();
   }
 }
 
-// The row of a point of voxel `id` (kNone32: of none), written and counted. How many points of a
-// voxel are stored does not depend on which ones they are, so its arrival will do.
+// Writes the row of a point of voxel `id` (kNone32: of none) and counts the point. The number of
+// stored points does not depend on which ones are stored, so counting by arrival is enough.
 __device__ inline void finish_point(const VoxelizeArgs& args, const VoxelWork& work, int64_t point,
                                     int64_t end, uint32_t id, uint32_t arrival, BlockTally& tally) {
   int column = -1;
@@ -176,7 +176,7 @@ __device__ inline void finish_point(const VoxelizeArgs& args, const VoxelWork& w
   tally.add<kPointsStored, kPointsVoxelNotKept>(work, sample, column);
 }
 
-// A column of the row of `counts` of sample b.
+// A column of `counts` for sample b.
 __device__ __forceinline__ int32_t count_of(const VoxelWork& work, int64_t b, int column) {
   if (column == kVoxelsKept) return static_cast<int32_t>(work.row_begin[b + 1] - work.row_begin[b]);
   if (column == kVoxelsFound) {
@@ -186,8 +186,8 @@ __device__ __forceinline__ int32_t count_of(const VoxelWork& work, int64_t b, in
   return static_cast<int32_t>(load_relaxed(&work.tallies[5 * b + column - kPointsStored]) + 1);
 }
 
-// The rows of `counts`, by one block; thread t adds up column t % 8. One sample takes a warp only,
-// the last one, which has least to do.
+// One block writes all rows of `counts`; thread t adds up column t % 8. A single sample needs only
+// one warp: the last, which has the least other work.
 __device__ inline void write_counts(const VoxelizeArgs& args, const VoxelWork& work) {
   __shared__ int32_t sums[kFusedThreads];
   const int column = threadIdx.x % kVoxelCounts;

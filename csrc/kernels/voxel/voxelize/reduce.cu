@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Instances and launch of the last step, reduce.cuh.
+// Kernels and launch of the last step, see reduce.cuh.
 #include <algorithm>
 
 #include "csrc/kernels/voxel/voxelize/reduce.cuh"
@@ -8,8 +8,10 @@
 namespace torchvox {
 namespace {
 
-constexpr int kResident = 4;  // blocks a multiprocessor
+constexpr int kResident = 4;  // blocks per multiprocessor
 
+// Blocks, warps or lanes reduce one segment each, by its size: they read its points by perm and
+// write its row. Then threads of the grid write the unused rows.
 template <class Real, ReduceKind kKind, bool kCommon = false>
 __global__ void __launch_bounds__(kVoxelThreads, kResident)
     reduce_kernel(VoxelizeArgs args, VoxelWork work) {
@@ -32,7 +34,7 @@ struct ReduceKernels {
 
 cudaError_t reduce_voxels(const VoxelizeArgs& args, const VoxelWork& work,
                           const CudaContext& context) {
-  // Threads for the voxels that may exist, or for the rows that may stay unused.
+  // Threads for the voxels that may exist, or for the bytes of rows that may stay unused.
   const int64_t capacity = args.capacity();
   const int64_t row_bytes =
       20 + (args.features != nullptr ? args.row_values() * bytes_of(args.out_dtype) : 0);

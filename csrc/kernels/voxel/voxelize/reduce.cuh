@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The last step: every row of every output, used or not, written once. Segments of one or two
-// points are reduced by a lane, small ones by eight lanes, large ones by a warp; more than 1,024
-// stored points are split among blocks, and more than a warp can order are sorted by blocks first.
-// Points are read once, gathered by index.
+// The last step writes every row of every output, used or not, once. A segment of one or two points
+// is reduced by one lane, a small one by eight lanes, and a large one by a warp. Segments with more
+// than 1,024 stored points are split among blocks, and those that are too long for a warp to order
+// are sorted by blocks first. Points are read once, gathered by index.
 #pragma once
 
 #include "csrc/kernels/voxel/voxelize/points.cuh"
@@ -11,15 +11,16 @@
 
 namespace torchvox {
 
-// Orders the points of long segments: chunks of 4,096 in shared memory, then merges of runs twice
-// as long each time.
+// Orders the points of long segments: sorts chunks of 4,096 in shared memory, then merges runs
+// twice as long each time.
 //
-// Phase p of task t waits for every task of phase p - 1. Blocks take (phase, task) in ticket order,
-// so whatever a block waits for is held by a block that already runs: no co-residency is needed.
+// Every task of phase p waits for all tasks of phase p - 1. Blocks take pairs (phase, task) by an
+// ascending ticket, so a block only waits for blocks that already run: they need not all be
+// resident at once.
 
 struct SortedChunk {
   VoxelSegment segment;
-  int64_t row;  // -1: the voxel is not kept, so its order is of no use
+  int64_t row;  // -1: the voxel is not kept, so its points need no order
   uint32_t begin;  // first position in the segment
   uint32_t length;
 };
@@ -36,7 +37,7 @@ __device__ inline SortedChunk chunk_of(const VoxelizeArgs& args, const VoxelWork
   return chunk;
 }
 
-// The last phase knows each point's final position, which is its slot.
+// Writes a point's slot, its position in the segment, which is final in the last phase.
 __device__ inline void finish(const VoxelizeArgs& args, bool last_phase, uint32_t point,
                               uint32_t position) {
   if (!last_phase || args.point_slot == nullptr) return;
@@ -44,7 +45,7 @@ __device__ inline void finish(const VoxelizeArgs& args, bool last_phase, uint32_
   args.point_slot[point] = stored ? static_cast<int32_t>(position) : -1;
 }
 
-// Bitonic sort of one chunk.
+// One block sorts one chunk.
 __device__ inline void sort_chunk(const VoxelizeArgs& args, const SortedChunk& chunk,
                                   uint32_t* perm, uint32_t* values, bool last_phase) {
   uint32_t* segment = perm + chunk.segment.place + chunk.begin;
@@ -55,8 +56,8 @@ __device__ inline void sort_chunk(const VoxelizeArgs& args, const SortedChunk& c
   }
 }
 
-// Moves each point of a chunk to its place in the merger of its run with the neighboring run: its
-// place in its own run plus the number of smaller points in the other.
+// One block moves each point of a chunk to its place in the merger of its run with the neighboring
+// run: its place in its own run plus the number of smaller points in the other.
 __device__ inline void merge_chunk(const VoxelizeArgs& args, const SortedChunk& chunk,
                                    const uint32_t* from, uint32_t* to, uint64_t run,
                                    bool last_phase) {
@@ -77,8 +78,8 @@ __device__ inline void merge_chunk(const VoxelizeArgs& args, const SortedChunk& 
   }
 }
 
-// Orders every long segment; returns when all are. Each block of the grid calls; `values` is
-// [kSortChunk] in shared memory.
+// Orders every long segment and returns when all are ordered. Each block of the grid calls;
+// `values` is [kSortChunk] in shared memory.
 __device__ inline void order_long_segments(const VoxelizeArgs& args, const VoxelWork& work,
                                            uint32_t* values) {
   VoxelCounters* counters = work.counters;
@@ -89,7 +90,7 @@ __device__ inline void order_long_segments(const VoxelizeArgs& args, const Voxel
   const uint64_t longest = kNone32 - counters->inverse_longest;
   while ((uint64_t{kSortChunk} << merges) < longest) ++merges;
   merges += merges & 1;
-  uint32_t* other = work.arrival;  // of no use any more
+  uint32_t* other = work.arrival;  // no longer needed
   for (;;) {
     const uint32_t ticket = static_cast<uint32_t>(block_ticket(&counters->sort_ticket));
     const uint32_t phase = ticket / tasks;
@@ -116,12 +117,14 @@ __device__ inline void order_long_segments(const VoxelizeArgs& args, const Voxel
   }
 }
 
+// Shared memory of a warp: the points of a segment in order, and values of 32 of them.
 template <class Real>
 struct WarpShared {
   uint32_t order[kWarpSort];
   Real tile[32 * kTileStride];
 };
 
+// Shared memory of a block for reduce_split_chunk(): results of 32 blocks of 32 points.
 template <class Real>
 struct SplitShared {
   Real value[32][kChunkColumns];
@@ -129,9 +132,9 @@ struct SplitShared {
   bool last;
 };
 
-// A block a chunk of 1,024 stored points of a split segment, at the levels of the sum rule: 32
-// blocks of 32 by the warps, then their sum. The block that finishes a voxel's last chunk adds the
-// chunks up.
+// One block reduces a chunk of 1,024 stored points of a split segment, by the levels of CascadeSum:
+// warps reduce groups of 32 points, then the block adds up the 32 groups. The block that finishes
+// the last chunk of a voxel adds up its chunks.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_split_chunk(const VoxelizeArgs& args, const VoxelWork& work, int64_t task,
                                    WarpShared<Real>& warp_shared, SplitShared<Real>& shared) {
@@ -209,7 +212,7 @@ __device__ void reduce_split_chunk(const VoxelizeArgs& args, const VoxelWork& wo
   __syncthreads();
 }
 
-// A segment of up to kLaneSegment points by one lane: nothing to share.
+// One lane reduces a segment of up to kLaneSegment points, without help from others.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_in_lane(const VoxelizeArgs& args, const VoxelWork& work,
                                const Voxel& voxel) {
@@ -251,8 +254,8 @@ __device__ void reduce_in_lane(const VoxelizeArgs& args, const VoxelWork& work,
   }
 }
 
-// Voxels of at most `lanes` (8 or 32) points, that many lanes each: rank by comparison with all
-// others. `n` is 0 in lanes with nothing to do.
+// Groups of `lanes` (8 or 32) lanes each reduce a voxel of at most as many points, `points` [n]: a
+// lane finds its point's rank by comparing it with all others. `n` is 0 in groups without a voxel.
 template <class Real, ReduceKind kKind>
 __device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel,
                                 const uint32_t* points, uint32_t n, int lanes,
@@ -263,7 +266,7 @@ __device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work,
   const uint32_t point = has_point ? points[j] : kNone32;
   const int others = lanes == 32 ? static_cast<int>(n) : lanes;
   const int columns = static_cast<int>(args.points.columns);
-  // A whole point is read while it is ranked; more columns are for stored ones only.
+  // Points of four floats are read while they are ranked, others only if they are stored.
   const bool early = kKind == ReduceKind::kSum && columns == 4 && work.quads;
   Real values[4];
   if (early && has_point) load_four(args, work, voxel.cell, point, 0, 4, values);
@@ -306,8 +309,8 @@ __device__ void rank_and_reduce(const VoxelizeArgs& args, const VoxelWork& work,
   __syncwarp();
 }
 
-// `count` neighboring rows by a warp: one lane a row for its index and for segments that a lane
-// reduces, then the other small ones four at a time. Large segments have their own list.
+// A warp writes `count` neighboring rows: one lane per row for its index and for segments that a
+// lane reduces, then the other small ones, four at a time. Large segments have their own list.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_rows(const VoxelizeArgs& args, const VoxelWork& work, int64_t first_row,
                             int count, uint32_t lane_limit, WarpShared<Real>& shared) {
@@ -336,7 +339,7 @@ __device__ void reduce_rows(const VoxelizeArgs& args, const VoxelWork& work, int
   }
 }
 
-// A large segment by a warp.
+// A warp reduces a large segment.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_large(const VoxelizeArgs& args, const VoxelWork& work,
                              const LargeSegment& large, WarpShared<Real>& shared) {
@@ -366,7 +369,7 @@ __device__ void reduce_large(const VoxelizeArgs& args, const VoxelWork& work,
   __syncwarp();
 }
 
-// Bytes [begin, end) of an array, 16 at a time, by the whole grid.
+// The threads of the grid set bytes [begin, end) of an array, 16 at a time.
 static __device__ __noinline__ void fill(void* array, int64_t begin, int64_t end, uint8_t byte) {
   if (begin >= end) return;
   uint8_t* bytes = static_cast<uint8_t*>(array);
@@ -388,8 +391,8 @@ static __device__ __noinline__ void fill(void* array, int64_t begin, int64_t end
   }
 }
 
-// Rows past the last voxel, one a thread; wider features by the byte. Nothing here reads them, so
-// they leave the cache first.
+// Fills the rows past the last voxel, one per thread; features of other widths than 8 or 16 bytes
+// with fill(). No kernel here reads them, so the stores are marked to leave the cache first.
 __device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) {
   const int64_t capacity = args.capacity();
   const int64_t row_bytes =
@@ -413,9 +416,9 @@ __device__ inline void fill_unused_rows(const VoxelizeArgs& args, int64_t rows) 
   }
 }
 
-// Large segments first, a warp each, from their list: they take longest. Then the small ones of
-// `rows` rows, and the counts. `warps` is shared memory, one for each warp of the block and at
-// least kSortChunk words.
+// Reduces the long segments, then the large ones, one per warp, which take longest, then the small
+// ones of `rows` rows, and writes the counts. `warps` is shared memory, one for each warp of the
+// block and at least kSortChunk words.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uint32_t rows,
                             WarpShared<Real>* warps) {
@@ -432,14 +435,15 @@ __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uin
       reduce_split_chunk<Real, kKind>(args, work, task, shared, split);
     }
   }
-  // Neighboring tasks go to different blocks, so that the work of a short list spreads; and the
-  // last, partial round goes to other schedulers in each of a multiprocessor's blocks.
+  // Neighboring tasks go to different blocks, so that a short list is spread over the GPU. `turn`
+  // differs between the blocks of a multiprocessor, so that the warps that get a task in the last,
+  // partial round are on different schedulers.
   const uint32_t block_warps = blockDim.x / 32;
   const uint32_t turn = (threadIdx.x / 32 + 4 * blockIdx.x / gridDim.x) % block_warps;
   const uint32_t warp = turn * gridDim.x + blockIdx.x;
   const uint32_t warp_count = gridDim.x * block_warps, large = work.counters->large + 1;
-  // More rows a task as long as all warps have some; then a lane reduces a whole segment of one or
-  // two points.
+  // As many rows per task as leave every warp some. With many rows a lane reduces a whole segment
+  // of one or two points.
   uint32_t task_rows = 32 / kSmallSegment;
   while (task_rows < 32 && rows >= 2 * task_rows * warp_count) task_rows *= 2;
   const bool many = task_rows > 32 / kSmallSegment;
@@ -461,7 +465,7 @@ __device__ void reduce_rest(const VoxelizeArgs& args, const VoxelWork& work, uin
   }
 }
 
-// The instance of a call; Kernels::of<Real, kind, common>() names each.
+// Selects the kernel of a call; Kernels::of<Real, kind, common>() returns the instances.
 using VoxelKernel = void (*)(VoxelizeArgs, VoxelWork);
 
 template <class Kernels, class Real>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Key -> (smallest point index, number of points), filled by many threads at once. A voxel's
-// smallest point index does not depend on the order of execution, so neither does anything derived
-// from it.
+// A table from keys to (smallest point index, number of points), filled by many threads at once. A
+// voxel's smallest point index does not depend on the order of execution, so neither does anything
+// derived from it.
 #pragma once
 
 #include "csrc/kernels/core/atomics.h"
@@ -15,10 +15,9 @@ enum class VoxelTableKind { kDense, kHash, kWideHash };
 inline constexpr uint32_t kNone32 = 0xffffffffu;
 inline constexpr uint64_t kNone64 = ~uint64_t{0};
 
-// The table starts with every byte 0xff: no key, index 2^32 - 1, count -1.
+// The table starts with every byte 0xff, which means no key, index 2^32 - 1 and count -1.
 struct VoxelTable {
-  // {first, count}: a cell of the dense table. After the ids are given out: {id, first place in
-  // perm}.
+  // {first, count}, a cell of the dense table; after give_id(): {id, first place in perm}.
   struct alignas(8) Entry {
     uint32_t first, count;
   };
@@ -28,7 +27,7 @@ struct VoxelTable {
     uint64_t word;
     uint32_t first, spare;
   };
-  // For keys that are too long for that.
+  // For keys that do not fit into one word with a count.
   struct alignas(16) WideSlot {
     uint64_t key;
     Entry entry;
@@ -48,13 +47,13 @@ struct VoxelTable {
     return static_cast<int64_t>(slots) * slot_bytes;
   }
 
-  // The table of `points` points over `keys` possible keys: dense where that is no larger than the
-  // hash (or small enough to clear for nothing).
+  // The table for `points` points and `keys` possible keys: dense where that is no larger than the
+  // hash table (or so small that clearing it takes no measurable time).
   static VoxelTable choose(uint64_t keys, int64_t points) {
     VoxelTable table;
     table.index_bits = bits_for(static_cast<uint64_t>(points));
-    // Up to 65,536 points four slots a point, which keep searches short; beyond, half as many slots
-    // again as there can be voxels: what is cleared costs more than searches.
+    // Up to 65,536 points four slots per point, which keep searches short; above, half as many
+    // slots again as there can be voxels, because there clearing takes longer than searches.
     const uint64_t few = points < 16 ? 16 : static_cast<uint64_t>(points);
     const uint64_t groups = points <= (1 << 16) ? few : (3 * few + 7) / 8;
     const uint64_t hash_slots = kGroup * groups;
@@ -76,11 +75,11 @@ struct VoxelTable {
     return table;
   }
 
-  // What became of points that were added.
+  // The result of adding points.
   struct Insertion {
     uint32_t slot;
-    uint32_t before;  // how many points of the voxel came before
-    bool lowest;  // no smaller index was there: it may be the voxel's first
+    uint32_t before;  // how many points of the voxel were in the table
+    bool lowest;  // whether no smaller index was there: it may be the voxel's first
   };
   // Adds `n` points, the smallest of which is `index`. Most points come after their voxel's first
   // one and need no atomic minimum.
@@ -92,16 +91,16 @@ struct VoxelTable {
       s = insert_wide(key);
       entry = &wide()[s].entry;
     }
-    // One atomic counts and shows the smallest index so far.
+    // One atomic counts and returns the smallest index so far.
     const uint64_t old = atomic_add(reinterpret_cast<uint64_t*>(entry), uint64_t{n} << 32);
     const bool lowest = static_cast<uint32_t>(old) > index;
     if (lowest) atomic_min(&entry->first, index);
     return {static_cast<uint32_t>(s), static_cast<uint32_t>(old >> 32) + 1, lowest};
   }
 
-  // The same for voxels all of which come at once: a look before the first attempt costs a trip to
-  // memory and shows nothing yet. All wait for the longest search, so it jumps about, which keeps
-  // searches short. Not to be mixed with insert() on one table.
+  // The same where nearly all keys are new and all threads insert at once: reading a slot before
+  // the first attempt would only add a trip to memory. All threads wait for the longest search, so
+  // a search tries slots far apart, which keeps it short. Do not use it with insert() on one table.
   template <class Key>
   __device__ __forceinline__ uint32_t insert_new(Key key, uint32_t index, uint32_t n,
                                                  uint32_t* before) const {
@@ -110,14 +109,14 @@ struct VoxelTable {
       *before = added.before;
       return added.slot;
     }
-    constexpr int kJumps = 8;  // then neighbors, which ends
+    constexpr int kJumps = 8;  // then neighboring slots, so that the search ends
     const uint64_t begin = uint64_t{key} << index_bits;
     const uint32_t end = static_cast<uint32_t>(slots);
     uint32_t hash_bits = mix(static_cast<uint32_t>(key));
     if (sizeof(Key) > sizeof(uint32_t))
       hash_bits = mix(hash_bits ^ static_cast<uint32_t>(uint64_t{key} >> 32));
     uint32_t s = __umulhi(hash_bits, end);
-    uint64_t seen;  // waited for after the search only, so that no lane holds the others up
+    uint64_t seen;  // used only after the search, so that no lane delays the others
 #pragma unroll 1
     for (int attempt = 1;; ++attempt) {
       uint64_t* const word = &hash()[s].word;
@@ -139,7 +138,7 @@ struct VoxelTable {
     return s;
   }
 
-  // Where the search for a key begins.
+  // The slot at which the search for a key begins.
   __device__ __forceinline__ uint64_t home(uint64_t key) const {
     uint64_t h = key;
     h ^= h >> 33;
@@ -168,8 +167,8 @@ struct VoxelTable {
     *key = both.word >> index_bits;
     return {both.first, count_of(both.word)};
   }
-  // Replaces the smallest index by the voxel's id and the count by its first place in perm. Safe
-  // while other threads still test "is my index the smallest": an id never exceeds that index.
+  // Replaces the smallest index by the voxel's id and the count by its first place in perm. Other
+  // threads may still compare their index with the smallest: an id never exceeds that index.
   __device__ __forceinline__ void give_id(uint32_t slot, uint64_t key, uint32_t id,
                                           uint32_t place) const {
     if (kind == VoxelTableKind::kHash) {
@@ -182,11 +181,11 @@ struct VoxelTable {
   }
 
  private:
-  // Slots searched together: first the home of a key, then the rest of its group with one trip to
-  // memory, then whole groups. So nearly no search takes more than two dependent loads.
+  // Slots of a group. A search tries the home of a key, then the rest of its group with one trip to
+  // memory, then whole groups, so nearly no search needs more than two dependent loads.
   static constexpr uint64_t kGroup = 4;
 
-  // Home first: nearly every key is there, or may claim it.
+  // Tries the home first: nearly every key is there, or finds it empty.
   __device__ __forceinline__ Insertion insert_hash(uint64_t key, uint32_t index, uint32_t n) const {
     uint64_t s = home(key);
     HashSlot seen = load_slot(hash() + s);
@@ -196,7 +195,7 @@ struct VoxelTable {
       for (;;) {
         seen = first_fit(group, key, &s);
         if (add_at(s, key, n, seen.word, &before)) break;
-        // The slot was taken by another key meanwhile, or there is none in this group.
+        // Another thread claimed the slot for another key, or the group is full.
         if (s == group + kGroup - 1) group = group + kGroup == slots ? 0 : group + kGroup;
       }
     }
@@ -204,7 +203,7 @@ struct VoxelTable {
     if (lowest) atomic_min(&hash()[s].first, index);
     return {static_cast<uint32_t>(s), before, lowest};
   }
-  // Claims a slot that held `seen` a moment ago, or counts in it; false: it has another key.
+  // Claims a slot whose word was `seen`, or counts in it; false if it has another key.
   __device__ __forceinline__ bool add_at(uint64_t s, uint64_t key, uint32_t n, uint64_t seen,
                                          uint32_t* before) const {
     uint64_t* const word = &hash()[s].word;
@@ -241,7 +240,7 @@ struct VoxelTable {
     }
     return fit;
   }
-  // The two parts need not be of one moment.
+  // Its two parts need not be consistent: `first` may be older or newer than `word`.
   __device__ __forceinline__ static HashSlot load_slot(const HashSlot* address) {
     const ulonglong2 both = __ldcg(reinterpret_cast<const ulonglong2*>(address));
     return {both.x, static_cast<uint32_t>(both.y), 0};

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From the points of a segment to its row of `features`, by a warp.
+// How one warp orders the points of a segment and calculates its row of `features`.
 #pragma once
 
 #include "csrc/kernels/voxel/voxelize/work.cuh"
 
 namespace torchvox {
 
-// Ascending order of the points of one segment, by one warp. Every lane calls each function.
+// ---- Order of the points of one segment. Every lane of the warp calls each function. ----
 
-inline constexpr uint32_t kFewWanted = 16;
+inline constexpr uint32_t kFewKept = 16;
 
 // One step of a bitonic network: lanes `distance` apart compare and swap.
 __device__ __forceinline__ uint32_t compare_swap(uint32_t value, int distance, bool ascending) {
@@ -18,7 +18,7 @@ __device__ __forceinline__ uint32_t compare_swap(uint32_t value, int distance, b
   return (lower == ascending) == (other < value) ? other : value;
 }
 
-// Sorts one value a lane.
+// Sorts one value per lane, ascending by lane.
 __device__ __forceinline__ uint32_t warp_sort(uint32_t value) {
   for (int run = 2; run <= 32; run *= 2) {
     for (int distance = run / 2; distance > 0; distance /= 2) {
@@ -28,12 +28,13 @@ __device__ __forceinline__ uint32_t warp_sort(uint32_t value) {
   return value;
 }
 
-// Leaves the `wanted` smallest of n points and of `best`, a value a lane, in `best`, in no order:
-// kNone32 in the other lanes. n <= 32 * kWidth; n and the values of `best` are at least `wanted`
-// together. All points are read at once; then their limit is bisected in registers.
+// Returns the `keep` smallest of n points and of `best`, one value per lane, in no order, and
+// kNone32 in the other lanes. n <= 32 * kWidth; the points and the values of `best` are at least
+// `keep` together. All points are read at once; then bisection in registers finds the limit below
+// which `keep` values lie.
 template <int kWidth>
 __device__ __forceinline__ uint32_t keep_smallest(uint32_t best, const uint32_t* points, uint32_t n,
-                                                  uint32_t wanted, uint32_t* kept) {
+                                                  uint32_t keep, uint32_t* scratch) {
   const uint32_t lane = threadIdx.x % 32;
   uint32_t value[kWidth + 1], largest = 0;
 #pragma unroll
@@ -45,33 +46,33 @@ __device__ __forceinline__ uint32_t keep_smallest(uint32_t best, const uint32_t*
   for (int k = 0; k <= kWidth; ++k) {
     if (value[k] != kNone32) largest = max(largest, value[k]);
   }
-  uint32_t limit = 0;  // the bits found so far: fewer than `wanted` values are below
+  uint32_t limit = 0;  // its highest bits: at most `keep` values are below
   for (uint32_t bit = 1u << (31 - __clz(warp_max(largest) | 1)); bit > 0; bit /= 2) {
     uint32_t count = 0;
 #pragma unroll
     for (int k = 0; k <= kWidth; ++k) count += value[k] < limit + bit;
     count = warp_sum(count);
-    if (count <= wanted) limit += bit;
-    if (count == wanted) break;
-    // Now count(value < limit) <= wanted < count(value < limit + bit).
+    if (count <= keep) limit += bit;
+    if (count == keep) break;
+    // Now count(value < limit) <= keep < count(value < limit + bit).
   }
   uint32_t total = 0;
 #pragma unroll
   for (int k = 0; k <= kWidth; ++k) {
     const unsigned votes = __ballot_sync(kFullWarp, value[k] < limit);
-    if (value[k] < limit) kept[total + __popc(votes & lanes_below(lane))] = value[k];
+    if (value[k] < limit) scratch[total + __popc(votes & lanes_below(lane))] = value[k];
     total += __popc(votes);
   }
   __syncwarp();
-  best = lane < total ? kept[lane] : kNone32;
+  best = lane < total ? scratch[lane] : kNone32;
   __syncwarp();
   return best;
 }
 
-// The same, ascending by lane, one smallest value after the other: faster where few are wanted.
+// The same ascending by lane, one smallest value after the other, which is faster for few.
 template <int kWidth>
 __device__ __forceinline__ uint32_t take_smallest(uint32_t best, const uint32_t* points, uint32_t n,
-                                                  uint32_t wanted) {
+                                                  uint32_t keep) {
   const uint32_t lane = threadIdx.x % 32;
   uint32_t value[kWidth + 1];
 #pragma unroll
@@ -81,7 +82,7 @@ __device__ __forceinline__ uint32_t take_smallest(uint32_t best, const uint32_t*
   value[kWidth] = best;
   best = kNone32;
 #pragma unroll 1
-  for (uint32_t rank = 0; rank < wanted; ++rank) {
+  for (uint32_t rank = 0; rank < keep; ++rank) {
     uint32_t least = value[0];
 #pragma unroll
     for (int k = 1; k <= kWidth; ++k) least = min(least, value[k]);
@@ -95,39 +96,41 @@ __device__ __forceinline__ uint32_t take_smallest(uint32_t best, const uint32_t*
   return best;
 }
 
-// warp_select() for few wanted ones. Not inlined: its values would push others out of the registers
-// of a kernel that does more besides.
+// warp_select() for at most kFewKept. Not inlined, because its values would push others out of
+// the registers of a larger kernel.
 static __device__ __noinline__ uint32_t warp_select_few(const uint32_t* points, uint32_t n,
-                                                        uint32_t wanted) {
+                                                        uint32_t keep) {
   constexpr uint32_t kMany = 256;
-  if (n <= 64) return take_smallest<2>(kNone32, points, n, wanted);
-  if (n <= 128) return take_smallest<4>(kNone32, points, n, wanted);
+  if (n <= 64) return take_smallest<2>(kNone32, points, n, keep);
+  if (n <= 128) return take_smallest<4>(kNone32, points, n, keep);
   uint32_t best = kNone32;
 #pragma unroll 1
   for (uint32_t first = 0; first < n; first += kMany) {
-    best = take_smallest<kMany / 32>(best, points + first, min(n - first, kMany), wanted);
+    best = take_smallest<kMany / 32>(best, points + first, min(n - first, kMany), keep);
   }
   return best;
 }
 
-// The `wanted` (1 to 32) smallest of n > 32 points, ascending by lane. `kept` has room for 32.
-__device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, uint32_t wanted,
-                                       uint32_t* kept) {
+// The `keep` (1 to 32) smallest of n > 32 points, ascending by lane. `scratch` [32] is in shared
+// memory.
+__device__ inline uint32_t warp_select(const uint32_t* points, uint32_t n, uint32_t keep,
+                                       uint32_t* scratch) {
   constexpr uint32_t kMany = 256;
   uint32_t best = kNone32;
-  if (wanted <= kFewWanted) return warp_select_few(points, n, wanted);
+  if (keep <= kFewKept) return warp_select_few(points, n, keep);
   if (n <= 128) {
-    best = keep_smallest<4>(best, points, n, wanted, kept);
+    best = keep_smallest<4>(best, points, n, keep, scratch);
   } else {
 #pragma unroll 1
     for (uint32_t first = 0; first < n; first += kMany) {
-      best = keep_smallest<kMany / 32>(best, points + first, min(n - first, kMany), wanted, kept);
+      best = keep_smallest<kMany / 32>(best, points + first, min(n - first, kMany), keep, scratch);
     }
   }
   return warp_sort(best);
 }
 
-// Sorts the n points, in order[k] of shared memory, by `threads` threads that sync() waits for.
+// `threads` threads, for which sync() waits, sort n points into `order` in shared memory, which has
+// room for the next power of two, at least 64.
 template <class Sync>
 __device__ __forceinline__ void bitonic_sort(const uint32_t* points, uint32_t n, uint32_t* order,
                                              uint32_t thread, uint32_t threads, const Sync& sync) {
@@ -150,8 +153,8 @@ __device__ __forceinline__ void bitonic_sort(const uint32_t* points, uint32_t n,
   }
 }
 
-// Leaves the stored points of a segment in `order`, in input order, and writes the slots of all its
-// points. The segment has at most work.sort_above points, and more than 32.
+// Writes the stored points of a segment to `order`, in input order, and the slots of all its
+// points. The segment has more than 32 points and at most work.sort_above.
 __device__ inline void order_segment(const VoxelizeArgs& args, const VoxelWork& work,
                                      const VoxelSegment& segment, uint32_t* order) {
   const uint32_t lane = threadIdx.x % 32, n = segment.count;
@@ -184,8 +187,9 @@ __device__ inline void order_segment(const VoxelizeArgs& args, const VoxelWork& 
 enum class ReduceKind { kNothing, kCopy, kSum, kBest };
 
 inline constexpr int kChunkColumns = 8;  // columns of a point that a lane reads at once
-inline constexpr int kTileStride = kChunkColumns + 1;  // free of bank conflicts
+inline constexpr int kTileStride = kChunkColumns + 1;  // odd, against bank conflicts
 
+// A voxel whose row is written.
 struct Voxel {
   VoxelSegment segment;
   int64_t row;
@@ -210,7 +214,7 @@ __device__ __forceinline__ Voxel make_voxel(const VoxelizeArgs& args, const Voxe
   return voxel;
 }
 
-// The voxel of another lane: what its points need.
+// The voxel of another lane, those members that its points need.
 __device__ __forceinline__ Voxel voxel_of_lane(const VoxelizeArgs& args, const Voxel& voxel,
                                                int lane) {
   Voxel other{};
@@ -226,7 +230,7 @@ __device__ __forceinline__ Voxel voxel_of_lane(const VoxelizeArgs& args, const V
   return other;
 }
 
-// One store of 16 bytes, or of a key, and one of 4, by one thread.
+// One thread writes the index (16 bytes) or key of a row, and its number of stored points.
 __device__ __forceinline__ void write_row(const VoxelizeArgs& args, const Voxel& voxel) {
   if (args.keys != nullptr) {
     args.row_keys[voxel.row] = static_cast<int64_t>(voxel.segment.key);
@@ -329,7 +333,7 @@ __device__ __forceinline__ void reduce_column(const VoxelizeArgs& args, const Re
   *sum = total;
 }
 
-// Sum or best of up to 32 points of `order`, by a warp. Lane j ends with column first + j.
+// A warp reduces up to 32 points of `order`. Lane j gets the sum or best of column first + j.
 template <class Real, ReduceKind kKind>
 __device__ __forceinline__ void reduce_block(const VoxelizeArgs& args, const VoxelWork& work,
                                              const Cell& cell, const uint32_t* order,
@@ -369,7 +373,7 @@ __device__ __forceinline__ void write_value(const VoxelizeArgs& args, const Voxe
   }
 }
 
-// The row of a voxel by a warp, from any number of ordered points, 32 at a time.
+// A warp writes the row of a voxel from any number of ordered points, 32 at a time.
 template <class Real, ReduceKind kKind>
 __device__ void reduce_voxel(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel,
                              const uint32_t* order, Real* tile) {
@@ -401,7 +405,7 @@ __device__ void reduce_voxel(const VoxelizeArgs& args, const VoxelWork& work, co
   }
 }
 
-// The padded row of a voxel, [P, 4], by a warp, a point a lane.
+// A warp writes the padded row of a voxel, [P, 4], one point per lane.
 static __device__ void copy_voxel_quads(const VoxelizeArgs& args, const VoxelWork& work,
                                         const Voxel& voxel, const uint32_t* order) {
 #pragma unroll 1
@@ -412,7 +416,8 @@ static __device__ void copy_voxel_quads(const VoxelizeArgs& args, const VoxelWor
   }
 }
 
-// The padded row of a voxel, [P, columns], by a warp: consecutive lanes write consecutive values.
+// A warp writes the padded row of a voxel, [P, columns]: consecutive lanes write consecutive
+// values.
 template <class Real>
 __device__ void copy_voxel(const VoxelizeArgs& args, const VoxelWork& work, const Voxel& voxel,
                            const uint32_t* order) {

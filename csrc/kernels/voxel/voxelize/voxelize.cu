@@ -10,18 +10,21 @@
 namespace torchvox {
 namespace {
 
-// The workspace as every step expects it: all bits set. A kernel and not a memset, so that the next
-// one reads and locates points meanwhile: it begins at once, and there is room for its blocks.
+// Threads of the grid set all bits of the workspace's cleared part, 16 bytes at a time. A kernel
+// and not a memset, so that the next kernel may start at once and read and locate points meanwhile.
 __global__ void __launch_bounds__(kVoxelThreads) clear_kernel(VoxelWork work) {
   let_next_begin();
   clear_workspace(work);
 }
-constexpr int kClearBlocks = 3;  // a multiprocessor: they take as long as all that it has room for
+// Blocks per multiprocessor: more are not faster, and these leave room for the next kernel's
+// blocks.
+constexpr int kClearBlocks = 3;
 
 constexpr int kThreads = 256;
 
-// One thread an element of the result, in order: coalesced writes, and reads of a voxel's row that
-// the points of one voxel share in cache.
+// One thread per element of the gradient of the points, in order, so that writes are coalesced. It
+// reads the point's voxel and slot and the gradient of the voxel's row, which the points of one
+// voxel share in cache. Point and column advance by addition, as a division per element is slow.
 template <class Real>
 __global__ void __launch_bounds__(kThreads) gather_kernel(VoxelizeBackwardArgs args) {
   const int64_t stride = global_stride(), point_step = stride / args.columns;
@@ -134,7 +137,7 @@ cudaError_t clear_voxels(const VoxelWork& work, const CudaContext& context) {
 cudaError_t launch(const VoxelizeArgs& args, void* workspace, const CudaContext& context) {
   const VoxelWork work(args, context.target, workspace);
   if (work.fused.blocks > 0) {
-    // Where the grid cannot be resident at once (a shared GPU), the steps run one by one.
+    // Where the grid cannot be resident at once, as on a shared GPU, the steps run one by one.
     const cudaError_t status = voxelize_fused(args, work, context);
     if (status != cudaErrorCooperativeLaunchTooLarge) return status;
     cudaGetLastError();

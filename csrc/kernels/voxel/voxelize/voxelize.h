@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Entry of voxelize and its gradient. Steps on the GPU, of which fused.cu does all in one launch:
+// Entry of voxelize and its gradient. Steps on the GPU, each a launch, or all in the one launch of
+// fused.cu:
 //
 //   insert   points into the table of voxels (table.cuh)        points.cu
 //   number   voxels by their first points; ranks of them        number.cu
 //   place    points into the segments of their voxels           points.cu
-//   reduce   segments to rows, and all that is left to write    reduce.cu
+//   reduce   segments to rows, unused rows and counts           reduce.cu
 //
-// work.cuh says what ids, ranks, rows and segments are, and has the workspace; voxelize.cu
-// launches. CPU: see voxelize_cpu.h.
+// work.cuh defines ids, ranks, rows and segments and has the workspace; voxelize.cu launches. For
+// the CPU see voxelize_cpu.h.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/voxel/grid.h"
+#include "csrc/kernels/spatial/voxel_grid.h"
 
 namespace torchvox {
 
 inline const PlanOverride voxel_table_plan{"voxel_table"};  // CUDA: 0 dense, 1 hash, 2 wide hash
 inline const PlanOverride voxel_ranking_plan{"voxel_ranking"};  // CUDA: 0 bitmap, 1 radix sort
-inline const PlanOverride voxel_partitions_plan{"voxel_partitions"};  // CPU: of the voxels
-inline const PlanOverride voxel_kernels_plan{"voxel_kernels"};  // CUDA: 0 one a step, 1 one for all
-inline const PlanOverride voxel_common_plan{"voxel_common"};  // CUDA: 1 for the usual arguments
+inline const PlanOverride voxel_partitions_plan{"voxel_partitions"};  // CPU: their number
+// CUDA: 0 one kernel per step, 1 one for all steps.
+inline const PlanOverride voxel_kernels_plan{"voxel_kernels"};
+// CUDA: 0 never uses the kernels for the usual arguments, see assume_common().
+inline const PlanOverride voxel_common_plan{"voxel_common"};
 
 enum class VoxelReduce { kNone, kMean, kMax, kMin, kSum };
 
@@ -42,8 +45,8 @@ struct Best {
   }
 };
 
-// Columns of a row of `counts`: row 0 is the whole call, row 1 + b is sample b. Columns
-// kPointsStored to kPointsNotFinite add up to the valid input points.
+// Columns of `counts`: row 0 is the whole call, row 1 + b is sample b. Columns kPointsStored to
+// kPointsNotFinite add up to the number of input points that are not padding.
 enum VoxelCount {
   kVoxelsKept,
   kVoxelsFound,
@@ -59,29 +62,30 @@ enum VoxelCount {
 struct VoxelizeArgs {
   CloudBatch points;
   VoxelGrid grid;
-  // Given, they name the voxels of the points in place of the grid: `points` has rows alone.
+  // If given, a point's voxel is that of its key and not a cell of the grid; `points` then has no
+  // data.
   const int64_t* keys = nullptr;  // [rows]; negative ones and those of more bits are dropped
   int key_bits = 0;  // above 0: there are keys
   VoxelOrder order = VoxelOrder::kFirst;
-  int64_t max_points = -1;  // P, stored points a voxel; -1: no limit
-  int64_t max_voxels = -1;  // V, voxels a sample; -1: no limit
+  int64_t max_points = -1;  // P, stored points per voxel; -1: no limit
+  int64_t max_voxels = -1;  // V, voxels per sample; -1: no limit
   VoxelReduce reduce = VoxelReduce::kNone;
   bool center_relative = false;
   DType out_dtype = DType::kFloat;
-  int threads = 1;  // CPU threads that may be used; never decides a result
+  int threads = 1;  // CPU threads that may be used; they change no result
 
   // Outputs; C = capacity().
-  void* features = nullptr;  // [C, P, columns] or [C, columns]; null: not wanted
+  void* features = nullptr;  // [C, P, columns] or [C, columns]; this and others may be null
   int32_t* indices = nullptr;  // [C, 4]: b, z, y, x; null with keys
   int64_t* row_keys = nullptr;  // [C], with keys
   int32_t* num_points = nullptr;  // [C]
   int32_t* point_voxel = nullptr;  // [rows]
   int32_t* counts = nullptr;  // [batches + 1, kVoxelCounts]
-  int32_t* first_point = nullptr;  // [C] CUDA, in order kFirst without a cap; null: not wanted
-  int32_t* point_slot = nullptr;  // [rows]; null: not wanted
-  int32_t* arg = nullptr;  // [C, columns], for max and min; null: not wanted
+  int32_t* first_point = nullptr;  // [C] CUDA, in order kFirst without a cap, or null
+  int32_t* point_slot = nullptr;  // [rows] or null; -1: not stored
+  int32_t* arg = nullptr;  // [C, columns] point of the value, for max and min, or null
 
-  // All keys are below.
+  // Keys are in [0, key_limit()).
   TORCHVOX_HD uint64_t key_limit() const {
     if (key_bits > 0) return uint64_t{1} << key_bits;
     return grid.cells_per_sample() * static_cast<uint64_t>(points.clouds);
@@ -108,8 +112,8 @@ struct VoxelizeArgs {
 
 TORCHVOX_KERNEL(VoxelizeArgs);
 
-// Gradient of voxelize. Each stored point gathers its share of its voxel's gradient, every other
-// point gets 0: no atomics, each element written once.
+// Gradient of voxelize. Each stored point gathers its share of its voxel's gradient, and every
+// other point gets 0; so no atomics are needed and each element is written once.
 struct VoxelizeBackwardArgs {
   int64_t rows = 0;  // N
   int64_t columns = 0;  // F
@@ -128,6 +132,7 @@ struct VoxelizeBackwardArgs {
   // A float64 gradient is rounded once, also for half points.
   bool in_double() const { return dtype == DType::kDouble || grad_dtype == DType::kDouble; }
 
+  // The gradient of a point's column.
   template <class Real>
   TORCHVOX_HD Real value(int64_t point, int64_t column) const {
     const int64_t row = point_voxel[point], slot = point_slot[point];

@@ -13,9 +13,9 @@ namespace torchvox {
 VoxelCpuWork::VoxelCpuWork(const VoxelizeArgs& args, void* base) {
   const int64_t n = args.points.rows, columns = args.points.columns;
   const int64_t batches = args.points.clouds, forced = voxel_partitions_plan.value();
-  const int64_t wanted =
+  const int64_t parts =
       forced == kAutomatic ? std::min<int64_t>(args.threads, n / kCpuPointsPerPartition) : forced;
-  partitions = static_cast<int>(std::clamp<int64_t>(wanted, 1, kCpuPartitions));
+  partitions = static_cast<int>(std::clamp<int64_t>(parts, 1, kCpuPartitions));
   chunks = (n + kCpuChunk - 1) / kCpuChunk;
   room = n + partitions;
   Workspace space(base);
@@ -42,7 +42,7 @@ VoxelCpuWork::VoxelCpuWork(const VoxelizeArgs& args, void* base) {
       if (!args.is_best() && args.stored(n) > kCpuSumBlock) {
         cascades = space.take<CascadeSum<Real>>(n / kCpuSumBlock * columns);
         cascade_of = space.take<uint32_t>(room);
-        cascades_taken = space.take<int64_t>(1);
+        cascade_count = space.take<int64_t>(1);
       }
     });
     if (args.arg != nullptr) args_of = space.take<int32_t>(room * columns);
@@ -56,13 +56,13 @@ bool copies(const VoxelizeArgs& args) {
   return args.features != nullptr && args.reduce == VoxelReduce::kNone;
 }
 
-// voxel_of: all voxels in order of their first points.
+// Fills voxel_of with all voxels in order of their first points.
 void merge_partitions(VoxelCpuWork& work, const ParallelFor& parallel_for) {
-  work.found = 0;
+  work.voxel_count = 0;
   for (int64_t chunk = 0; chunk < work.chunks; ++chunk) {
-    work.chunk_voxels[chunk] = work.found;
+    work.chunk_voxels[chunk] = work.voxel_count;
     for (int p = 0; p < work.partitions; ++p) {
-      work.found += work.chunk_partition_voxels[chunk * work.partitions + p];
+      work.voxel_count += work.chunk_partition_voxels[chunk * work.partitions + p];
     }
   }
   for_each_index(parallel_for, work.chunks, 1, [&](int64_t chunk) {
@@ -78,28 +78,28 @@ void find_samples_and_rows(const VoxelizeArgs& args, VoxelCpuWork& work) {
   const int64_t batches = args.points.clouds;
   for (int64_t b = 0; b <= batches; ++b) {
     work.sample_begin[b] =
-        std::lower_bound(work.voxel_of, work.voxel_of + work.found, args.points.offset(b),
+        std::lower_bound(work.voxel_of, work.voxel_of + work.voxel_count, args.points.offset(b),
                          [&](uint32_t v, int64_t row) { return work.voxels[v].first < row; }) -
         work.voxel_of;
-    // Offsets in disorder must not make rows of two samples overlap.
+    // Where the caller's offsets do not ascend, rows of two samples must not overlap.
     if (b > 0) work.sample_begin[b] = std::max(work.sample_begin[b], work.sample_begin[b - 1]);
   }
   work.row_begin[0] = 0;
   for (int64_t b = 0; b < batches; ++b) {
-    const int64_t found = work.sample_begin[b + 1] - work.sample_begin[b];
-    work.row_begin[b + 1] = work.row_begin[b] + args.kept(found);
+    const int64_t voxels = work.sample_begin[b + 1] - work.sample_begin[b];
+    work.row_begin[b + 1] = work.row_begin[b] + args.kept(voxels);
   }
   work.rows = work.row_begin[batches];
 }
 
 void sort_voxels(const VoxelizeArgs& args, const VoxelCpuWork& work) {
-  for (int64_t rank = 0; rank < work.found; ++rank) {
+  for (int64_t rank = 0; rank < work.voxel_count; ++rank) {
     const uint32_t voxel = work.voxel_of[rank];
     work.ranked[rank] = {work.voxels[voxel].key, voxel};
   }
-  const VoxelCpuWork::Ranked* const sorted =
-      radix_sort(work.ranked, work.ranked + work.found, work.found, bits_for(args.key_limit()));
-  for (int64_t rank = 0; rank < work.found; ++rank) work.voxel_of[rank] = sorted[rank].voxel;
+  const VoxelCpuWork::Ranked* const sorted = radix_sort(
+      work.ranked, work.ranked + work.voxel_count, work.voxel_count, bits_for(args.key_limit()));
+  for (int64_t rank = 0; rank < work.voxel_count; ++rank) work.voxel_of[rank] = sorted[rank].voxel;
 }
 
 // Writes the rows of the ranks [begin, end), which are of sample b.
@@ -140,11 +140,11 @@ void write_rows(const VoxelizeArgs& args, const VoxelCpuWork& work, const Values
 void write_all_rows(const VoxelizeArgs& args, const VoxelCpuWork& work,
                     const ParallelFor& parallel_for) {
   const int64_t* const begins = work.sample_begin;
-  const int64_t tasks = (work.found + kCpuRowsPerTask - 1) / kCpuRowsPerTask;
+  const int64_t tasks = (work.voxel_count + kCpuRowsPerTask - 1) / kCpuRowsPerTask;
   with_values(args, work, [&](const auto& values) {
     for_each_index(parallel_for, tasks, 1, [&](int64_t task) {
       int64_t rank = task * kCpuRowsPerTask;
-      const int64_t end = std::min(work.found, rank + kCpuRowsPerTask);
+      const int64_t end = std::min(work.voxel_count, rank + kCpuRowsPerTask);
       int64_t b = std::upper_bound(begins, begins + args.points.clouds + 1, rank) - begins - 1;
       for (; rank < end; rank = begins[++b]) {
         write_rows(args, work, values, b, rank, std::min(end, begins[b + 1]));
@@ -153,7 +153,8 @@ void write_all_rows(const VoxelizeArgs& args, const VoxelCpuWork& work,
   });
 }
 
-// Slots of the points [begin, end) of a voxel from `slot` on; their copies in these slots.
+// Writes the slots of the points [begin, end) of a voxel, from `slot` on, and copies the stored
+// points into them.
 template <class Values>
 void write_slots(const VoxelizeArgs& args, const VoxelCpuWork& work, const Values& values,
                  uint32_t voxel, int64_t slot, int64_t begin, int64_t end) {
@@ -167,10 +168,13 @@ void write_slots(const VoxelizeArgs& args, const VoxelCpuWork& work, const Value
   }
 }
 
+// Writes the rows and slots of the points of a chunk.
 template <class Values>
 void write_chunk(const VoxelizeArgs& args, const VoxelCpuWork& work, const Values& values,
                  int64_t chunk) {
-  constexpr int64_t kWide = 8;  // a run is written wider than most are; the next one overwrites
+  // A run is written at least 8 wide, a fixed number that most do not exceed; the next one
+  // overwrites what is too much.
+  constexpr int64_t kWide = 8;
   int32_t rows[kCpuChunk + kWide];
   const int64_t first = chunk * kCpuChunk, runs = work.chunk_runs[chunk];
   for (int64_t run = first; run < first + runs; ++run) {
@@ -207,7 +211,7 @@ void fill_unused_rows(const VoxelizeArgs& args, int64_t begin, int64_t end) {
   fill(args.arg, 4 * args.points.columns, begin, end, 0xff);
 }
 
-// The points of a chunk, and a share of the unused rows.
+// Each task writes the points of a chunk and a share of the unused rows.
 void write_the_rest(const VoxelizeArgs& args, const VoxelCpuWork& work,
                     const ParallelFor& parallel_for) {
   const int64_t tasks = std::max<int64_t>(1, work.chunks);
@@ -243,7 +247,7 @@ void run_cpu(const VoxelizeArgs& args, void* workspace, const ParallelFor& paral
   VoxelCpuWork work(args, workspace);
   const ParallelFor& run_tasks = work.partitions > 1 ? parallel_for : ParallelFor(serial_for);
   std::fill_n(work.tallies, 5 * args.points.clouds, 0);
-  if (work.cascades_taken != nullptr) *work.cascades_taken = 0;
+  if (work.cascade_count != nullptr) *work.cascade_count = 0;
   find_runs(args, work, run_tasks);
   number_partitions(args, work, run_tasks);
   merge_partitions(work, run_tasks);

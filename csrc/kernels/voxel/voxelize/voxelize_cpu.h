@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the steps of voxelize share on the CPU.
+// Shared by the steps of voxelize on the CPU.
 //
-// Neighbors in the input tend to share a voxel, so runs of such points are looked up, not points.
-// Voxels are split into partitions by a hash of their keys, and one task does all that a
-// partition needs, its runs in input order. So a voxel's first point, the slots of its points and
-// the order of its sums come by themselves, without atomics and without sorting; one thread is one
-// partition. The number of partitions decides no result.
+// Neighbors in the input often share a voxel, so runs of such points are looked up, not points.
+// Voxels are split into partitions by a hash of their keys, and one task handles all runs of a
+// partition in input order. So a voxel's first point, the slots of its points and the order of its
+// sums need no atomics and no sorting. The number of partitions, one per thread, changes no result.
 //
 //   runs        the keys of all points, as runs of equal ones    in chunks of points
 //   partitions  the voxels of every partition and their sums     in partitions
 //   ranks       all voxels in output order, hence their rows     in chunks of points
-//   rows        what the outputs hold of each row                in rows
-//   points      what the outputs hold of each point              in chunks of points
+//   rows        the outputs of each row                          in rows
+//   points      the outputs of each point                        in chunks of points
 #pragma once
 
 #include <cstring>
@@ -21,9 +20,10 @@
 
 namespace torchvox {
 
-inline constexpr int64_t kCpuChunk = 1024;  // points a task
+inline constexpr int64_t kCpuChunk = 1024;  // points per task
 inline constexpr int64_t kCpuRowsPerTask = 512;
-// The task of a partition reads that of every run: with more than this it would do little else.
+// The task of a partition reads the partition of every run, which would take most of its time with
+// more partitions.
 inline constexpr int kCpuPartitions = 16;
 inline constexpr int64_t kCpuPointsPerPartition = 8192;
 inline constexpr uint32_t kCpuSumBlock = 32;  // values in the finest block of CascadeSum
@@ -41,7 +41,7 @@ struct VoxelCpuWork {
   int partitions = 1;
   int64_t chunks = 0, bytes = 0;
 
-  // Runs, those of a chunk from chunk * kCpuChunk on.
+  // Runs; those of a chunk begin at index chunk * kCpuChunk.
   uint32_t* run_bound = nullptr;  // [rows + chunks] chunk by chunk: its begin, the ends of its runs
   uint64_t* run_key = nullptr;  // [rows] once numbered: voxel << 32 | slot of first point
   uint8_t* run_partition = nullptr;  // [rows]
@@ -50,18 +50,18 @@ struct VoxelCpuWork {
   int64_t* chunk_partition_voxels = nullptr;  // [chunks, partitions] voxels that begin there
   int64_t* chunk_voxels = nullptr;  // [chunks] voxels whose first point lies before
 
-  // Voxels are numbered partition by partition, with gaps: a partition has a number for each of its
-  // runs and, before these, one for no voxel.
+  // Voxels are numbered partition by partition, with gaps: a partition has one number for each of
+  // its runs and, before these, one that stands for no voxel.
   int64_t room = 0;  // rows + partitions
   int64_t* partition_begin = nullptr;  // [partitions + 1]
   uint32_t* table = nullptr;  // [2 * room] hash tables, partition by partition
   CpuVoxel* voxels = nullptr;  // [room]
 
-  // Running values of sums and extremes, see values_cpu.h.
+  // Running sums, or largest or smallest values, see VoxelValues.
   void* values = nullptr;  // [room, columns] by voxel
-  int32_t* args_of = nullptr;  // [room, columns] by voxel; null: not wanted
+  int32_t* args_of = nullptr;  // [room, columns] by voxel; null without `arg`
   void* cascades = nullptr;  // [rows / 32, columns] of voxels above 32 points
-  int64_t* cascades_taken = nullptr;
+  int64_t* cascade_count = nullptr;  // [1] cascades in use
   uint32_t* cascade_of = nullptr;  // [room] by voxel
 
   struct Ranked {
@@ -74,20 +74,20 @@ struct VoxelCpuWork {
   int64_t* sample_begin = nullptr;  // [batches + 1] voxels in the samples before
   int64_t* row_begin = nullptr;  // [batches + 1]
   int64_t* tallies = nullptr;  // [batches, 5]
-  int64_t found = 0;  // voxels
-  int64_t rows = 0;  // voxels kept
+  int64_t voxel_count = 0;
+  int64_t rows = 0;  // voxels that are kept
 
   VoxelCpuWork(const VoxelizeArgs& args, void* base);
 
-  // Lists the runs of a chunk for which wanted(run), in order. Without branches: they would be
-  // mispredicted again and again.
-  template <class Wanted>
-  int select_runs(int64_t chunk, const Wanted& wanted, uint32_t (&list)[kCpuChunk]) const {
+  // Lists the runs of a chunk for which selects(run), in order. Without branches, as they would
+  // often be predicted wrong.
+  template <class Selects>
+  int select_runs(int64_t chunk, const Selects& selects, uint32_t (&list)[kCpuChunk]) const {
     const int64_t base = chunk * kCpuChunk;
     int size = 0;
     for (int64_t r = base; r < base + chunk_runs[chunk]; ++r) {
       list[size] = static_cast<uint32_t>(r);
-      size += wanted(r);
+      size += selects(r);
     }
     return size;
   }
@@ -104,25 +104,25 @@ struct VoxelCpuWork {
   }
 };
 
-// Some 64 bits that any bit of the key may change.
+// A hash of 64 bits: every bit of the key changes many of them.
 inline uint64_t mix_key(uint64_t key) {
   key *= 0xff51afd7ed558ccdull;
   key ^= key >> 33;
   key *= 0xc4ceb9fe1a85ec53ull;
   return key ^ key >> 29;
 }
-// Scales the low 32 of these bits to [0, count).
+// Scales the low 32 bits of a hash to [0, count).
 inline uint64_t scale_bits(uint64_t bits, uint64_t count) {
   return (bits & 0xffffffffu) * count >> 32;
 }
 
-// The first two steps; between them they fill everything down to cascade_of.
+// The first two steps; together they fill the members of VoxelCpuWork down to cascade_of.
 void find_runs(const VoxelizeArgs& args, const VoxelCpuWork& work, const ParallelFor& parallel_for);
 void number_partitions(const VoxelizeArgs& args, const VoxelCpuWork& work,
                        const ParallelFor& parallel_for);
 
-// What becomes of a voxel's points: running sums or extremes, kept by voxel until its row is known,
-// or copies in the slots of its row. `kPlain`: four columns, taken as they are.
+// The features of voxels: running values by voxel until its row is known, or copies of points in
+// the slots of its row. `kPlain`: four columns, without subtraction of the voxel's center.
 template <class T, bool kPlain>
 class VoxelValues {
  public:
@@ -134,12 +134,13 @@ class VoxelValues {
         values_(static_cast<Real*>(work.values)),
         cascades_(static_cast<CascadeSum<Real>*>(work.cascades)) {}
 
+  // Starts a new voxel.
   void open(int64_t voxel) const {
     if (values_ == nullptr) return;
     std::fill_n(values(voxel), columns(), Real(0));
     if (work_.args_of != nullptr) std::fill_n(args_of(voxel), columns(), -1);
   }
-  // Points [begin, end) are the next ones of the voxel, from `slot` on.
+  // Adds points [begin, end), which are the next ones of the voxel, from `slot` on.
   void add(int64_t voxel, uint32_t slot, int64_t begin, int64_t end) const {
     if (values_ == nullptr) return;
     const Cell cell = center_cell(voxel);
@@ -227,11 +228,11 @@ class VoxelValues {
       }
     }
   }
-  // The running sums are those of a whole block: on to the next one.
+  // The running sums have a whole block of 32 points: moves them into the voxel's cascade.
   void fold(int64_t voxel, uint32_t slot) const {
     if (slot == kCpuSumBlock) {
-      const int64_t taken = __atomic_fetch_add(work_.cascades_taken, 1, __ATOMIC_RELAXED);
-      work_.cascade_of[voxel] = static_cast<uint32_t>(taken);
+      const int64_t index = __atomic_fetch_add(work_.cascade_count, 1, __ATOMIC_RELAXED);
+      work_.cascade_of[voxel] = static_cast<uint32_t>(index);
       std::fill_n(cascades(voxel), columns(), CascadeSum<Real>());
     }
     for (int64_t c = 0; c < columns(); ++c) {

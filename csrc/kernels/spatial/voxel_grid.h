@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Point -> cell -> 64-bit key: the one definition of "which voxel", for CPU, CUDA and C++ tests.
+// Point -> cell -> 64-bit key: the one definition of the voxel of a point, for CPU, CUDA and C++
+// tests.
 #pragma once
 
 #include <cmath>
@@ -9,7 +10,7 @@
 
 namespace torchvox {
 
-// Bits that hold every value in [0, count).
+// The fewest bits that hold every value in [0, count), at least 1.
 inline int bits_for(uint64_t count) {
   int bits = 1;
   while (bits < 64 && (count - (count > 0)) >> bits) ++bits;
@@ -19,7 +20,7 @@ inline int bits_for(uint64_t count) {
 // Rank of the voxels of a sample: by first point, or by ascending key (x fastest, or z fastest).
 enum class VoxelOrder { kFirst, kZyx, kXyz };
 
-// Where a point falls, and the column of `counts` that a dropped point adds to.
+// Where a point lies.
 enum class PointPlace { kInside, kOutside, kNotFinite };
 
 struct Cell {
@@ -28,13 +29,14 @@ struct Cell {
   int32_t z = 0;
 };
 
-// fp32 names every cell of an axis up to here.
+// fp32 represents every cell index of an axis up to here.
 inline constexpr int64_t kMaxCellsPerAxis = int64_t{1} << 24;
 
 // Cells of one axis, as a float that the caller checks against [1, kMaxCellsPerAxis]: the fp32
 // quotient rounded half away from zero, the rule of the mmcv and spconv kernels.
 inline float cells_on_axis(float lo, float hi, float size) { return std::round((hi - lo) / size); }
 
+// A grid of voxels over a range, and the order of their keys.
 struct VoxelGrid {
   float lo[3] = {0, 0, 0};  // meters; x, y, z
   float hi[3] = {1, 1, 1};  // meters
@@ -60,7 +62,7 @@ struct VoxelGrid {
     return finite ? PointPlace::kOutside : PointPlace::kNotFinite;
   }
 
-  // Whether the finite p falls into one of the axis's cells; which.
+  // Whether p falls into one of the cells of an axis; *cell is its index, or 0.
   template <class Real>
   TORCHVOX_HD bool locate_on_axis(Real p, int axis, int32_t* cell) const {
     const Real q = (p - static_cast<Real>(lo[axis])) / static_cast<Real>(size[axis]);
@@ -72,6 +74,7 @@ struct VoxelGrid {
     return inside;
   }
 
+  // The key of a cell of a sample: its rank among all cells of the batch.
   TORCHVOX_HD uint64_t key(int64_t sample, Cell c) const {
     const uint64_t b = static_cast<uint64_t>(sample);
     const uint64_t nx = static_cast<uint64_t>(cells[0]);
@@ -110,6 +113,7 @@ struct VoxelGrid {
     return c;
   }
 
+  // The sample of a key.
   TORCHVOX_HD int64_t block_of(uint64_t key) const {
     return static_cast<int64_t>(key / cells_per_sample());
   }
