@@ -14,7 +14,7 @@ from helpers import assert_same_bits, cube, forced, lattice
 from torchvox import reference
 
 # Threads and points per thread of the block classes.
-CLASSES = [(32, 1), (64, 1), (128, 1), (256, 1), (256, 2), (512, 2), (512, 4), (512, 8), (512, 16)]
+CLASSES = [(256, 1), (256, 2), (512, 2), (512, 4), (512, 8), (512, 16)]
 POOL_OF_64 = {"fps_kernel": "lazy", "fps_threads": 64, "fps_points_per_thread": 1}
 
 pytestmark = pytest.mark.gpu

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// rotated_nms on the GPU: the argsort of the scores, then NMS. Up to 16,384 boxes per segment are
-// sorted by counting, in one kernel: the place of a box is the number of boxes before it. A block
-// takes 32 boxes, one per lane, and its warps share the keys to compare with, 4,096 in shared
-// memory at a time. More boxes take radix sorts of (key, index). Either way one thread per box then
-// writes the box, ready for the rule, to its place.
+// rotated_nms on the GPU: the argsort of the scores, then NMS. Few boxes (16,384 in one segment,
+// 8,192 in each of four) are sorted by counting, in one kernel: the place of a box is the number of
+// boxes before it. A block takes 32 boxes, one per lane, and its warps share the keys to compare
+// with, 4,096 in shared memory at a time. More boxes take radix sorts of (key, index). Either way
+// one thread per box then writes the box, ready for the rule, to its place.
 #include <algorithm>
 
 #include "csrc/kernels/boxes/nms/scratch.cuh"
@@ -14,17 +14,19 @@
 namespace torchvox {
 namespace {
 
-constexpr int64_t kMostCounted = 16384;
+constexpr int64_t kMostCounted = 16384;  // boxes of one segment: its pairs are compared
 constexpr int kCountThreads = 512;
 constexpr int kCountWarps = kCountThreads / 32;
-constexpr int kBoxesPerBlock = 32;  // one a lane, in every warp
+constexpr int kBoxesPerBlock = 32;  // one per lane, in every warp
 constexpr int kKeysAtOnce = 4096;
 constexpr int kKeysPerWarp = kKeysAtOnce / kCountWarps;
 constexpr int kThreads = 256;
 
 bool is_counted(const RotatedNmsArgs& args) {
   const int64_t forced = nms_order_plan.value();
-  return forced == kAutomatic ? args.nms.capacity <= kMostCounted : forced == 0;
+  if (forced != kAutomatic) return forced == 0;
+  const int64_t boxes = args.nms.capacity;
+  return boxes <= kMostCounted && args.nms.segments * boxes * boxes <= kMostCounted * kMostCounted;
 }
 
 // How many keys of the groups of four [begin, end) are below `limit`.

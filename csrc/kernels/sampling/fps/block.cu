@@ -196,9 +196,6 @@ constexpr int kLeastOrdered = 4;
 // The kernel of a class of kBlockTable.
 BlockKernel kernel_of(const FpsPlan::BlockClass& block) {
   switch (block.threads << 8 | block.points_per_thread) {
-    case 32 << 8 | 1: return block_kernel<32, 1, false>;
-    case 64 << 8 | 1: return block_kernel<64, 1, false>;
-    case 128 << 8 | 1: return block_kernel<128, 1, false>;
     case 256 << 8 | 1: return block_kernel<256, 1, false>;
     case 256 << 8 | 2: return block_kernel<256, 2, false>;
     case 512 << 8 | 2: return block_kernel<512, 2, false>;

@@ -15,11 +15,11 @@ namespace {
 
 using BlockClass = FpsPlan::BlockClass;
 
-// All classes of block.cu. On an H200 more threads are faster than more points per thread.
-constexpr BlockClass kBlockTable[] = {{32, 1},  {64, 1},  {128, 1}, {256, 1}, {256, 2},
-                                      {512, 2}, {512, 4}, {512, 8}, {512, 16}};
+// All classes of block.cu. On an H200 more threads are faster than more points per thread, and 256
+// threads faster than fewer for clouds of any size.
+constexpr BlockClass kBlockTable[] = {{256, 1}, {256, 2}, {512, 2}, {512, 4}, {512, 8}, {512, 16}};
 // A packed call launches each of these over all clouds, so they are few.
-constexpr BlockClass kRaggedTable[] = {{128, 1}, {512, 2}, {512, 8}, {512, 16}};
+constexpr BlockClass kRaggedTable[] = {{256, 1}, {512, 2}, {512, 8}, {512, 16}};
 
 constexpr int64_t kPointsAtOnce = int64_t{1} << 25;
 constexpr int64_t kLazyStaticBytes = 48 * 1024;  // shared memory of a lazy block besides the tiles
