@@ -127,7 +127,7 @@ std::vector<std::string> make_schemas() {
       "pillar_moments(Tensor points, Tensor indices, Tensor num_points, Tensor point_voxel, Tensor point_slot, float[] voxel_size, float[] point_cloud_range, int max_points, *, int center_axes=3, bool legacy=False, str pad_semantics=\"reference\") -> Tensor",
       // [O, D], [O], [O], [O]
       "pillar_norm(Tensor moments, Tensor weight, Tensor gamma, Tensor beta, float eps) -> (Tensor folded_weight, Tensor folded_bias, Tensor mean, Tensor var)",
-      "_pillar_norm_backward(Tensor grad_weight, Tensor grad_bias, Tensor moments, Tensor weight, Tensor gamma, float eps) -> (Tensor to_weight, Tensor to_gamma, Tensor to_beta)",
+      "_pillar_norm_backward(Tensor? grad_weight, Tensor? grad_bias, Tensor moments, Tensor weight, Tensor gamma, float eps) -> (Tensor to_weight, Tensor to_gamma, Tensor to_beta)",
       // [B, C, ny, nx] channels_last; [V, C]
       "pillar_scatter(Tensor feats, Tensor indices, SymInt batch_size, int[] size) -> Tensor",
       "_pillar_scatter_backward(Tensor grad, Tensor indices) -> Tensor",

@@ -9,9 +9,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 std::tuple<Tensor, Tensor> box_query(const Tensor& points, const Tensor& boxes, c10::SymInt k,
                                      std::optional<at::IntArrayRef> grid, double margin,
                                      const OptionalTensor& lengths,
@@ -48,7 +45,7 @@ std::tuple<Tensor, Tensor> box_query(const Tensor& points, const Tensor& boxes, 
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(box_query));
+  ops.add("box_query", box_query);
   ops.autocast("box_query", {{{"points", "boxes"}}, {"points", "boxes"}});
   ops.autograd("box_query", not_differentiable());
 }

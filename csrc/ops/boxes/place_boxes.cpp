@@ -9,9 +9,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 Tensor place_boxes(const Tensor& boxes_in, const Tensor& candidates_in, const Tensor& group_in,
                    const OptionalTensor& lengths_in, std::string_view mode,
                    const OptionalTensor& replaces_in) {
@@ -67,7 +64,7 @@ Tensor place_boxes(const Tensor& boxes_in, const Tensor& candidates_in, const Te
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(place_boxes));
+  ops.add("place_boxes", place_boxes);
   ops.autocast("place_boxes", {{}, {"boxes", "candidates"}});
   ops.autograd("place_boxes", not_differentiable());
 }

@@ -9,9 +9,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 PointsInBoxesMode parse_mode(const char* op, std::string_view mode) {
   if (mode == "index") return PointsInBoxesMode::kIndex;
   if (mode == "mask") return PointsInBoxesMode::kMask;
@@ -48,7 +45,7 @@ Tensor points_in_boxes(const Tensor& points_in, const Tensor& boxes_in, std::str
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(points_in_boxes));
+  ops.add("points_in_boxes", points_in_boxes);
   ops.autocast("points_in_boxes", {{{"points", "boxes"}}, {"points", "boxes"}});
   ops.autograd("points_in_boxes", not_differentiable());
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/boxes/rotated_iou.h"
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "csrc/ops/boxes/box_checks.h"
@@ -9,8 +8,6 @@
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 OverlapMetric parse_metric(const char* op, std::string_view metric) {
   if (metric == "iou") return OverlapMetric::kIou;
@@ -107,64 +104,12 @@ std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad_in, const Ten
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(rotated_iou));
+  ops.add("rotated_iou", rotated_iou);
   ops.autocast("rotated_iou", {{{"a", "b"}}, {"a", "b"}});
+  ops.differentiable("rotated_iou", {"_rotated_iou_backward"});
   ops.add("_rotated_iou_backward", rotated_iou_backward);
-}
-
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-const auto& backward_op() {
-  static const auto op =
-      typed_op<decltype(rotated_iou_backward)>("torchvox::_rotated_iou_backward");
-  return op;
-}
-
-class RotatedIou : public torch::autograd::Function<RotatedIou> {
- public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& a, const Tensor& b,
-                        std::string_view mode, bool paired, std::string_view metric) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    ctx->save_for_backward({a, b});
-    ctx->saved_data["mode"] = std::string(mode);
-    ctx->saved_data["paired"] = paired;
-    ctx->saved_data["metric"] = std::string(metric);
-    ctx->set_materialize_grads(false);
-    return torchvox::rotated_iou(a, b, mode, paired, metric);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    if (!grads[0].defined()) return variable_list(5);
-    const variable_list saved = ctx->get_saved_variables();
-    const bool for_a = ctx->needs_input_grad(0), for_b = ctx->needs_input_grad(1);
-    const std::string mode = ctx->saved_data["mode"].toStringRef();
-    const std::string metric = ctx->saved_data["metric"].toStringRef();
-    const auto [grad_a, grad_b] =
-        backward_op().call(grads[0], saved[0], saved[1], mode, ctx->saved_data["paired"].toBool(),
-                           metric, for_a, for_b);
-    return {for_a ? grad_a : Tensor(), for_b ? grad_b : Tensor(), Tensor(), Tensor(), Tensor()};
-  }
-};
-
-Tensor rotated_iou(const Tensor& a, const Tensor& b, std::string_view mode, bool paired,
-                   std::string_view metric) {
-  if (wants_gradient(a) || wants_gradient(b)) {
-    check_given("rotated_iou", "a", a);
-    check_given("rotated_iou", "b", b);
-    return RotatedIou::apply(a, b, mode, paired, metric);
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::rotated_iou(a, b, mode, paired, metric);
-}
-
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd(TORCHVOX_OP(rotated_iou));
   ops.autograd("_rotated_iou_backward", no_second_derivative());
 }
 
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

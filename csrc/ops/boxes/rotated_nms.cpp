@@ -9,9 +9,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 std::tuple<Tensor, Tensor> rotated_nms(const Tensor& boxes_in, const Tensor& scores_in,
                                        double threshold, c10::SymInt max_out,
                                        const OptionalTensor& group_in,
@@ -68,7 +65,7 @@ std::tuple<Tensor, Tensor> rotated_nms(const Tensor& boxes_in, const Tensor& sco
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(rotated_nms));
+  ops.add("rotated_nms", rotated_nms);
   ops.autocast("rotated_nms", {{}, {"boxes", "scores"}});
   ops.autograd("rotated_nms", not_differentiable());
 }

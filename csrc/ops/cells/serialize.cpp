@@ -10,8 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 Curve parse_curve(const char* op, const std::string& name) {
   const bool hilbert = name == "hilbert" || name == "hilbert-trans";
   const bool transposed = name == "z-trans" || name == "hilbert-trans";
@@ -67,7 +65,7 @@ std::tuple<Tensor, Tensor, Tensor> serialize(const Tensor& cells, c10::List<std:
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(serialize));
+  ops.add("serialize", serialize);
   ops.autograd("serialize", not_differentiable());
 }
 

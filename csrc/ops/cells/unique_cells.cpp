@@ -10,7 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
 using Groups = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 Groups group(const Tensor& keys, int64_t key_bits, std::string_view order) {
@@ -103,7 +102,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> unique_cells(const Te
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(unique_cells));
+  ops.add("unique_cells", unique_cells);
   ops.autograd("unique_cells", not_differentiable());
 }
 

@@ -5,13 +5,17 @@
 
 #include <torch/library.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "csrc/ops/torchvox.h"
+#include "csrc/ops/core/differentiable.h"
 
 namespace torchvox {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
 
 inline constexpr bool kBuiltWithCuda =
 #ifdef TORCHVOX_CUDA
@@ -45,6 +49,10 @@ class OpLibrary {
   void autograd(const char* op, Kernel&& kernel) {
     autograd_.impl(op, std::forward<Kernel>(kernel));
   }
+  // Where a gradient is wanted, that of the op `derivative.backward` is recorded.
+  void differentiable(const char* op, Derivative derivative) {
+    autograd_.impl(op, torchvox::differentiable(op, std::move(derivative)));
+  }
   // Of an op that writes its arguments: `kernel()` is that of autograd, and that of inference mode.
   template <class Kernel>
   void in_place(const char* op, Kernel* kernel) {
@@ -73,19 +81,6 @@ class OpLibrary {
   torch::Library in_place_ = library(c10::DispatchKey::ADInplaceOrView);
   torch::Library composite_ = library(c10::DispatchKey::CompositeImplicitAutograd);
 };
-
-// Name and kernel of a public op, which must have the signature that torchvox.h declares.
-#define TORCHVOX_OP(op) #op, static_cast<decltype(torchvox::op)*>(op)
-
-// The signature of an op with other outputs.
-template <class Signature, class Outputs>
-struct Variant;
-template <class Plain, class... Arguments, class Outputs>
-struct Variant<Plain(Arguments...), Outputs> {
-  using type = Outputs(Arguments...);
-};
-template <class Signature, class Outputs>
-using VariantOf = typename Variant<Signature, Outputs>::type;
 
 // Stands before the body of a function that adds ops to `ops`.
 #define TORCHVOX_REGISTER_OPS(ops) \

@@ -11,9 +11,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 constexpr const char* kBoxOp = "box_decode";
 
 // Leading dimensions of `tensor` equal the last ones of deltas.
@@ -74,7 +71,7 @@ Tensor box_decode(const Tensor& deltas_in, const Tensor& anchors_in,
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(box_decode));
+  ops.add("box_decode", box_decode);
   ops.autocast("box_decode", {{{"deltas", "direction"}}, {"anchors"}});
   ops.autograd(kBoxOp, inference_only());
 }

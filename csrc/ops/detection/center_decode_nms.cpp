@@ -6,7 +6,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
 using at::TensorList;
 
 constexpr const char* kCenterOp = "center_decode_nms";
@@ -130,7 +129,7 @@ Detections center_decode_nms(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(center_decode_nms));
+  ops.add("center_decode_nms", center_decode_nms);
   ops.autocast("center_decode_nms", {{{"heatmap", "offset", "z", "dim", "rot", "vel"}}});
   ops.autograd(kCenterOp, inference_only());
 }

@@ -16,6 +16,9 @@
 
 namespace torchvox {
 
+// boxes, scores, labels, count, overflow
+using Detections = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
 // A list that is not given is an empty one.
 template <class T>
 c10::ArrayRef<T> given(const std::optional<c10::ArrayRef<T>>& list) {

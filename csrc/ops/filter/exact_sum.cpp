@@ -10,8 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 void check_summed(const char* op, at::ScalarType type, const char* rule) {
   check_type(is_summed_type(type), op, rule, type);
 }
@@ -92,11 +90,11 @@ Tensor voxel_mean_of_sums(const Tensor& sums_in, const Tensor& num_points_in,
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(voxel_sum));
+  ops.add("voxel_sum", voxel_sum);
   ops.autograd("voxel_sum", inference_only<kVoxelScatter>());
-  ops.add(TORCHVOX_OP(voxel_mean));
+  ops.add("voxel_mean", voxel_mean);
   ops.autograd("voxel_mean", inference_only<kVoxelScatter>());
-  ops.add(TORCHVOX_OP(voxel_mean_of_sums));
+  ops.add("voxel_mean_of_sums", voxel_mean_of_sums);
   ops.autograd("voxel_mean_of_sums", inference_only<kVoxelScatter>());
 }
 

@@ -10,8 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> voxel_downsample(
     const Tensor& points_in, c10::ArrayRef<double> voxel_size,
     std::optional<c10::ArrayRef<double>> origin, std::optional<at::IntArrayRef> lower, int64_t bits,
@@ -52,7 +50,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> voxel_downsample(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(voxel_downsample));
+  ops.add("voxel_downsample", voxel_downsample);
   ops.autograd("voxel_downsample", inference_only<kVoxelScatter>());
 }
 

@@ -10,8 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxel_group(const Tensor& keys_in,
                                                                int64_t key_bits,
                                                                std::string_view order,
@@ -44,7 +42,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxel_group(const Tensor& key
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(voxel_group));
+  ops.add("voxel_group", voxel_group);
   ops.autograd("voxel_group", inference_only());
 }
 

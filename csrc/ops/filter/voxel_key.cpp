@@ -10,8 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 std::tuple<Tensor, Tensor> voxel_keys(const Tensor& points, c10::ArrayRef<double> voxel_size,
                                       std::optional<c10::ArrayRef<double>> origin,
                                       std::optional<at::IntArrayRef> lower, int64_t bits,
@@ -49,9 +47,9 @@ Tensor voxel_cells(const Tensor& keys_in, int64_t bits, at::IntArrayRef lower,
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(voxel_keys));
+  ops.add("voxel_keys", voxel_keys);
   ops.autograd("voxel_keys", inference_only<kVoxelScatter>());
-  ops.add(TORCHVOX_OP(voxel_cells));
+  ops.add("voxel_cells", voxel_cells);
   ops.autograd("voxel_cells", inference_only());
 }
 

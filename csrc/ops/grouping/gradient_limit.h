@@ -27,4 +27,21 @@ inline void check_gradient_limit_of(const char* op, const at::Tensor& rows, int 
   if (fits) check_gradient_limit(op, rows.sym_size(axis), query.sym_size(query_axis) * k);
 }
 
+// The packed clouds of a call, or none.
+struct CallLayout {
+  std::optional<at::Tensor> batch_offsets, query_batch_offsets;
+  CloudLayout clouds;
+
+  explicit CallLayout(const Call& call)
+      : batch_offsets(call.optional("batch_offsets")),
+        query_batch_offsets(call.optional("query_batch_offsets")),
+        clouds{batch_offsets, query_batch_offsets, call["local_index"].toBool()} {}
+};
+
+// Of features with k slots for each row of idx.
+inline void check_gradient_of_features(const Call& call, bool packed, const c10::SymInt& k) {
+  const int axis = packed ? 0 : call["channels_first"].toBool() ? 2 : 1;
+  check_gradient_limit_of(call.op(), call.tensor("features"), axis, call.tensor("idx"), !packed, k);
+}
+
 }  // namespace torchvox

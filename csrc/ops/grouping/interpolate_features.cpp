@@ -13,9 +13,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 WeightRule check_arguments(const Tensor& query, const Tensor& points, const Tensor& features,
                            double eps, std::string_view weight, const OptionalTensor& lengths,
                            const OptionalTensor& query_lengths) {
@@ -33,6 +30,15 @@ WeightRule check_arguments(const Tensor& query, const Tensor& points, const Tens
   return parse_weight_rule(op, weight, eps);
 }
 
+std::tuple<Tensor, Tensor> nearest_three(const Tensor& query, const Tensor& points,
+                                         const OptionalTensor& lengths,
+                                         const OptionalTensor& query_lengths) {
+  static const auto op = typed_op<std::tuple<Tensor, Tensor>(
+      const Tensor&, const Tensor&, std::string_view, const OptionalTensor&, const OptionalTensor&,
+      const OptionalTensor&, const OptionalTensor&, bool)>("torchvox::three_nn");
+  return op.call(query, points, "pn2", lengths, query_lengths, std::nullopt, std::nullopt, false);
+}
+
 Tensor interpolate_features(const Tensor& query, const Tensor& points, const Tensor& features_in,
                             double eps, std::string_view weight, const OptionalTensor& lengths,
                             const OptionalTensor& query_lengths) {
@@ -43,7 +49,7 @@ Tensor interpolate_features(const Tensor& query, const Tensor& points, const Ten
                    features_in.scalar_type(), features_in);
   if (query.is_meta()) return out;
 
-  const auto [dist2, idx] = torchvox::three_nn(query, points, "pn2", lengths, query_lengths);
+  const auto [dist2, idx] = nearest_three(query, points, lengths, query_lengths);
   const Tensor features = features_in.contiguous();
   args.features = features.const_data_ptr();
   args.dtype = dtype_of(features.scalar_type());
@@ -64,23 +70,28 @@ Tensor interpolate_with_gradient(const Tensor& query, const Tensor& points, cons
                                  double eps, std::string_view weight, const OptionalTensor& lengths,
                                  const OptionalTensor& query_lengths) {
   if (!wants_gradient(query) && !wants_gradient(points) && !wants_gradient(features)) {
+    static const auto op =
+        typed_op<decltype(interpolate_features)>("torchvox::interpolate_features");
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return torchvox::interpolate_features(query, points, features, eps, weight, lengths,
-                                          query_lengths);
+    return op.call(query, points, features, eps, weight, lengths, query_lengths);
   }
   check_arguments(query, points, features, eps, weight, lengths, query_lengths);
-  const auto [dist2, idx] = torchvox::three_nn(query, points, "pn2", lengths, query_lengths);
-  Tensor weights = torchvox::interpolation_weights(dist2, eps, weight);
+  const auto [dist2, idx] = nearest_three(query, points, lengths, query_lengths);
+  static const auto weights_of =
+      typed_op<Tensor(const Tensor&, double, std::string_view)>("torchvox::interpolation_weights");
+  Tensor weights = weights_of.call(dist2, eps, weight);
   const bool is_double = features.scalar_type() == at::kDouble;
   if (weights.scalar_type() == at::kDouble && !is_double) weights = weights.to(at::kFloat);
-  return torchvox::three_interpolate(features, idx, weights);
+  static const auto interpolate =
+      typed_op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, const OptionalTensor&,
+                      const OptionalTensor&, bool)>("torchvox::three_interpolate");
+  return interpolate.call(features, idx, weights, false, std::nullopt, std::nullopt, false);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  using Op = decltype(torchvox::interpolate_features);
-  ops.add<Op>("interpolate_features", interpolate_features);
+  ops.add("interpolate_features", interpolate_features);
   ops.autocast("interpolate_features", {{{"points", "query"}}});
-  ops.autograd<Op>("interpolate_features", interpolate_with_gradient);
+  ops.autograd("interpolate_features", interpolate_with_gradient);
 }
 
 }  // namespace

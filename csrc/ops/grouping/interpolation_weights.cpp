@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/grouping/interpolate.h"
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <string>
@@ -11,8 +10,6 @@
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 void check_distances(const char* op, const Tensor& dist2) {
   check_type(dist2.scalar_type() == at::kFloat || dist2.scalar_type() == at::kDouble, op,
@@ -59,54 +56,12 @@ Tensor interpolation_weights_backward(const Tensor& grad, const Tensor& dist2, d
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(interpolation_weights));
+  ops.add("interpolation_weights", interpolation_weights);
   ops.autocast("interpolation_weights", {{}, {"dist2"}});
+  ops.differentiable("interpolation_weights", {"_interpolation_weights_backward"});
   ops.add("_interpolation_weights_backward", interpolation_weights_backward);
-}
-
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-const auto& weights_backward_op() {
-  static const auto op = typed_op<decltype(interpolation_weights_backward)>(
-      "torchvox::_interpolation_weights_backward");
-  return op;
-}
-
-class InterpolationWeights : public torch::autograd::Function<InterpolationWeights> {
- public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& dist2, double eps,
-                        std::string_view weight) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    ctx->save_for_backward({dist2});
-    ctx->saved_data["eps"] = eps;
-    ctx->saved_data["weight"] = std::string(weight);
-    ctx->set_materialize_grads(false);
-    return torchvox::interpolation_weights(dist2, eps, weight);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    if (!grads[0].defined()) return {Tensor(), Tensor(), Tensor()};
-    return {weights_backward_op().call(grads[0], ctx->get_saved_variables()[0],
-                                       ctx->saved_data["eps"].toDouble(),
-                                       ctx->saved_data["weight"].toStringRef()),
-            Tensor(), Tensor()};
-  }
-};
-
-Tensor interpolation_weights(const Tensor& dist2, double eps, std::string_view weight) {
-  if (wants_gradient(dist2)) return InterpolationWeights::apply(dist2, eps, weight);
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::interpolation_weights(dist2, eps, weight);
-}
-
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd(TORCHVOX_OP(interpolation_weights));
   ops.autograd("_interpolation_weights_backward", no_second_derivative());
 }
 
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

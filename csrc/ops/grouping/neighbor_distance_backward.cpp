@@ -10,9 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 void check(const char* op, const Tensor& grad, const Tensor& points, const Tensor& query,
            const Tensor& idx, int64_t norm, const OptionalTensor& count,
            const CloudLayout& clouds) {

@@ -59,8 +59,13 @@ inline at::Tensor packed_rows(const char* op, const at::Tensor& features, const 
               idx.sym_sizes());
   check_device(op, "idx", idx, "features", features);
   check_packed(op, clouds, "features", features);
-  return torchvox::neighbor_rows(idx, features.sym_size(0), std::nullopt, clouds.batch_offsets,
-                                 clouds.query_batch_offsets, clouds.local_index)
+  using Optional = const std::optional<at::Tensor>&;
+  static const auto neighbor_rows =
+      typed_op<at::Tensor(const at::Tensor&, c10::SymInt, Optional, Optional, Optional, bool)>(
+          "torchvox::neighbor_rows");
+  return neighbor_rows
+      .call(idx, features.sym_size(0), std::nullopt, clouds.batch_offsets,
+            clouds.query_batch_offsets, clouds.local_index)
       .unsqueeze(0);
 }
 

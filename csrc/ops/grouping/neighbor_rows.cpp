@@ -10,9 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 Tensor neighbor_rows(const Tensor& idx_in, c10::SymInt num_points, const OptionalTensor& count,
                      const OptionalTensor& batch_offsets, const OptionalTensor& query_batch_offsets,
                      bool local_index) {
@@ -42,7 +39,7 @@ Tensor neighbor_rows(const Tensor& idx_in, c10::SymInt num_points, const Optiona
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(neighbor_rows));
+  ops.add("neighbor_rows", neighbor_rows);
   ops.autograd("neighbor_rows", not_differentiable());
 }
 

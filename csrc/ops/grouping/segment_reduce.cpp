@@ -5,7 +5,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "csrc/ops/core/autograd.h"
@@ -14,9 +13,6 @@
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 // Returns the number of segments. `rows` is src, or the gradient.
 c10::SymInt check_segments(const char* op, const char* name, const Tensor& rows, const char* layout,
@@ -135,68 +131,26 @@ Tensor segment_reduce_backward(const Tensor& grad_in, const Tensor& offsets_in,
   return index ? add_by_index(out, *index, num_rows) : out;
 }
 
+void check_segment_gradient(const Call& call) {
+  const Tensor src = call.tensor("src"), offsets = call.tensor("offsets");
+  const bool extreme = is_extreme(parse_reduction(call.op(), call["reduce"].toStringView()));
+  if (!call.optional("index") || src.dim() != 2 || !extreme) return;
+  for (const auto& rows : {src.sym_size(0), offsets.sym_numel() - 1}) {
+    check_below(rows * src.sym_size(1), kIndexLimit, call.op(),
+                "the gradient of max and min with index takes N * C and R * C below 2^31", rows,
+                " * ", src.sym_size(1));
+  }
+}
+
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(segment_reduce));
+  ops.add("segment_reduce", segment_reduce);
+  ops.differentiable("segment_reduce",
+                     {.backward = "_segment_reduce_backward",
+                      .derived = {{"num_rows", size_of_argument("src", 0)}},
+                      .prepare = check_segment_gradient});
   ops.add("_segment_reduce_backward", segment_reduce_backward);
   ops.autograd("_segment_reduce_backward", no_second_derivative());
 }
 
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-const auto& backward_op() {
-  static const auto op =
-      typed_op<decltype(segment_reduce_backward)>("torchvox::_segment_reduce_backward");
-  return op;
-}
-
-class SegmentReduce : public torch::autograd::Function<SegmentReduce> {
- public:
-  static variable_list forward(AutogradContext* ctx, const Tensor& src, const Tensor& offsets,
-                               std::string_view reduce, const OptionalTensor& index) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [out, arg] = torchvox::segment_reduce(src, offsets, reduce, index);
-    ctx->save_for_backward({offsets, arg, index.value_or(Tensor())});
-    ctx->saved_data["reduce"] = std::string(reduce);
-    ctx->saved_data["num_rows"] = src.sym_size(0);
-    ctx->set_materialize_grads(false);
-    ctx->mark_non_differentiable({arg});
-    return {out, arg};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    variable_list out(4);
-    if (!grads[0].defined()) return out;
-    const variable_list saved = ctx->get_saved_variables();
-    out[0] =
-        backward_op().call(grads[0], saved[0], saved[1], ctx->saved_data["num_rows"].toSymInt(),
-                           ctx->saved_data["reduce"].toStringRef(), defined(saved[2]));
-    return out;
-  }
-};
-
-std::tuple<Tensor, Tensor> segment_reduce(const Tensor& src, const Tensor& offsets,
-                                          std::string_view reduce, const OptionalTensor& index) {
-  if (wants_gradient(src)) {
-    check_given("segment_reduce", "offsets", offsets);
-    if (index && src.dim() == 2 && is_extreme(parse_reduction("segment_reduce", reduce))) {
-      for (const auto& rows : {src.sym_size(0), offsets.sym_numel() - 1}) {
-        check_below(rows * src.sym_size(1), kIndexLimit, "segment_reduce",
-                    "the gradient of max and min with index takes N * C and R * C below 2^31", rows,
-                    " * ", src.sym_size(1));
-      }
-    }
-    const auto out = SegmentReduce::apply(src, offsets, reduce, index);
-    return {out[0], out[1]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::segment_reduce(src, offsets, reduce, index);
-}
-
-TORCHVOX_REGISTER_OPS(ops) { ops.autograd(TORCHVOX_OP(segment_reduce)); }
-
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

@@ -6,8 +6,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 using Outputs = std::tuple<Tensor, Tensor, Tensor>;
 
 Outputs ball_query(const Tensor& points_in, const Tensor& query_in, double radius, c10::SymInt k,
@@ -52,7 +50,7 @@ Outputs ball_query(const Tensor& points_in, const Tensor& query_in, double radiu
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(ball_query));
+  ops.add("ball_query", ball_query);
   ops.autocast("ball_query", {{{"points", "query"}}});
 }
 

@@ -14,9 +14,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 // idx [B, M, k] or count [B, M], int32.
 void check_neighbors(const char* op, const char* name, const Tensor& tensor, int dims,
                      const char* shape, const Tensor& query) {
@@ -134,7 +131,7 @@ Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(group_mlp_max));
+  ops.add("group_mlp_max", group_mlp_max);
   ops.autocast("group_mlp_max", {{{"points", "query"}, {"features", "weights", "biases"}}});
   ops.autograd("group_mlp_max", inference_only<kQueryAndGroup>());
 }

@@ -10,9 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 using Neighbors = std::tuple<Tensor, Tensor>;
 
 Neighbors search(const char* op, const Tensor& points_in, const Tensor& query_in,
@@ -62,9 +59,9 @@ Neighbors three_nn(const Tensor& query, const Tensor& points, std::string_view d
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(knn));
+  ops.add("knn", knn);
   ops.autocast("knn", {{{"points", "query"}}});
-  ops.add(TORCHVOX_OP(three_nn));
+  ops.add("three_nn", three_nn);
   ops.autocast("three_nn", {{{"points", "query"}}});
 }
 

@@ -2,7 +2,6 @@
 #include "csrc/kernels/neighbors/query_and_group.h"
 
 #include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <functional>
@@ -15,9 +14,6 @@
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 // What a row of the grouped tensor is made of.
 struct Layout {
@@ -258,99 +254,34 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
   return {grad_points, grad_query, grad_features};
 }
 
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(query_and_group));
-  ops.autocast("query_and_group", {{{"points", "query"}}});
-  ops.add("_query_and_group_backward", query_and_group_backward);
-}
-
-namespace autograd {
-
-using Outputs = std::tuple<Tensor, Tensor, Tensor>;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-const auto& query_and_group_backward_op() {
-  static const auto op =
-      typed_op<decltype(query_and_group_backward)>("torchvox::_query_and_group_backward");
-  return op;
-}
-
-class QueryAndGroup : public torch::autograd::Function<QueryAndGroup> {
- public:
-  // `group` is the op itself.
-  static variable_list forward(AutogradContext* ctx, const Tensor& points, const Tensor& query,
-                               const OptionalTensor& features, c10::ArrayRef<double> radii,
-                               c10::SymIntArrayRef ks, bool use_xyz, bool normalize_xyz,
-                               bool features_first, const std::function<Outputs()>& group) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const auto [grouped, idx, count] = group();
-    ctx->save_for_backward({points, query, idx});
-    ctx->saved_data["has_features"] = features.has_value();
-    ctx->saved_data["channels"] = features ? features->sym_size(2) : c10::SymInt(0);
-    ctx->saved_data["radii"] = radii.vec();
-    ctx->saved_data["ks"] = ks.vec();
-    ctx->saved_data["use_xyz"] = use_xyz;
-    ctx->saved_data["normalize_xyz"] = normalize_xyz;
-    ctx->saved_data["features_first"] = features_first;
-    ctx->mark_non_differentiable({idx, count});
-    ctx->set_materialize_grads(false);
-    return {grouped, idx, count};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    variable_list gradients(9);
-    if (!grads[0].defined()) return gradients;
-    const variable_list saved = ctx->get_saved_variables();
-    auto& data = ctx->saved_data;
-    const bool use_xyz = data["use_xyz"].toBool();
-    const bool for_points = use_xyz && ctx->needs_input_grad(0);
-    const bool for_query = use_xyz && ctx->needs_input_grad(1);
-    const bool for_features = data["has_features"].toBool() && ctx->needs_input_grad(2);
-    std::vector<c10::SymInt> ks;
-    for (const c10::IValue& k : data["ks"].toList()) ks.push_back(k.toSymInt());
-    const auto [grad_points, grad_query, grad_features] = query_and_group_backward_op().call(
-        grads[0], saved[0], saved[1], saved[2], data["channels"].toSymInt(),
-        data["radii"].toDoubleVector(), ks, use_xyz, data["normalize_xyz"].toBool(),
-        data["features_first"].toBool(), for_points, for_query, for_features);
-    if (for_points) gradients[0] = grad_points;
-    if (for_query) gradients[1] = grad_query;
-    if (for_features) gradients[2] = grad_features;
-    return gradients;
-  }
-};
-
-Outputs query_and_group(const Tensor& points, const Tensor& query, const OptionalTensor& features,
-                        c10::ArrayRef<double> radii, c10::SymIntArrayRef ks, bool use_xyz,
-                        bool normalize_xyz, bool features_first, bool closed,
-                        std::string_view dist_order, const OptionalTensor& lengths,
-                        const OptionalTensor& query_lengths) {
-  const auto group = [&] {
-    return torchvox::query_and_group(points, query, features, radii, ks, use_xyz, normalize_xyz,
-                                     features_first, closed, dist_order, lengths, query_lengths);
-  };
-  const bool wanted = (use_xyz && (wants_gradient(points) || wants_gradient(query))) ||
-      (features && wants_gradient(*features));
-  if (!wanted) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return group();
-  }
-  check_given("query_and_group", "points", points);
-  check_given("query_and_group", "query", query);
+void check_gradient(const Call& call) {
+  const Tensor query = call.tensor("query");
   c10::SymInt slots = 0;
-  for (const c10::SymInt& k : ks) slots = slots + k;
-  if (use_xyz) check_gradient_limit_of("query_and_group", points, -2, query, -2, slots);
-  if (features) check_gradient_limit_of("query_and_group", *features, -2, query, -2, slots);
-  const variable_list out = QueryAndGroup::apply(points, query, features, radii, ks, use_xyz,
-                                                 normalize_xyz, features_first, group);
-  return {out[0], out[1], out[2]};
+  for (const c10::IValue& k : call["ks"].toList()) slots = slots + k.toSymInt();
+  if (call["use_xyz"].toBool()) {
+    check_gradient_limit_of(call.op(), call.tensor("points"), -2, query, -2, slots);
+  }
+  if (const OptionalTensor features = call.optional("features")) {
+    check_gradient_limit_of(call.op(), *features, -2, query, -2, slots);
+  }
+}
+
+c10::IValue channels_of_features(const Call& call) {
+  const OptionalTensor features = call.optional("features");
+  return features ? features->sym_size(2) : c10::SymInt(0);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd(TORCHVOX_OP(query_and_group));
+  ops.add("query_and_group", query_and_group);
+  ops.autocast("query_and_group", {{{"points", "query"}}});
+  ops.differentiable("query_and_group",
+                     {.backward = "_query_and_group_backward",
+                      .derived = {{"channels", channels_of_features}},
+                      .coordinates_flag = "use_xyz",
+                      .prepare = check_gradient});
+  ops.add("_query_and_group_backward", query_and_group_backward);
   ops.autograd("_query_and_group_backward", no_second_derivative());
 }
 
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

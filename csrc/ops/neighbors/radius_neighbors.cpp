@@ -9,8 +9,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 std::tuple<Tensor, Tensor, Tensor, Tensor> radius_neighbors(
     const Tensor& points_in, const Tensor& query_in, double radius, c10::SymInt capacity,
     std::optional<double> radius2, double min_radius, double core_dist2, bool closed,
@@ -47,7 +45,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> radius_neighbors(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(radius_neighbors));
+  ops.add("radius_neighbors", radius_neighbors);
   ops.autograd("radius_neighbors", not_differentiable());
   ops.autocast("radius_neighbors", {{{"points", "query"}}});
 }

@@ -10,8 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 std::tuple<Tensor, Tensor> occupancy_decay_(at::TensorList state, int64_t factor, int64_t step,
                                             int64_t forget, const OptionalTensor& mask_in) {
   const char* op = "occupancy_decay_";
@@ -35,7 +33,7 @@ std::tuple<Tensor, Tensor> occupancy_decay_(at::TensorList state, int64_t factor
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(occupancy_decay_));
+  ops.add("occupancy_decay_", occupancy_decay_);
   ops.in_place("occupancy_decay_", mutating);
 }
 

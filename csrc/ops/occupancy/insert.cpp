@@ -10,8 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 Merge parse_merge(const char* op, std::string_view merge) {
   check_value(merge == "add" || merge == "replace" || merge == "keep", op,
               "merge must be 'add', 'replace' or 'keep'", "'", merge, "'");
@@ -101,7 +99,7 @@ Tensor occupancy_insert_(at::TensorList state, const Tensor& keys_in, at::Tensor
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(occupancy_insert_));
+  ops.add("occupancy_insert_", occupancy_insert_);
   ops.in_place("occupancy_insert_", mutating);
 }
 

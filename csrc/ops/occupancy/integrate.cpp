@@ -10,8 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 constexpr std::array<const char*, 10> kFlagNames = {
     "end_as_free",        "stop_at_occupied", "exclude_origin",   "exclude_sample", "exclude_ray",
     "exclude_unobserved", "exclude_free",     "exclude_occupied", "lock_min",       "lock_max"};
@@ -141,7 +139,7 @@ Tensor occupancy_integrate_(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(occupancy_integrate_));
+  ops.add("occupancy_integrate_", occupancy_integrate_);
   ops.in_place("occupancy_integrate_", mutating);
 }
 

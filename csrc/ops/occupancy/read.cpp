@@ -16,8 +16,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 void parse_lookup(const char* op, OccupancyLookup& lookup, at::TensorList state, double voxel_size,
                   c10::ArrayRef<double> map_origin, double threshold, std::optional<double> fill) {
   lookup.state = parse_state(op, state);
@@ -155,10 +153,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> occupancy_extract(at::TensorL
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(occupancy_query));
-  ops.add(TORCHVOX_OP(occupancy_crop));
-  ops.add(TORCHVOX_OP(occupancy_raycast));
-  ops.add(TORCHVOX_OP(occupancy_extract));
+  ops.add("occupancy_query", occupancy_query);
+  ops.add("occupancy_crop", occupancy_crop);
+  ops.add("occupancy_raycast", occupancy_raycast);
+  ops.add("occupancy_extract", occupancy_extract);
   for (const char* op :
        {"occupancy_query", "occupancy_crop", "occupancy_raycast", "occupancy_extract"}) {
     ops.autograd(op, not_differentiable());

@@ -10,8 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 Tensor occupancy_remove_(at::TensorList state, const Tensor& mask_in) {
   const char* op = "occupancy_remove_";
   RemoveArgs args;
@@ -27,7 +25,7 @@ Tensor occupancy_remove_(at::TensorList state, const Tensor& mask_in) {
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(occupancy_remove_));
+  ops.add("occupancy_remove_", occupancy_remove_);
   ops.in_place("occupancy_remove_", mutating);
 }
 

@@ -11,8 +11,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 // Shared memory of a block holds some rows of the triangle.
 constexpr int64_t kMostColumns = 24;
 
@@ -40,7 +38,7 @@ Tensor pillar_moments(const Tensor& points, const Tensor& indices, const Tensor&
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(pillar_moments));
+  ops.add("pillar_moments", pillar_moments);
   ops.autograd("pillar_moments", inference_only());
 }
 

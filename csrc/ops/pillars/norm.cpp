@@ -2,7 +2,6 @@
 #include "csrc/kernels/pillars/norm.h"
 
 #include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -13,7 +12,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
 using Norm = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
                                                         const Tensor&, double);
 
@@ -86,13 +84,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm(const Tensor& moments,
   return {weight, bias, mean, var};
 }
 
-std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const Tensor& grad_weight_in,
-                                                        const Tensor& grad_bias_in,
+// A gradient that is None is 0.
+std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const OptionalTensor& grad_weight_or_none,
+                                                        const OptionalTensor& grad_bias_or_none,
                                                         const Tensor& moments,
                                                         const Tensor& weight_in,
                                                         const Tensor& gamma_in, double eps) {
   const char* op = "_pillar_norm_backward";
   check_norm(op, moments, weight_in, gamma_in, eps);
+  const auto or_zeros = [](const OptionalTensor& grad, const Tensor& like) {
+    return grad ? *grad : at::zeros_like(like);
+  };
+  const Tensor grad_weight_in = or_zeros(grad_weight_or_none, weight_in);
+  const Tensor grad_bias_in = or_zeros(grad_bias_or_none, gamma_in);
   check_of_outputs(op, "grad_bias", grad_bias_in, weight_in);
   check_dtype(op, "grad_weight", grad_weight_in.scalar_type(), "weight", weight_in.scalar_type());
   check_device(op, "grad_weight", grad_weight_in, "weight", weight_in);
@@ -119,71 +123,12 @@ std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const Tensor& grad_weigh
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(pillar_norm));
+  ops.add("pillar_norm", pillar_norm);
   ops.autocast("pillar_norm", {{{"weight", "gamma", "beta"}}, {"moments"}, "", at::kDouble});
+  ops.differentiable("pillar_norm", {.backward = "_pillar_norm_backward", .constant = "moments"});
   ops.add("_pillar_norm_backward", pillar_norm_backward);
-}
-
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-class PillarNorm : public torch::autograd::Function<PillarNorm> {
- public:
-  static variable_list forward(AutogradContext* ctx, const Tensor& moments, const Tensor& weight,
-                               const Tensor& gamma, const Tensor& beta, double eps) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [folded_weight, folded_bias, mean, var] =
-        torchvox::pillar_norm(moments, weight, gamma, beta, eps);
-    ctx->save_for_backward({moments, weight, gamma});
-    ctx->saved_data["eps"] = eps;
-    ctx->set_materialize_grads(false);
-    ctx->mark_non_differentiable({mean, var});
-    return {folded_weight, folded_bias, mean, var};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    static const auto op =
-        typed_op<decltype(pillar_norm_backward)>("torchvox::_pillar_norm_backward");
-    variable_list out(5);
-    if (!grads[0].defined() && !grads[1].defined()) return out;
-    const variable_list saved = ctx->get_saved_variables();
-    const Tensor grad_weight = grads[0].defined() ? grads[0] : at::zeros_like(saved[1]);
-    const Tensor grad_bias = grads[1].defined() ? grads[1] : at::zeros_like(saved[2]);
-    auto [to_weight, to_gamma, to_beta] = op.call(grad_weight, grad_bias, saved[0], saved[1],
-                                                  saved[2], ctx->saved_data["eps"].toDouble());
-    if (ctx->needs_input_grad(1)) out[1] = to_weight;
-    if (ctx->needs_input_grad(2)) out[2] = to_gamma;
-    if (ctx->needs_input_grad(3)) out[3] = to_beta;
-    return out;
-  }
-};
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm(const Tensor& moments, const Tensor& weight,
-                                                       const Tensor& gamma, const Tensor& beta,
-                                                       double eps) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!wants_gradient(moments),
-                              "pillar_norm: moments have no gradient; detach them");
-  if (wants_gradient(weight) || wants_gradient(gamma) || wants_gradient(beta)) {
-    for (const auto& [name, tensor] : {std::pair<const char*, const Tensor&>{"moments", moments},
-                                       {"weight", weight},
-                                       {"gamma", gamma},
-                                       {"beta", beta}}) {
-      check_given("pillar_norm", name, tensor);
-    }
-    const auto out = PillarNorm::apply(moments, weight, gamma, beta, eps);
-    return {out[0], out[1], out[2], out[3]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::pillar_norm(moments, weight, gamma, beta, eps);
-}
-
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd(TORCHVOX_OP(pillar_norm));
   ops.autograd("_pillar_norm_backward", no_second_derivative());
 }
 
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

@@ -9,8 +9,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 Tensor transform_points(const Tensor& points, const Tensor& poses_in,
                         const OptionalTensor& pose_index_in) {
   const char* op = "transform_points";
@@ -44,7 +42,7 @@ Tensor transform_points(const Tensor& points, const Tensor& poses_in,
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(transform_points));
+  ops.add("transform_points", transform_points);
   ops.autograd("transform_points", inference_only());
 }
 

@@ -10,8 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 std::tuple<Tensor, Tensor, Tensor> ray_visibility(
     const Tensor& points, const Tensor& origins, c10::ArrayRef<double> voxel_size,
     c10::ArrayRef<double> point_cloud_range, const OptionalTensor& origin_index,
@@ -52,7 +50,7 @@ std::tuple<Tensor, Tensor, Tensor> ray_visibility(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(ray_visibility));
+  ops.add("ray_visibility", ray_visibility);
   ops.autograd("ray_visibility", not_differentiable());
 }
 

@@ -10,8 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> ray_voxels(
     const Tensor& points, const Tensor& origins, double voxel_size,
     c10::ArrayRef<double> map_origin, c10::SymInt max_out, const OptionalTensor& origin_index,
@@ -72,8 +70,8 @@ std::tuple<Tensor, Tensor> ray_regions(const Tensor& points, const Tensor& origi
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(ray_voxels));
-  ops.add(TORCHVOX_OP(ray_regions));
+  ops.add("ray_voxels", ray_voxels);
+  ops.add("ray_regions", ray_regions);
   for (const char* op : {"ray_voxels", "ray_regions"}) ops.autograd(op, not_differentiable());
 }
 

@@ -10,9 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 // What the batched and the ragged op have in common.
 struct Options {
   int64_t start;
@@ -144,9 +141,9 @@ std::tuple<Tensor, Tensor> furthest_point_sample_ragged(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(furthest_point_sample));
+  ops.add("furthest_point_sample", furthest_point_sample);
   ops.autograd("furthest_point_sample", not_differentiable());
-  ops.add(TORCHVOX_OP(furthest_point_sample_ragged));
+  ops.add("furthest_point_sample_ragged", furthest_point_sample_ragged);
   ops.autograd("furthest_point_sample_ragged", not_differentiable());
 }
 

@@ -10,8 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 Tensor furthest_point_sample_with_dist(const Tensor& distances, c10::SymInt num_samples,
                                        const OptionalTensor& lengths, int64_t start,
                                        std::string_view tie, int64_t tie_block,
@@ -49,7 +47,7 @@ Tensor furthest_point_sample_with_dist(const Tensor& distances, c10::SymInt num_
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(furthest_point_sample_with_dist));
+  ops.add("furthest_point_sample_with_dist", furthest_point_sample_with_dist);
   ops.autograd("furthest_point_sample_with_dist", not_differentiable());
   ops.autocast("furthest_point_sample_with_dist", {{}, {"distances"}});
 }

@@ -2,7 +2,6 @@
 #include "csrc/kernels/targets/anchor_loss.h"
 
 #include <ATen/ops/empty_like.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "csrc/ops/core/autograd.h"
@@ -11,8 +10,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 using Numbers = c10::ArrayRef<double>;
 
 // The tensors and options of a call, checked: `args` has what needs no memory.
@@ -202,95 +199,12 @@ std::tuple<Tensor, Tensor, Tensor> anchor_loss_backward(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(anchor_loss));
+  ops.add("anchor_loss", anchor_loss);
   ops.autocast("anchor_loss", {{{"cls", "box", "direction"}}, {"anchors", "boxes"}});
+  ops.differentiable("anchor_loss", {"_anchor_loss_backward"});
   ops.add("_anchor_loss_backward", anchor_loss_backward);
-}
-
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-const auto& backward_op() {
-  static const auto op =
-      typed_op<decltype(anchor_loss_backward)>("torchvox::_anchor_loss_backward");
-  return op;
-}
-
-class AnchorLoss : public torch::autograd::Function<AnchorLoss> {
- public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& cls, const Tensor& box,
-                        const OptionalTensor& direction, const Tensor& anchors, const Tensor& boxes,
-                        const Tensor& labels, const Tensor& assigned, double dir_offset,
-                        double dir_limit, std::optional<Numbers> code_weights, double beta,
-                        double negative_weight, std::string_view mode) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    ctx->save_for_backward(
-        {cls, box, direction.value_or(Tensor()), anchors, boxes, labels, assigned});
-    ctx->saved_data["dir_offset"] = dir_offset;
-    ctx->saved_data["dir_limit"] = dir_limit;
-    if (code_weights) ctx->saved_data["code_weights"] = code_weights->vec();
-    ctx->saved_data["beta"] = beta;
-    ctx->saved_data["negative_weight"] = negative_weight;
-    ctx->saved_data["mode"] = std::string(mode);
-    ctx->set_materialize_grads(false);
-    return torchvox::anchor_loss(cls, box, direction, anchors, boxes, labels, assigned, dir_offset,
-                                 dir_limit, code_weights, beta, negative_weight, mode);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    variable_list out(kInputs);
-    if (!grads[0].defined()) return out;
-    const variable_list saved = ctx->get_saved_variables();
-    auto& data = ctx->saved_data;
-    const auto given = data.find("code_weights");
-    std::vector<double> weights;
-    if (given != data.end()) weights = given->second.toDoubleVector();
-    const std::string mode = data["mode"].toStringRef();
-    const auto [cls, box, direction] = backward_op().call(
-        grads[0], saved[0], saved[1], defined(saved[2]), saved[3], saved[4], saved[5], saved[6],
-        data["dir_offset"].toDouble(), data["dir_limit"].toDouble(),
-        given != data.end() ? std::optional<Numbers>(weights) : std::nullopt,
-        data["beta"].toDouble(), data["negative_weight"].toDouble(), mode);
-    const std::array<Tensor, 3> maps{cls, box, direction};
-    for (size_t k = 0; k < maps.size(); ++k) {
-      if (saved[k].defined() && ctx->needs_input_grad(k)) out[k] = maps[k];
-    }
-    return out;
-  }
-
- private:
-  static constexpr size_t kInputs = 13;
-};
-
-Tensor anchor_loss(const Tensor& cls, const Tensor& box, const OptionalTensor& direction,
-                   const Tensor& anchors, const Tensor& boxes, const Tensor& labels,
-                   const Tensor& assigned, double dir_offset, double dir_limit,
-                   std::optional<Numbers> code_weights, double beta, double negative_weight,
-                   std::string_view mode) {
-  if (wants_gradient(cls) || wants_gradient(box) || (direction && wants_gradient(*direction))) {
-    for (const auto& [name, tensor] : {std::pair<const char*, const Tensor&>{"cls", cls},
-                                       {"box", box},
-                                       {"anchors", anchors},
-                                       {"boxes", boxes},
-                                       {"labels", labels},
-                                       {"assigned", assigned}}) {
-      check_given("anchor_loss", name, tensor);
-    }
-    return AnchorLoss::apply(cls, box, direction, anchors, boxes, labels, assigned, dir_offset,
-                             dir_limit, code_weights, beta, negative_weight, mode);
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::anchor_loss(cls, box, direction, anchors, boxes, labels, assigned, dir_offset,
-                               dir_limit, code_weights, beta, negative_weight, mode);
-}
-
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd(TORCHVOX_OP(anchor_loss));
   ops.autograd("_anchor_loss_backward", no_second_derivative());
 }
 
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

@@ -9,9 +9,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 constexpr const char* kAnchorTargets = "anchor_targets";
 
 void check_per_anchor(const char* name, size_t length, int64_t per_cell) {
@@ -78,7 +75,7 @@ std::tuple<Tensor, Tensor> anchor_targets(const Tensor& boxes_in, const Tensor& 
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(anchor_targets));
+  ops.add("anchor_targets", anchor_targets);
   ops.autocast("anchor_targets", {{}, {"boxes", "weight", "anchors"}});
   ops.autograd("anchor_targets", not_differentiable());
 }

@@ -9,9 +9,6 @@
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 constexpr const char* kCenterTargets = "center_targets";
 
 void set_map(c10::ArrayRef<double> range, c10::ArrayRef<double> pillar_size, int64_t cells,
@@ -84,7 +81,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> center_targets(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(center_targets));
+  ops.add("center_targets", center_targets);
   ops.autocast("center_targets", {{}, {"boxes", "weight"}});
   ops.autograd("center_targets", not_differentiable());
 }

@@ -2,7 +2,6 @@
 //
 // voxel_csr lists the points of each row once; voxel_scatter reduces over that list many times.
 #include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "csrc/kernels/voxel/csr.h"
@@ -12,9 +11,6 @@
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 void check_int32_vector(const char* op, const char* name, const Tensor& tensor,
                         const c10::SymInt& length, const char* shape) {
@@ -150,70 +146,25 @@ Tensor voxel_scatter_backward(const Tensor& grad_in, const Tensor& point_voxel_i
   return grad_feats;
 }
 
+// The gradient takes the counts of rows from the list of points that the forward used.
+void list_points(const Call& call) {
+  if (call.optional("offsets") || call.optional("perm")) return;
+  static const auto list =
+      typed_op<std::tuple<Tensor, Tensor>(const Tensor&, c10::SymInt)>("torchvox::voxel_csr");
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  std::tie(call["offsets"], call["perm"]) =
+      list.call(call.tensor("point_voxel"), call["num_rows"].toSymInt());
+}
+
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(voxel_csr));
+  ops.add("voxel_csr", voxel_csr);
   ops.autograd("voxel_csr", not_differentiable());
-  ops.add(TORCHVOX_OP(voxel_scatter));
+  ops.add("voxel_scatter", voxel_scatter);
+  ops.differentiable("voxel_scatter",
+                     {.backward = "_voxel_scatter_backward", .prepare = list_points});
   ops.add("_voxel_scatter_backward", voxel_scatter_backward);
   ops.autograd("_voxel_scatter_backward", no_second_derivative());
 }
 
-// The gradient of a point is read from its row: a gather, with the row's count taken from the same
-// list of points that the forward used.
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-const auto& backward_op() {
-  static const auto op =
-      typed_op<decltype(voxel_scatter_backward)>("torchvox::_voxel_scatter_backward");
-  return op;
-}
-
-class VoxelScatter : public torch::autograd::Function<VoxelScatter> {
- public:
-  static variable_list forward(AutogradContext* ctx, const Tensor& feats, const Tensor& point_voxel,
-                               const c10::SymInt& num_rows, std::string_view reduce,
-                               const OptionalTensor& offsets_in, const OptionalTensor& perm_in) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    OptionalTensor offsets = offsets_in, perm = perm_in;
-    if (!offsets && !perm) {
-      std::tie(offsets, perm) = torchvox::voxel_csr(point_voxel, num_rows);
-    }
-    auto [out, arg] = torchvox::voxel_scatter(feats, point_voxel, num_rows, reduce, offsets, perm);
-    ctx->save_for_backward({point_voxel, *offsets, arg});
-    ctx->saved_data["reduce"] = std::string(reduce);
-    ctx->set_materialize_grads(false);
-    ctx->mark_non_differentiable({arg});
-    return {out, arg};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    variable_list out(6);
-    if (!grads[0].defined()) return out;
-    const variable_list saved = ctx->get_saved_variables();
-    out[0] = backward_op().call(grads[0], saved[0], saved[1], saved[2],
-                                ctx->saved_data["reduce"].toStringRef());
-    return out;
-  }
-};
-
-std::tuple<Tensor, Tensor> voxel_scatter(const Tensor& feats, const Tensor& point_voxel,
-                                         c10::SymInt num_rows, std::string_view reduce,
-                                         const OptionalTensor& offsets,
-                                         const OptionalTensor& perm) {
-  if (wants_gradient(feats)) {
-    check_given("voxel_scatter", "point_voxel", point_voxel);
-    const auto out = VoxelScatter::apply(feats, point_voxel, num_rows, reduce, offsets, perm);
-    return {out[0], out[1]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::voxel_scatter(feats, point_voxel, num_rows, reduce, offsets, perm);
-}
-
-TORCHVOX_REGISTER_OPS(ops) { ops.autograd(TORCHVOX_OP(voxel_scatter)); }
-
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include <functional>
 #include <limits>
 
 #include "csrc/ops/core/autograd.h"
@@ -14,12 +12,6 @@
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-// What voxelize returns, point_slot and arg.
-using TrainOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-using VoxelizeTrain = VariantOf<decltype(torchvox::voxelize), TrainOutputs>;
 
 // What voxelize, _voxelize_train and voxel_map have in common.
 struct Request {
@@ -145,30 +137,24 @@ Outputs compute(const Request& r, const Reduction* reduction, bool with_slot, bo
   return out;
 }
 
-Outputs compute_voxelize(bool train, const Tensor& points, c10::ArrayRef<double> voxel_size,
-                         c10::ArrayRef<double> range, int64_t max_points,
-                         const c10::SymInt& max_voxels, const OptionalTensor& batch_offsets,
-                         const OptionalTensor& num_valid, std::string_view reduce,
-                         std::string_view order, std::string_view bounds,
-                         std::optional<at::ScalarType> out_dtype, bool center_relative) {
+// With kTrain, what the gradient needs is returned too.
+template <bool kTrain>
+auto voxelize(const Tensor& points, c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
+              int64_t max_points, c10::SymInt max_voxels, const OptionalTensor& batch_offsets,
+              const OptionalTensor& num_valid, std::string_view reduce, std::string_view order,
+              std::string_view bounds, std::optional<at::ScalarType> out_dtype,
+              bool center_relative) {
   const Reduction reduction{reduce, out_dtype, center_relative};
-  return compute({"voxelize", points, voxel_size, range, max_points, max_voxels, batch_offsets,
-                  num_valid, order, bounds},
-                 &reduction, train, train);
-}
-
-template <class... Arguments>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxelize(Arguments... arguments) {
-  Outputs out = compute_voxelize(/*train=*/false, arguments...);
-  return {out.features, out.indices, out.num_points, out.point_voxel, out.counts};
-}
-
-template <class... Arguments>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> voxelize_train(
-    Arguments... arguments) {
-  Outputs out = compute_voxelize(/*train=*/true, arguments...);
-  return {out.features, out.indices,    out.num_points, out.point_voxel,
-          out.counts,   out.point_slot, out.arg};
+  const Outputs out = compute({"voxelize", points, voxel_size, range, max_points, max_voxels,
+                               batch_offsets, num_valid, order, bounds},
+                              &reduction, kTrain, kTrain);
+  const auto public_outputs =
+      std::make_tuple(out.features, out.indices, out.num_points, out.point_voxel, out.counts);
+  if constexpr (kTrain) {
+    return std::tuple_cat(public_outputs, std::make_tuple(out.point_slot, out.arg));
+  } else {
+    return public_outputs;
+  }
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxel_map(
@@ -247,75 +233,21 @@ Tensor voxelize_backward(const Tensor& grad, const Tensor& point_voxel, const Te
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(voxelize));
+  ops.add("voxelize", voxelize<false>);
+  // A stored point takes its share of its voxel's gradient, in every column; the choice of the
+  // cell has no gradient.
+  ops.differentiable("voxelize",
+                     {.backward = "_voxelize_backward",
+                      .train = "_voxelize_train",
+                      .derived = {{"dtype", dtype_of_argument("points")}}});
   ops.add("_voxelize_backward", voxelize_backward);
-  ops.add<VoxelizeTrain>("_voxelize_train", voxelize_train);
-  ops.autograd("_voxelize_train", not_differentiable());
-  ops.add(TORCHVOX_OP(voxel_map));
-  ops.autograd("voxel_map", not_differentiable());
-  ops.composite(TORCHVOX_OP(grid_size));
-}
-
-// A stored point takes its share of its voxel's gradient, in every column; the choice of the cell
-// has no gradient. When one is wanted, the variant of the op that also returns slots runs in its
-// place.
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-class Voxelize : public torch::autograd::Function<Voxelize> {
- public:
-  // `train` is the op that also returns slots.
-  static variable_list forward(AutogradContext* ctx, const Tensor& points, std::string_view reduce,
-                               const std::function<TrainOutputs()>& train) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [features, indices, num_points, point_voxel, counts, point_slot, arg] = train();
-    ctx->save_for_backward({point_voxel, point_slot, num_points, arg});
-    ctx->saved_data["reduce"] = std::string(reduce);
-    ctx->saved_data["dtype"] = static_cast<int64_t>(points.scalar_type());
-    ctx->set_materialize_grads(false);
-    ctx->mark_non_differentiable({indices, num_points, point_voxel, counts, point_slot, arg});
-    return {features, indices, num_points, point_voxel, counts, point_slot, arg};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    static const auto op = typed_op<decltype(voxelize_backward)>("torchvox::_voxelize_backward");
-    Tensor grad_points;
-    if (grads[0].defined() && ctx->needs_input_grad(0)) {
-      const variable_list saved = ctx->get_saved_variables();
-      grad_points = op.call(grads[0], saved[0], saved[1], saved[2], saved[3],
-                            ctx->saved_data["reduce"].toStringRef(),
-                            static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt()));
-    }
-    return {grad_points, {}, {}};
-  }
-};
-
-template <class... Options>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxelize(
-    const Tensor& points, c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
-    int64_t max_points, c10::SymInt max_voxels, const OptionalTensor& batch_offsets,
-    const OptionalTensor& num_valid, std::string_view reduce, Options... options) {
-  const auto call = [&](const auto& op) {
-    return op(points, voxel_size, range, max_points, max_voxels, batch_offsets, num_valid, reduce,
-              options...);
-  };
-  if (wants_gradient(points)) {
-    static const auto train_op = typed_op<VoxelizeTrain>("torchvox::_voxelize_train");
-    const auto train = [&](auto&&... arguments) { return train_op.call(arguments...); };
-    const auto out = Voxelize::apply(points, reduce, [&] { return call(train); });
-    return {out[0], out[1], out[2], out[3], out[4]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return call(torchvox::voxelize);
-}
-
-TORCHVOX_REGISTER_OPS(ops) {
   ops.autograd("_voxelize_backward", no_second_derivative());
-  ops.autograd(TORCHVOX_OP(voxelize));
+  ops.add("_voxelize_train", voxelize<true>);
+  ops.autograd("_voxelize_train", not_differentiable());
+  ops.add("voxel_map", voxel_map);
+  ops.autograd("voxel_map", not_differentiable());
+  ops.composite("grid_size", grid_size);
 }
 
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox
