@@ -3,6 +3,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -148,7 +149,7 @@ struct Request {
   size_t op;
   const Plan& plan;
   Call call;
-  int64_t takes_part;  // a bit for each of Plan::inputs
+  int64_t left_out;  // a bit for each of Plan::inputs
   c10::DispatchKeySet keys;
   torch::jit::Stack* stack;
 };
@@ -161,10 +162,9 @@ class Differentiable : public torch::autograd::Function<Differentiable> {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const Plan& plan = request.plan;
     ctx->saved_data["op"] = static_cast<int64_t>(request.op);
-    ctx->saved_data["takes_part"] = request.takes_part;
+    if (request.left_out != 0) ctx->saved_data["left_out"] = request.left_out;
     variable_list saved;
     saved.reserve(plan.sources.size());
-    ctx->saved_data.reserve(plan.sources.size() + 2);
     for (const Source& source : plan.sources) {
       if (source.from == From::kTensor) {
         saved.push_back(Call::tensor_of(source.value(request.call)));
@@ -189,7 +189,7 @@ class Differentiable : public torch::autograd::Function<Differentiable> {
       }
     }
     ctx->save_for_backward(std::move(saved));
-    ctx->mark_non_differentiable(constants);
+    if (!constants.empty()) ctx->mark_non_differentiable(constants);
     ctx->set_materialize_grads(false);
     return outputs;
   }
@@ -200,12 +200,13 @@ class Differentiable : public torch::autograd::Function<Differentiable> {
     variable_list results(plan.inputs.size() + plan.others.size() + 1);
     bool any = false;
     for (size_t place = 0; place < plan.gradients; ++place) any = any || grads[place].defined();
-    const int64_t takes_part = data["takes_part"].toInt();
-    std::vector<std::optional<size_t>> needed;  // for each of Plan::inputs its place in `results`
+    const auto entry = data.find("left_out");
+    const int64_t left_out = entry == data.end() ? 0 : entry->second.toInt();
+    Places needed;  // for each of Plan::inputs its place in `results`
     bool any_needed = false;
     for (size_t input = 0, place = 0; input < plan.inputs.size(); ++input) {
       needed.emplace_back();
-      if ((takes_part >> input & 1) == 0) continue;
+      if (left_out >> input & 1) continue;
       if (ctx->needs_input_grad(place)) needed.back() = place;
       any_needed = any_needed || needed.back();
       ++place;
@@ -223,9 +224,10 @@ class Differentiable : public torch::autograd::Function<Differentiable> {
   }
 
  private:
+  using Places = c10::SmallVector<std::optional<size_t>, 4>;
+
   static void put_arguments(const Plan& plan, AutogradContext* ctx, const variable_list& grads,
-                            const std::vector<std::optional<size_t>>& needed,
-                            torch::jit::Stack& stack) {
+                            const Places& needed, torch::jit::Stack& stack) {
     const variable_list saved = ctx->get_saved_variables();
     const auto put = [&](const at::Tensor& tensor) {
       stack.push_back(tensor.defined() ? c10::IValue(tensor) : c10::IValue());
@@ -261,12 +263,14 @@ class DifferentiableKernel : public c10::OperatorKernel {
         derivative.coordinates_flag && !call[derivative.coordinates_flag].toBool() ? 2 : 0;
     variable_list inputs;
     inputs.reserve(plan.inputs.size() + plan.others.size());
-    int64_t takes_part = 0;
+    int64_t left_out = 0;
     bool wanted = false;
-    for (size_t input = first; input < plan.inputs.size(); ++input) {
+    for (size_t input = 0; input < plan.inputs.size(); ++input) {
       const at::Tensor& tensor = Call::tensor_of(call.at(plan.inputs[input]));
-      if (!tensor.defined()) continue;
-      takes_part |= int64_t{1} << input;
+      if (input < first || !tensor.defined()) {
+        left_out |= int64_t{1} << input;
+        continue;
+      }
       wanted = wanted || wants_gradient(tensor);
       inputs.push_back(tensor);
     }
@@ -292,7 +296,7 @@ class DifferentiableKernel : public c10::OperatorKernel {
       if (tensor.defined() && tensor.is_floating_point()) inputs.push_back(tensor);
     }
     const variable_list outputs = Differentiable::apply(
-        at::TensorList(inputs), Request{place_, plan, call, takes_part, keys, stack});
+        at::TensorList(inputs), Request{place_, plan, call, left_out, keys, stack});
     torch::jit::drop(*stack, outputs.size());
     for (const size_t place : plan.outputs) stack->emplace_back(outputs[place]);
   }
