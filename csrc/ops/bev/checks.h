@@ -3,10 +3,8 @@
 // The arguments that every bird's-eye-view op shares.
 #pragma once
 
-#include <string_view>
-
 #include "csrc/kernels/bev/grid.h"
-#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 

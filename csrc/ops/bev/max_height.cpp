@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/bev/max_height.h"
 
-#include <ATen/ops/empty.h>
-#include <torch/library.h>
-
 #include <functional>
 
 #include "csrc/ops/bev/checks.h"
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {

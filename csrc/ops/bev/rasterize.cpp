@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/bev/rasterize.h"
 
-#include <ATen/ops/empty.h>
-#include <torch/library.h>
-
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <functional>
-#include <string>
 
 #include "csrc/kernels/core/portable_double.h"
 #include "csrc/ops/bev/checks.h"
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {

@@ -8,9 +8,8 @@
 
 namespace torchvox {
 
-inline void check_inside(const char* op, const at::Tensor& points, const at::Tensor& boxes,
-                         double margin, const std::optional<at::Tensor>& lengths,
-                         const std::optional<at::Tensor>& box_lengths) {
+inline void check_inside(const char* op, const Tensor& points, const Tensor& boxes, double margin,
+                         const OptionalTensor& lengths, const OptionalTensor& box_lengths) {
   check_wide_floats(op, "points", points);
   check_columns(op, points, 3, 3, "points must be [B, N, C] with C >= 3");
   check_dtype(op, "boxes", boxes.scalar_type(), "points", points.scalar_type());
@@ -25,13 +24,12 @@ inline void check_inside(const char* op, const at::Tensor& points, const at::Ten
 
 // What a kernel reads; holds the memory of `args`.
 struct InsideArgs {
-  at::Tensor points, boxes;
-  std::optional<at::Tensor> lengths, box_lengths;
+  Tensor points, boxes;
+  OptionalTensor lengths, box_lengths;
   PointsInBoxesArgs args;
 
-  InsideArgs(const at::Tensor& points_in, const at::Tensor& boxes_in, double margin,
-             const std::optional<at::Tensor>& lengths_in,
-             const std::optional<at::Tensor>& box_lengths_in)
+  InsideArgs(const Tensor& points_in, const Tensor& boxes_in, double margin,
+             const OptionalTensor& lengths_in, const OptionalTensor& box_lengths_in)
       : points(readable(points_in)),
         boxes(readable(boxes_in)),
         lengths(contiguous(lengths_in)),

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/boxes/rotated_iou.h"
 
-#include <torch/library.h>
-
 #include "csrc/ops/boxes/box_checks.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/cells/unique_cells.h"
 
-#include <torch/library.h>
-
 #include "csrc/kernels/filter/voxel_key.h"
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {

@@ -30,12 +30,12 @@ inline void mutating_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet k
                             torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const auto values = torch::jit::last(*stack, arguments.size());
-  std::vector<at::Tensor> written;
+  std::vector<Tensor> written;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!arguments[i].alias_info() || !arguments[i].alias_info()->isWrite()) continue;
-    for (const at::Tensor& tensor : values[i].isTensorList()
+    for (const Tensor& tensor : values[i].isTensorList()
              ? values[i].toTensorVector()
-             : std::vector<at::Tensor>{values[i].toTensor()}) {
+             : std::vector<Tensor>{values[i].toTensor()}) {
       TORCH_CHECK_NOT_IMPLEMENTED(!tensor.requires_grad() && !tensor._fw_grad(0).defined(),
                                   op.schema().name(), ": ", arguments[i].name(),
                                   " is written, which has no derivative; give it tensors that "
@@ -45,7 +45,7 @@ inline void mutating_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet k
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
-  for (const at::Tensor& tensor : written) tensor.unsafeGetTensorImpl()->bump_version();
+  for (const Tensor& tensor : written) tensor.unsafeGetTensorImpl()->bump_version();
 }
 inline torch::CppFunction mutating() {
   return torch::CppFunction::makeFromBoxedFunction<&mutating_kernel>();
@@ -69,7 +69,7 @@ inline torch::CppFunction no_second_derivative() {
 
 // A forward-mode tangent counts as well: the C++ autograd function that it leads to refuses it,
 // where the plain op would drop it without a word.
-inline bool wants_gradient(const at::Tensor& tensor) {
+inline bool wants_gradient(const Tensor& tensor) {
   return (c10::GradMode::is_enabled() && tensor.requires_grad()) ||
       tensor._fw_grad(/*level=*/0).defined();
 }
@@ -88,7 +88,7 @@ void inference_only_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet ke
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
     if (value.isTensor()) wanted = wanted || wants_gradient(value.toTensor());
     if (!value.isTensorList()) continue;
-    for (const at::Tensor& tensor : value.toTensorVector()) {
+    for (const Tensor& tensor : value.toTensorVector()) {
       wanted = wanted || wants_gradient(tensor);
     }
   }
@@ -110,8 +110,8 @@ c10::TypedOperatorHandle<Signature> typed_op(const char* name) {
 }
 
 // save_for_backward keeps an argument that was not given as an undefined tensor.
-inline std::optional<at::Tensor> defined(const at::Tensor& tensor) {
-  return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
+inline OptionalTensor defined(const Tensor& tensor) {
+  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
 }
 
 }  // namespace torchvox

@@ -21,9 +21,9 @@ const char* Call::op() const {
   return schema_.name().c_str() + std::string_view("torchvox::").size();
 }
 
-std::optional<at::Tensor> Call::optional(const char* name) const {
+OptionalTensor Call::optional(const char* name) const {
   const c10::IValue& value = (*this)[name];
-  return value.isTensor() ? std::optional<at::Tensor>(value.toTensor()) : std::nullopt;
+  return value.isTensor() ? OptionalTensor(value.toTensor()) : std::nullopt;
 }
 
 namespace {
@@ -229,7 +229,7 @@ class Differentiable : public torch::autograd::Function<Differentiable> {
   static void put_arguments(const Plan& plan, AutogradContext* ctx, const variable_list& grads,
                             const Places& needed, torch::jit::Stack& stack) {
     const variable_list saved = ctx->get_saved_variables();
-    const auto put = [&](const at::Tensor& tensor) {
+    const auto put = [&](const Tensor& tensor) {
       stack.push_back(tensor.defined() ? c10::IValue(tensor) : c10::IValue());
     };
     size_t tensors = 0, outputs = 0;
@@ -266,7 +266,7 @@ class DifferentiableKernel : public c10::OperatorKernel {
     int64_t left_out = 0;
     bool wanted = false;
     for (size_t input = 0; input < plan.inputs.size(); ++input) {
-      const at::Tensor& tensor = Call::tensor_of(call.at(plan.inputs[input]));
+      const Tensor& tensor = Call::tensor_of(call.at(plan.inputs[input]));
       if (input < first || !tensor.defined()) {
         left_out |= int64_t{1} << input;
         continue;
@@ -292,7 +292,7 @@ class DifferentiableKernel : public c10::OperatorKernel {
       inputs.push_back(Call::tensor_of(call.at(plan.inputs[input])));
     }
     for (const size_t place : plan.others) {
-      const at::Tensor& tensor = Call::tensor_of(call.at(place));
+      const Tensor& tensor = Call::tensor_of(call.at(place));
       if (tensor.defined() && tensor.is_floating_point()) inputs.push_back(tensor);
     }
     const variable_list outputs = Differentiable::apply(

@@ -16,6 +16,9 @@
 
 namespace torchvox {
 
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
 // The arguments of a call on torch's stack, by name.
 class Call {
  public:
@@ -29,11 +32,11 @@ class Call {
   }
   c10::IValue& at(size_t place) const { return first_[place]; }
   // Undefined where the argument is None.
-  const at::Tensor& tensor(const char* name) const { return tensor_of((*this)[name]); }
-  std::optional<at::Tensor> optional(const char* name) const;
+  const Tensor& tensor(const char* name) const { return tensor_of((*this)[name]); }
+  OptionalTensor optional(const char* name) const;
 
-  static const at::Tensor& tensor_of(const c10::IValue& value) {
-    static const at::Tensor undefined;
+  static const Tensor& tensor_of(const c10::IValue& value) {
+    static const Tensor undefined;
     return value.isTensor() ? value.toTensor() : undefined;
   }
 
@@ -61,7 +64,7 @@ struct Derivative {
   // Checks what only the gradient asks of the arguments, or fills some in.
   void (*prepare)(const Call&) = nullptr;
   // The output as other differentiable ops compute it, or nothing.
-  std::optional<at::Tensor> (*compose)(const Call&) = nullptr;
+  OptionalTensor (*compose)(const Call&) = nullptr;
 };
 
 // For Derivative::derived.

@@ -14,9 +14,6 @@
 
 namespace torchvox {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 inline constexpr bool kBuiltWithCuda =
 #ifdef TORCHVOX_CUDA
     true;

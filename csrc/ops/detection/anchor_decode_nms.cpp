@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/library.h>
-
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/detection/box_coder_checks.h"
 #include "csrc/ops/detection/decode_nms_checks.h"
 

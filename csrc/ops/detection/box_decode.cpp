@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/detection/box_decode.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/detection/box_coder_checks.h"
 #include "csrc/ops/detection/decode_nms_checks.h"
 

@@ -3,16 +3,8 @@
 // What the ops over the maps of detection heads have in common.
 #pragma once
 
-#include <cmath>
-#include <optional>
-#include <string_view>
-#include <tuple>
-#include <vector>
-
 #include "csrc/kernels/detection/decode_nms/decode_nms.h"
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 
@@ -30,8 +22,7 @@ inline bool is_map_type(at::ScalarType type) {
 }
 
 // The first map says which batch, device and dtype all have.
-inline void check_map(const char* op, const char* name, const at::Tensor& map,
-                      const at::Tensor& first) {
+inline void check_map(const char* op, const char* name, const Tensor& map, const Tensor& first) {
   check_dense(op, name, map);
   check_value(map.dim() == 4, op, {name, " must be [B, channels, H, W] each"}, map.sym_sizes());
   check_type(is_map_type(map.scalar_type()), op, {name, " must be float16, bfloat16 or float32"},
@@ -43,8 +34,7 @@ inline void check_map(const char* op, const char* name, const at::Tensor& map,
 }
 
 // A map of the cells of `score`.
-inline void check_beside(const char* op, const char* name, const at::Tensor& map,
-                         const at::Tensor& score) {
+inline void check_beside(const char* op, const char* name, const Tensor& map, const Tensor& score) {
   check_map(op, name, map, score);
   for (int axis = 2; axis < 4; ++axis) {
     check_size(map.sym_size(axis).sym_eq(score.sym_size(axis)), op,
@@ -61,13 +51,13 @@ inline void check_heads(const char* op, const char* name, at::TensorList maps) {
 }
 
 // The map where it lies; a copy where a stride does not fit in 31 bits.
-inline HeadMap head_map(const at::Tensor& map, std::vector<at::Tensor>& kept) {
-  const auto fits = [](const at::Tensor& t) {
+inline HeadMap head_map(const Tensor& map, std::vector<Tensor>& kept) {
+  const auto fits = [](const Tensor& t) {
     int64_t most = 0;
     for (int axis = 1; axis < 4; ++axis) most = std::max(most, t.stride(axis));
     return most < kIndexLimit;
   };
-  const at::Tensor& read = kept.emplace_back(fits(map) ? map : map.contiguous());
+  const Tensor& read = kept.emplace_back(fits(map) ? map : map.contiguous());
   HeadMap out;
   out.data = read.const_data_ptr();
   out.sample_stride = read.stride(0);
@@ -133,7 +123,7 @@ inline void set_options(const char* op, const DecodeOptions& options, DecodeNmsA
   }
 }
 
-inline Detections empty_detections(const at::Tensor& like, const DecodeNmsArgs& args,
+inline Detections empty_detections(const Tensor& like, const DecodeNmsArgs& args,
                                    const c10::SymInt& post) {
   const c10::SymInt batches = like.sym_size(0);
   const c10::SymInt rows = args.global_post ? post : post * args.groups();
@@ -144,7 +134,7 @@ inline Detections empty_detections(const at::Tensor& like, const DecodeNmsArgs& 
 }
 
 // Runs with concrete sizes; the candidates of a sample must be fewer than 2^31.
-inline void run_decode_nms(const char* op, const at::Tensor& on, const DecodeOptions& options,
+inline void run_decode_nms(const char* op, const Tensor& on, const DecodeOptions& options,
                            const Detections& out, DecodeNmsArgs& args) {
   const DecodeHead& last = args.head[args.heads - 1];
   check_value(last.first_pair + last.boxes() * last.classes < kIndexLimit, op,

@@ -3,20 +3,14 @@
 // Arguments that the filter ops share, checked and turned into what kernels take.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cmath>
-#include <optional>
-#include <string_view>
-
 #include "csrc/kernels/filter/exact_sum.h"
 #include "csrc/kernels/filter/voxel_group.h"
 #include "csrc/kernels/filter/voxel_key.h"
-#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 
-inline void check_key_vector(const char* op, const at::Tensor& keys) {
+inline void check_key_vector(const char* op, const Tensor& keys) {
   check_value(keys.dim() == 1, op, "keys must be [N]", keys.sym_sizes());
   check_type(keys.scalar_type() == at::kLong, op, "keys must be int64", keys.scalar_type());
   check_below(keys.sym_size(0), kIndexLimit - 1, op, "keys must have N < 2^31 - 1 elements",
@@ -67,13 +61,12 @@ struct KeyRequest {
   VoxelKeysArgs args;
   c10::SymInt batches;
 };
-inline KeyRequest parse_key_request(const char* op, const at::Tensor& points,
+inline KeyRequest parse_key_request(const char* op, const Tensor& points,
                                     c10::ArrayRef<double> voxel_size,
                                     const std::optional<c10::ArrayRef<double>>& origin,
                                     std::optional<at::IntArrayRef> lower, int64_t bits,
-                                    std::string_view layout,
-                                    const std::optional<at::Tensor>& batch_offsets,
-                                    const std::optional<at::Tensor>& num_valid) {
+                                    std::string_view layout, const OptionalTensor& batch_offsets,
+                                    const OptionalTensor& num_valid) {
   const char* rule = "points must be [N, C] with C >= 3";
   check_value(points.dim() == 2, op, rule, points.sym_sizes());
   check_size(points.sym_size(1).sym_ge(3), op, rule, points.sym_sizes());

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/filter/exact_sum.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/filter/checks.h"
 
 namespace torchvox {

@@ -3,11 +3,8 @@
 // gather_points and group_points: one gather, whose indices are a list or a list for each query.
 #include "csrc/kernels/grouping/gather_points.h"
 
-#include <ATen/ops/empty.h>
-#include <torch/library.h>
-
 #include "csrc/kernels/grouping/segment_sum.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {

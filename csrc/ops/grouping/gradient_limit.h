@@ -4,8 +4,7 @@
 // wants such a gradient, and again by its backward.
 #pragma once
 
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 
@@ -18,8 +17,8 @@ inline void check_gradient_limit(const char* op, const c10::SymInt& rows,
 
 // Of `rows`, whose `axis` counts the points and whose gradient is wanted or not. The call itself
 // refuses shapes that do not fit.
-inline void check_gradient_limit_of(const char* op, const at::Tensor& rows, int axis,
-                                    const at::Tensor& query, int query_axis, const c10::SymInt& k) {
+inline void check_gradient_limit_of(const char* op, const Tensor& rows, int axis,
+                                    const Tensor& query, int query_axis, const c10::SymInt& k) {
   if (!wants_gradient(rows)) return;
   const int64_t dims = rows.dim(), query_dims = query.dim();
   const bool fits =
@@ -29,7 +28,7 @@ inline void check_gradient_limit_of(const char* op, const at::Tensor& rows, int 
 
 // The packed clouds of a call, or none.
 struct CallLayout {
-  std::optional<at::Tensor> batch_offsets, query_batch_offsets;
+  OptionalTensor batch_offsets, query_batch_offsets;
   CloudLayout clouds;
 
   explicit CallLayout(const Call& call)

@@ -3,10 +3,8 @@
 // Three nearest points, weights of their distances, interpolation. Without a gradient the weights
 // are made inside the interpolation; with one, the op is its three differentiable parts. The bits
 // are the same.
-#include <torch/library.h>
-
 #include "csrc/kernels/grouping/interpolate.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/neighbor_index.h"
 #include "csrc/ops/grouping/weight_rule.h"
 

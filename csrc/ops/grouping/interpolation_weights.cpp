@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/grouping/interpolate.h"
 
-#include <torch/library.h>
-
-#include <string>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/weight_rule.h"
 
 namespace torchvox {

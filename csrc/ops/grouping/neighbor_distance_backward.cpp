@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The gradient that every op with differentiable distances to neighbors shares.
-#include <torch/library.h>
-
 #include "csrc/kernels/grouping/neighbor_distance.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {

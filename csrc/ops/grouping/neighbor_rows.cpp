@@ -2,9 +2,7 @@
 //
 // neighbor_rows makes any neighbor list one of flat rows; gathers from packed clouds are it and the
 // gather from one padded cloud.
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {

@@ -3,10 +3,8 @@
 // What the ops over segments share: the names of reductions.
 #pragma once
 
-#include <string_view>
-
 #include "csrc/kernels/grouping/segment_reduce.h"
-#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 

@@ -3,12 +3,9 @@
 // segment_reduce: rows, or those that an index names, reduced over CSR segments. Its gradient
 // spreads rows over entries; with an index, entries are then added up by row as those of a gather.
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
-#include <torch/library.h>
 
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/reduction.h"
 
 namespace torchvox {

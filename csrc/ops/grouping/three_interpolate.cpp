@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/ops/empty.h>
-#include <torch/library.h>
-
 #include "csrc/kernels/grouping/interpolate.h"
 #include "csrc/kernels/grouping/segment_sum.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/ops/neighbors/ball.h"
 
-#include <torch/library.h>
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {

@@ -2,9 +2,7 @@
 //
 // The distances of knn, three_nn and ball_query have one gradient, to both point sets: it follows
 // from the indices, and the counts of balls, alone.
-#include <torch/library.h>
-
-#include "csrc/ops/core/register.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/gradient_limit.h"
 
 namespace torchvox {

@@ -1,15 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 
-#include <ATen/ops/empty.h>
-#include <torch/library.h>
-
-#include <string>
-#include <vector>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {

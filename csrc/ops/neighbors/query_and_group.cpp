@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/neighbors/query_and_group.h"
 
-#include <ATen/ops/empty.h>
-#include <torch/library.h>
-
 #include <functional>
 
 #include "csrc/kernels/grouping/segment_sum.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/gradient_limit.h"
 #include "csrc/ops/grouping/neighbor_index.h"
 

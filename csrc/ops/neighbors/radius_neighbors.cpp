@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/neighbors/radius_neighbors.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/neighbors/ball.h"
 
 namespace torchvox {

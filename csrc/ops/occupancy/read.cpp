@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ops that read a map: occupancy_query, occupancy_crop, occupancy_raycast, occupancy_extract.
-#include <torch/library.h>
-
 #include <limits>
 
 #include "csrc/kernels/occupancy/extract.h"
 #include "csrc/kernels/occupancy/query.h"
 #include "csrc/kernels/occupancy/raycast.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/occupancy/checks.h"
 #include "csrc/ops/rays/checks.h"
 #include "csrc/ops/voxel/args.h"

@@ -3,27 +3,22 @@
 // Arguments that the pillar ops share, checked and turned into what kernels take.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_strided.h>
 
-#include <optional>
-#include <string_view>
-
 #include "csrc/kernels/pillars/map.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/voxel/args.h"
 
 namespace torchvox {
 
-inline void check_int32(const char* op, const char* name, const at::Tensor& tensor,
-                        const at::Tensor& points) {
+inline void check_int32(const char* op, const char* name, const Tensor& tensor,
+                        const Tensor& points) {
   check_type(tensor.scalar_type() == at::kInt, op, {name, " must be int32"}, tensor.scalar_type());
   check_device(op, name, tensor, points);
 }
 
 // [rows, 4] int32: b, z, y, x.
-inline void check_indices(const char* op, const at::Tensor& indices, const at::Tensor& beside) {
+inline void check_indices(const char* op, const Tensor& indices, const Tensor& beside) {
   check_int32(op, "indices", indices, beside);
   check_value(indices.dim() == 2, op, "indices must be [V, 4]", indices.sym_sizes());
   check_size(indices.sym_size(1).sym_eq(4), op, "indices must be [V, 4]", indices.sym_sizes());
@@ -57,11 +52,11 @@ inline bool parse_padded(const char* op, std::string_view pad_semantics) {
 
 // Points and the map of their pillars, as an op gets them.
 struct PillarInputs {
-  const at::Tensor& points;
-  const at::Tensor& indices;
-  const at::Tensor& num_points;
-  const at::Tensor& point_voxel;
-  const at::Tensor& point_slot;
+  const Tensor& points;
+  const Tensor& indices;
+  const Tensor& num_points;
+  const Tensor& point_voxel;
+  const Tensor& point_slot;
 
   void check(const char* op) const {
     check_packed_points(op, points);
@@ -76,7 +71,7 @@ struct PillarInputs {
   }
 
  private:
-  void check_of_points(const char* op, const char* name, const at::Tensor& tensor) const {
+  void check_of_points(const char* op, const char* name, const Tensor& tensor) const {
     check_int32(op, name, tensor, points);
     const Rule rule{name, " must be [N] with the N of points"};
     check_value(tensor.dim() == 1, op, rule, tensor.sym_sizes());
@@ -108,9 +103,9 @@ struct PillarOptions {
 
 // The tensors as kernels read them, kept alive beside what refers to them.
 struct PillarTensors {
-  at::Tensor points, indices, num_points, point_voxel, point_slot;
+  Tensor points, indices, num_points, point_voxel, point_slot;
 
-  PillarTensors(const at::Tensor& points_in, const at::Tensor& indices_in)
+  PillarTensors(const Tensor& points_in, const Tensor& indices_in)
       : points(points_in.stride(1) == 1 || points_in.size(1) == 1 ? points_in
                                                                   : points_in.contiguous()),
         indices(indices_in.contiguous()) {}
@@ -138,14 +133,14 @@ struct PillarTensors {
 
 // [B, channels, ny, nx] in the memory format that convolutions of few channels like best: the
 // channels of a cell are neighbors.
-inline at::Tensor empty_canvas(const c10::SymInt& batches, const c10::SymInt& channels, int64_t nx,
-                               int64_t ny, at::ScalarType type, const at::Tensor& beside) {
+inline Tensor empty_canvas(const c10::SymInt& batches, const c10::SymInt& channels, int64_t nx,
+                           int64_t ny, at::ScalarType type, const Tensor& beside) {
   return at::empty_strided_symint({batches, channels, ny, nx},
                                   {channels * (nx * ny), 1, channels * nx, channels},
                                   beside.options().dtype(type).layout(at::kStrided));
 }
 
-inline void put_strides(const at::Tensor& grad, int64_t (&strides)[4]) {
+inline void put_strides(const Tensor& grad, int64_t (&strides)[4]) {
   for (int64_t d = 0; d < 4; ++d) strides[d] = grad.stride(d);
 }
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/pillars/encode/encode.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/pillars/checks.h"
 
 namespace torchvox {

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/pillars/moments.h"
 
-#include <torch/library.h>
-
 #include <limits>
 
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/pillars/checks.h"
 
 namespace torchvox {

@@ -2,11 +2,8 @@
 #include "csrc/kernels/pillars/norm.h"
 
 #include <ATen/ops/zeros_like.h>
-#include <torch/library.h>
 
-#include <cmath>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/pillars/checks.h"
 
 namespace torchvox {

@@ -3,25 +3,18 @@
 // Rays as arguments of ops, checked and turned into what kernels take.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cmath>
-#include <optional>
-#include <string_view>
-
 #include "csrc/kernels/rays/input.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 
-inline void check_coordinates(const char* op, const char* name, const at::Tensor& tensor) {
+inline void check_coordinates(const char* op, const char* name, const Tensor& tensor) {
   check_type(is_coordinate_type(tensor.scalar_type()), op,
              {name, " must be float16, bfloat16, float32 or float64"}, tensor.scalar_type());
 }
 
 // Points and origins of rays; returns the number of samples.
-inline c10::SymInt check_rays(const char* op, const at::Tensor& points, const at::Tensor& origins,
+inline c10::SymInt check_rays(const char* op, const Tensor& points, const Tensor& origins,
                               const OptionalTensor& origin_index,
                               const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
                               const OptionalTensor& ray_flags) {
@@ -51,10 +44,10 @@ inline c10::SymInt check_rays(const char* op, const at::Tensor& points, const at
 // The tensors of rays, which must outlive the call, and rays over them.
 struct RayTensors {
   Clouds packed;
-  at::Tensor origins;
+  Tensor origins;
   OptionalTensor origin_index, flags;
 
-  RayTensors(const at::Tensor& points, const at::Tensor& origins_in, const OptionalTensor& index,
+  RayTensors(const Tensor& points, const Tensor& origins_in, const OptionalTensor& index,
              const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
              const OptionalTensor& ray_flags)
       : packed(points, batch_offsets, num_valid),

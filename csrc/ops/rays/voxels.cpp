@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/rays/voxels.h"
 
-#include <torch/library.h>
-
 #include "csrc/kernels/rays/regions.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/rays/checks.h"
 
 namespace torchvox {

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/sampling/furthest_point_sample_with_dist.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {

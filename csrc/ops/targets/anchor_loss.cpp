@@ -2,9 +2,8 @@
 #include "csrc/kernels/targets/anchor_loss.h"
 
 #include <ATen/ops/empty_like.h>
-#include <torch/library.h>
 
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/targets/target_checks.h"
 
 namespace torchvox {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/targets/anchor_targets.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/targets/target_checks.h"
 
 namespace torchvox {

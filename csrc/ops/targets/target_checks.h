@@ -9,15 +9,14 @@
 namespace torchvox {
 
 // The first `axes` sizes of `tensor` are those of `other`.
-inline void check_leading(const char* op, const Rule& rule, const at::Tensor& tensor,
-                          const at::Tensor& other, int axes) {
+inline void check_leading(const char* op, const Rule& rule, const Tensor& tensor,
+                          const Tensor& other, int axes) {
   for (int axis = 0; axis < axes; ++axis) {
     check_size(tensor.sym_size(axis).sym_eq(other.sym_size(axis)), op, rule, tensor.sym_sizes());
   }
 }
 
-inline void check_boxes_and_labels(const char* op, const at::Tensor& boxes,
-                                   const at::Tensor& labels) {
+inline void check_boxes_and_labels(const char* op, const Tensor& boxes, const Tensor& labels) {
   check_type(boxes.scalar_type() == at::kFloat, op, "boxes must be float32", boxes.scalar_type());
   check_columns(op, boxes, 7, 3, "boxes must be [B, G, 7], with 7 columns or more");
   const Rule labels_rule = "labels must be [B, G], as boxes";
@@ -29,12 +28,11 @@ inline void check_boxes_and_labels(const char* op, const at::Tensor& boxes,
 
 // The tensors that a kernel reads, which keep their memory.
 struct Targets {
-  at::Tensor boxes;
-  std::optional<at::Tensor> labels, weight, num_boxes;
+  Tensor boxes;
+  OptionalTensor labels, weight, num_boxes;
 
-  static void check(const char* op, const at::Tensor& boxes, const at::Tensor& labels,
-                    const std::optional<at::Tensor>& weight,
-                    const std::optional<at::Tensor>& num_boxes) {
+  static void check(const char* op, const Tensor& boxes, const Tensor& labels,
+                    const OptionalTensor& weight, const OptionalTensor& num_boxes) {
     check_boxes_and_labels(op, boxes, labels);
     if (weight) {
       const Rule rule = "weight must be [B, G], as boxes";
@@ -47,8 +45,8 @@ struct Targets {
     check_vector(op, "num_boxes", num_boxes, "boxes", boxes, boxes.sym_size(0), "[B]");
   }
 
-  Targets(const at::Tensor& boxes_in, const at::Tensor& labels_in,
-          const std::optional<at::Tensor>& weight_in, const std::optional<at::Tensor>& num_boxes_in)
+  Targets(const Tensor& boxes_in, const Tensor& labels_in, const OptionalTensor& weight_in,
+          const OptionalTensor& num_boxes_in)
       : boxes(readable(boxes_in)),
         labels(labels_in.contiguous()),
         weight(contiguous(weight_in)),

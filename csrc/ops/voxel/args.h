@@ -3,15 +3,9 @@
 // Arguments that the voxel ops share, checked and turned into what kernels take.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <string>
-#include <string_view>
-
 #include "csrc/kernels/voxel/grid.h"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/register.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // voxel_csr lists the points of each row once; voxel_scatter reduces over that list many times.
-#include <ATen/ops/empty.h>
-#include <torch/library.h>
-
 #include "csrc/kernels/voxel/csr.h"
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/reduction.h"
 
 namespace torchvox {

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 
-#include <torch/library.h>
-
 #include <limits>
 
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/voxel/args.h"
 
 namespace torchvox {
