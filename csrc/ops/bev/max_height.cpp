@@ -115,20 +115,12 @@ Tensor bev_max_height_backward(const Tensor& grad_height, const Tensor& top_inde
   const char* op = "_bev_max_height_backward";
   const MaxHeightPlan plan = plan_max_height(op, points, point_cloud_range, size, batch_offsets,
                                              num_valid, orientation, at::kFloat, 0., 1);
-  check_type(grad_height.scalar_type() == at::kFloat, op, "grad_height must be float32",
-             grad_height.scalar_type());
-  check_type(top_index.scalar_type() == at::kInt, op, "top_index must be int32",
-             top_index.scalar_type());
-  for (const auto& [name, image] :
-       {std::pair<const char*, const Tensor&>{"grad_height", grad_height},
-        {"top_index", top_index}}) {
-    check_device(op, name, image, points);
-    check_value(image.dim() == 3, op, {name, " must be [B, H, W]"}, image.sym_sizes());
-    for (int axis = 0; axis < 3; ++axis) {
-      check_size(image.sym_size(axis).sym_eq(plan.image[axis]), op,
-                 {name, " must have the shape of the height image"}, image.sym_sizes());
-    }
-  }
+  Inputs in(op);
+  const char* letters[] = {"B", "H", "W"};
+  for (int axis = 0; axis < 3; ++axis) in.add_size(letters[axis], plan.image[axis], "the image");
+  in.add("points", points, Dtypes::kFloats, "[N, C]");
+  in.add("grad_height", grad_height, Dtypes::kFloat32, "[B, H, W]");
+  in.add("top_index", top_index, Dtypes::kInt32, "[B, H, W]");
   Tensor grad_points = at::empty_symint(points.sym_sizes(), points.options());
   if (points.is_meta()) return grad_points;
   const Clouds packed(points, batch_offsets, num_valid);

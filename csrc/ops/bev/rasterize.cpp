@@ -119,17 +119,9 @@ RasterizePlan plan_rasterize(const char* op, const Tensor& points, c10::ArrayRef
                 plan.batches * plan.grid.cells());
   }
   if (features) {
-    check_type(is_coordinate_type(features->scalar_type()), op,
-               "features must be float16, bfloat16, float32 or float64", features->scalar_type());
-    check_device(op, "features", *features, points);
-    check_value(features->dim() == 1 || features->dim() == 2, op,
-                "features must be [N] or [N, 1], one intensity a point", features->sym_sizes());
-    check_size(features->sym_size(0).sym_eq(points.sym_size(0)), op,
-               "features must be [N] or [N, 1], one intensity a point", features->sym_sizes());
-    if (features->dim() == 2) {
-      check_size(features->sym_size(1).sym_eq(1), op,
-                 "features must be [N] or [N, 1], one intensity a point", features->sym_sizes());
-    }
+    Inputs in(op);
+    in.add("points", points, Dtypes::kFloats, "[N, C]");
+    in.add("features", features, Dtypes::kFloats, features->dim() == 2 ? "[N, 1]" : "[N]");
   } else {
     for (int p = 0; p < plan.planes.count; ++p) {
       if (!is_intensity(plan.planes.plane[p].channel)) continue;
@@ -222,15 +214,11 @@ std::tuple<Tensor, Tensor> bev_rasterize_backward(const Tensor& grad_image, cons
   const char* op = "_bev_rasterize_backward";
   const RasterizePlan plan = plan_rasterize(op, points, range, size, channels, features,
                                             batch_offsets, num_valid, orientation);
-  check_device(op, "grad_image", grad_image, points);
-  check_type(grad_image.scalar_type() == at::kFloat, op, "grad_image must be float32",
-             grad_image.scalar_type());
-  check_value(grad_image.dim() == 4, op, "grad_image must be [B, planes, H, W]",
-              grad_image.sym_sizes());
-  for (int axis = 0; axis < 4; ++axis) {
-    check_size(grad_image.sym_size(axis).sym_eq(plan.image[axis]), op,
-               "grad_image must have the shape of the image", grad_image.sym_sizes());
-  }
+  Inputs in(op);
+  const char* letters[] = {"B", "planes", "H", "W"};
+  for (int axis = 0; axis < 4; ++axis) in.add_size(letters[axis], plan.image[axis], "the image");
+  in.add("points", points, Dtypes::kFloats, "[N, C]");
+  in.add("grad_image", grad_image, Dtypes::kFloat32, "[B, planes, H, W]");
   Tensor grad_points = at::empty_symint(points.sym_sizes(), points.options());
   Tensor grad_features = features ? at::empty_symint(features->sym_sizes(), features->options())
                                   : at::empty({0}, points.options());

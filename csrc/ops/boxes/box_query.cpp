@@ -13,8 +13,7 @@ std::tuple<Tensor, Tensor> box_query(const Tensor& points, const Tensor& boxes, 
                                      const OptionalTensor& box_lengths) {
   const char* op = "box_query";
   check_inside(op, points, boxes, margin, lengths, box_lengths);
-  check_size(k.sym_ge(0), op, "k must be >= 0", k);
-  check_below(k, kIndexLimit, op, "k must be below 2^31", k);
+  check_count(op, "k", k);
   BoxQueryArgs args;
   c10::SymDimVector shape{points.sym_size(0), boxes.sym_size(1)};
   if (grid) {

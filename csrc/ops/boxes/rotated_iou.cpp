@@ -8,27 +8,24 @@ namespace torchvox {
 namespace {
 
 OverlapMetric parse_metric(const char* op, std::string_view metric) {
-  if (metric == "iou") return OverlapMetric::kIou;
-  if (metric == "iof") return OverlapMetric::kIof;
-  check_value(metric == "overlap", op, "metric must be 'iou', 'iof' or 'overlap'", "'", metric,
-              "'");
-  return OverlapMetric::kOverlap;
+  return parse_choice<OverlapMetric>(op, "metric", metric,
+                                     {{"iou", OverlapMetric::kIou},
+                                      {"iof", OverlapMetric::kIof},
+                                      {"overlap", OverlapMetric::kOverlap}});
 }
 
 void check_arguments(const char* op, const Tensor& a, const Tensor& b, std::string_view mode,
                      bool paired) {
-  check_wide_floats(op, "a", a);
+  // Coordinates of 16 bits would be off by centimeters: they are refused, not widened.
+  const bool batched = a.dim() == 3;
+  Inputs in(op);
+  in.add("a", a, Dtypes::kWideFloats, batched ? "[B, N, 7+]" : "[N, 7+]");
+  in.add("b", b, Dtypes::kWideFloats,
+         paired ? (batched ? "[B, N, 7+]" : "[N, 7+]") : (batched ? "[B, M, 7+]" : "[M, 7+]"));
   check_dtype(op, "b", b.scalar_type(), "a", a.scalar_type());
-  check_device(op, "b", b, "a", a);
-  const Rule a_rule = "a must be [N, 7] or [B, N, 7], with 7 columns or more";
-  const Rule b_rule = paired ? "b must be [N, 7] or [B, N, 7], as a, with 7 columns or more"
-                             : "b must be [M, 7], or [B, M, 7] with the B of a";
-  check_value(a.dim() == 2 || a.dim() == 3, op, a_rule, a.sym_sizes());
-  check_columns(op, a, 7, a.dim(), a_rule);
-  check_columns(op, b, 7, a.dim(), b_rule);
-  if (a.dim() == 3) check_size(b.sym_size(0).sym_eq(a.sym_size(0)), op, b_rule, b.sym_sizes());
-  if (paired) check_size(b.sym_size(-2).sym_eq(a.sym_size(-2)), op, b_rule, b.sym_sizes());
-  check_value(mode == "bev" || mode == "3d", op, "mode must be 'bev' or '3d'", "'", mode, "'");
+  check_few_rows(op, a);
+  check_few_rows(op, b);
+  parse_word(op, "mode", mode, "bev", "3d");
 }
 
 c10::SymDimVector shape_of_iou(const Tensor& a, const Tensor& b, bool paired) {

@@ -12,31 +12,15 @@ std::tuple<Tensor, Tensor> rotated_nms(const Tensor& boxes_in, const Tensor& sco
                                        const OptionalTensor& group_in,
                                        const OptionalTensor& lengths_in, std::string_view mode) {
   const char* op = "rotated_nms";
-  const auto check_plane = [&](const char* name, const Tensor& tensor) {
-    const Rule rule{name, " must be [B, N] with the B and N of boxes"};
-    check_device(op, name, tensor, "boxes", boxes_in);
-    check_value(tensor.dim() == 2, op, rule, tensor.sym_sizes());
-    for (int axis = 0; axis < 2; ++axis) {
-      check_size(tensor.sym_size(axis).sym_eq(boxes_in.sym_size(axis)), op, rule,
-                 tensor.sym_sizes());
-    }
-  };
-  check_type(boxes_in.scalar_type() == at::kFloat, op, "boxes must be float32",
-             boxes_in.scalar_type());
-  check_columns(op, boxes_in, 7, 3, "boxes must be [B, N, 7], with 7 columns or more");
-  check_type(scores_in.scalar_type() == at::kFloat, op, "scores must be float32",
-             scores_in.scalar_type());
-  check_plane("scores", scores_in);
-  if (group_in) {
-    check_integers(op, "group", *group_in);
-    check_plane("group", *group_in);
-  }
-  check_vector(op, "lengths", lengths_in, "boxes", boxes_in, boxes_in.sym_size(0), "[B]");
+  Inputs in(op);
+  in.add("boxes", boxes_in, Dtypes::kFloat32, "[B, N, 7+]");
+  in.add("scores", scores_in, Dtypes::kFloat32, "[B, N]");
+  in.add("group", group_in, Dtypes::kIndices, "[B, N]");
+  in.add("lengths", lengths_in, Dtypes::kIndices, "[B]");
+  check_few_rows(op, boxes_in);
   check_value(threshold >= 0, op, "threshold must be >= 0", threshold);
-  check_size(max_out.sym_ge(0), op, "max_out must be >= 0", max_out);
-  check_below(max_out, kIndexLimit, op, "max_out must be below 2^31", max_out);
-  check_value(mode == "rotated" || mode == "circle", op, "mode must be 'rotated' or 'circle'", "'",
-              mode, "'");
+  check_count(op, "max_out", max_out);
+  const bool circle = parse_word(op, "mode", mode, "rotated", "circle");
   const c10::SymInt batches = boxes_in.sym_size(0);
   const Tensor index = empty_beside({batches, max_out}, at::kInt, boxes_in);
   const Tensor count = empty_beside({batches}, at::kInt, boxes_in);
@@ -51,7 +35,7 @@ std::tuple<Tensor, Tensor> rotated_nms(const Tensor& boxes_in, const Tensor& sco
   args.nms.box_stride = boxes.stride(1);
   args.nms.segment_stride = boxes.stride(0);
   args.nms.group = index_array(group);
-  args.nms.mode = mode == "circle" ? NmsMode::kCircle : NmsMode::kRotated;
+  args.nms.mode = circle ? NmsMode::kCircle : NmsMode::kRotated;
   args.nms.thresholds[0] = static_cast<float>(threshold);
   args.nms.most = index.size(1);
   args.nms.kept = index.mutable_data_ptr<int32_t>();

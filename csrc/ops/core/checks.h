@@ -10,12 +10,14 @@
 
 #include <array>
 #include <cmath>
+#include <initializer_list>
 #include <optional>
 #include <ostream>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "csrc/kernels/spatial/distance.h"
 #include "csrc/ops/core/register.h"
@@ -75,6 +77,21 @@ inline bool parse_word(const char* op, const char* name, std::string_view value,
               {name, " must be '", first, "' or '", second, "'"}, "'", value, "'");
   return value == second;
 }
+// The value of the one of several words that was given; anything else is refused.
+template <class Value>
+Value parse_choice(const char* op, const char* name, std::string_view word,
+                   std::initializer_list<std::pair<const char*, Value>> choices) {
+  for (const auto& choice : choices) {
+    if (word == choice.first) return choice.second;
+  }
+  std::string words;
+  for (const auto& choice : choices) {
+    const bool last = &choice == choices.end() - 1;
+    words += words.empty() ? "'" : last ? " or '" : ", '";
+    words += std::string(choice.first) + "'";
+  }
+  TORCH_CHECK_VALUE(false, refusal(op, std::string(name) + " must be " + words, "'", word, "'"));
+}
 // The same over sizes that may be symbolic: a traced program carries the condition with it.
 template <class... Got>
 void check_size(const c10::SymBool& ok, const char* op, const Rule& rule, const Got&... got) {
@@ -90,6 +107,12 @@ void check_below(const c10::SymInt& size, int64_t limit, const char* op, const R
 }
 // What an int32 counts or names stays below it.
 inline constexpr int64_t kIndexLimit = int64_t{1} << 31;
+
+// Outputs of a call, neighbors of a query and the like.
+inline void check_count(const char* op, const char* name, const c10::SymInt& count) {
+  check_size(count.sym_ge(0), op, {name, " must be >= 0"}, count);
+  check_below(count, kIndexLimit, op, {name, " must be below 2^31"}, count);
+}
 
 // A grid holds fewer than 2^31 blocks, one of which may have one query.
 inline void check_queries(const char* op, const c10::SymInt& clouds, const c10::SymInt& queries) {

@@ -26,6 +26,7 @@ const DtypeRule& rule_of(Dtypes dtypes) {
       {{at::kInt}, " must be int32"},
       {{at::kLong}, " must be int64"},
       {{at::kBool}, " must be bool"},
+      {{at::kByte}, " must be uint8"},
   };
   return rules[static_cast<size_t>(dtypes)];
 }
@@ -45,12 +46,13 @@ Inputs::Axis Inputs::next_axis(std::string_view& layout) {
   layout.remove_prefix(std::min(layout.size(), text.size() + 2));
   Axis axis;
   size_t end = 0;
-  while (end < text.size() && (std::isalpha(text[end]) || text[end] == '_')) ++end;
+  while (end < text.size() && (std::isalpha(text[end]) || text[end] == '_' || text[end] == '*'))
+    ++end;
   axis.letter = text.substr(0, end);
   for (const char c : text.substr(end)) {
     if (std::isdigit(c)) axis.number = axis.number * 10 + (c - '0');
   }
-  axis.or_more = axis.letter.empty() && text.back() == '+';
+  axis.or_more = text.back() == '+' || text.find('>') != std::string_view::npos;
   return axis;
 }
 
@@ -75,51 +77,56 @@ void Inputs::check_shape(const char* name, const Tensor& tensor, std::string_vie
   int64_t rank = 0;
   for (; !left.empty(); ++rank) {
     const Axis axis = next_axis(left);
-    if (rank >= tensor.dim()) continue;
+    if (rank >= tensor.dim() || axis.letter == "*") continue;
     const c10::SymInt size = tensor.sym_size(rank);
     const Size* decided = axis.letter.empty() ? nullptr : find(axis.letter);
-    if (!axis.letter.empty() && !decided) {
-      if (axis.number > 0 && !size.sym_ge(axis.number).expect_true(__FILE__, __LINE__)) {
-        refuse_shape(name, tensor, layout, known);
-      }
-      sizes_.push_back({axis.letter, size - axis.number, name});
+    const bool decides = !axis.letter.empty() && !decided;
+    const c10::SymInt number = axis.number;
+    if (decides && axis.number == 0) {
+      sizes_.push_back({axis.letter, size, name});
       continue;
     }
-    const c10::SymInt wanted = decided ? decided->value + axis.number : c10::SymInt(axis.number);
-    const auto agrees = axis.or_more ? size.sym_ge(wanted) : size.sym_eq(wanted);
+    const auto agrees = axis.or_more || decides ? size.sym_ge(number)
+        : decided                               ? size.sym_eq(decided->value + number)
+                                                : size.sym_eq(number);
     if (!agrees.expect_true(__FILE__, __LINE__)) refuse_shape(name, tensor, layout, known);
+    if (decides) sizes_.push_back({axis.letter, axis.or_more ? size : size - number, name});
   }
   if (rank != tensor.dim()) refuse_shape(name, tensor, layout, known);
 }
 
-// `known`: the sizes that other tensors decided come first.
+// As in "scores must be [B, N] with the B and N of boxes". Other tensors decided the first `known`
+// sizes.
 void Inputs::refuse_shape(const char* name, const Tensor& tensor, std::string_view layout,
                           size_t known) const {
-  std::string shape, more, owners;
+  std::string shape, decided, least;
+  const char* owner = "";
   std::string_view left = layout.substr(1, layout.size() - 2);
   while (!left.empty()) {
     const Axis axis = next_axis(left);
-    shape += shape.empty() ? "[" : ", ";
-    shape += axis.letter;
-    if (!axis.letter.empty() && axis.number > 0) shape += " + ";
-    if (axis.letter.empty() || axis.number > 0) shape += std::to_string(axis.number);
-    if (axis.or_more) more = ", with " + std::to_string(axis.number) + " columns or more";
-    const Size* decided = axis.letter.empty() ? nullptr : find(axis.letter);
-    if (!decided || decided >= sizes_.begin() + known || !*decided->owner) continue;
-    const std::string owner = std::string(" of ") + decided->owner;
-    const bool same = owners.size() >= owner.size() &&
-        owners.compare(owners.size() - owner.size(), owner.size(), owner) == 0;
-    if (same) {
-      owners.resize(owners.size() - owner.size());
+    const std::string letter(axis.letter), number = std::to_string(axis.number);
+    shape += shape.empty() ? "" : ", ";
+    if (letter.empty()) {
+      shape += number;
+      if (axis.or_more) least = ", with " + number + " columns or more";
+      continue;
     }
-    owners += (owners.empty() ? " with the "
-                   : same     ? " and "
-                              : " and the ") +
-        std::string(axis.letter) + owner;
+    shape += letter;
+    if (axis.or_more) least = " with " + letter + " >= " + number;
+    if (!axis.or_more && axis.number > 0) shape += " + " + number;
+    const Size* const size = find(letter);
+    if (!size || size >= sizes_.begin() + known || !*size->owner) continue;
+    if (decided.empty()) {
+      decided = " with the ";
+    } else {
+      decided += size->owner == owner ? " and " : " of " + std::string(owner) + " and the ";
+    }
+    decided += letter;
+    owner = size->owner;
   }
-  check_value(false, op_, std::string(name) + " must be " + shape + "]" + owners + more,
-              tensor.sym_sizes());
-  __builtin_unreachable();
+  if (!decided.empty()) decided += " of " + std::string(owner);
+  const std::string rule = std::string(name) + " must be [" + shape + "]" + decided + least;
+  TORCH_CHECK_VALUE(false, refusal(op_, rule, tensor.sym_sizes()));
 }
 
 }  // namespace torchvox

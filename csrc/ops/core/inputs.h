@@ -29,13 +29,14 @@ enum class Dtypes {
   kInt32,
   kInt64,
   kBool,
+  kUInt8,
 };
 
 class Inputs {
  public:
   explicit Inputs(const char* op) : op_(op) {}
 
-  // A layout has letters, numbers, `7+` for 7 or more, and `B + 1`.
+  // A layout has letters, numbers, `7+` for 7 or more, `C >= 3`, `B + 1`, and `*` for any size.
   void add(const char* name, const Tensor& tensor, Dtypes dtypes, const char* layout);
   // Of an argument that may be None.
   void add(const char* name, const OptionalTensor& tensor, Dtypes dtypes, const char* layout) {
@@ -56,7 +57,7 @@ class Inputs {
   };
   struct Axis {
     std::string_view letter;  // or none
-    int64_t number = 0;  // the size, or what is added to that of the letter
+    int64_t number = 0;  // the size, its least, or what is added to that of the letter
     bool or_more = false;
   };
 

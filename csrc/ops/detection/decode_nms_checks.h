@@ -79,16 +79,9 @@ struct DecodeOptions {
 };
 
 inline DecodeGroup parse_group(const char* op, std::string_view group) {
-  check_value(group == "none" || group == "task" || group == "class", op,
-              "group must be 'none', 'task' or 'class'", "'", group, "'");
-  return group == "none" ? DecodeGroup::kAll
-      : group == "task"  ? DecodeGroup::kHead
-                         : DecodeGroup::kClass;
-}
-
-inline void check_capacity(const char* op, const char* name, const c10::SymInt& size) {
-  check_size(size.sym_ge(0), op, {name, " must be >= 0"}, size);
-  check_below(size, kIndexLimit, op, {name, " must be below 2^31"}, size);
+  return parse_choice<DecodeGroup>(
+      op, "group", group,
+      {{"none", DecodeGroup::kAll}, {"task", DecodeGroup::kHead}, {"class", DecodeGroup::kClass}});
 }
 
 // Sets what all heads share; `args` has its heads and its group already.
@@ -97,20 +90,18 @@ inline void set_options(const char* op, const DecodeOptions& options, DecodeNmsA
               options.score_threshold);
   check_value(args.classes() <= kMostClasses, op, "the heads must have at most 64 classes",
               args.classes());
-  check_value(options.nms == "rotated" || options.nms == "circle", op,
-              "nms must be 'rotated' or 'circle'", "'", options.nms, "'");
+  args.circle = parse_word(op, "nms", options.nms, "rotated", "circle");
   const auto groups = static_cast<size_t>(args.groups()), given = options.nms_threshold.size();
   check_value(given == 1 || given == groups, op, "nms_threshold must be one number, or one a group",
               options.nms_threshold);
   check_value(options.class_labels.empty() ||
                   options.class_labels.size() == static_cast<size_t>(args.classes()),
               op, "class_labels must be one label a class, or none", options.class_labels);
-  check_capacity(op, "pre", options.pre);
-  check_capacity(op, "post", options.post);
+  check_count(op, "pre", options.pre);
+  check_count(op, "post", options.post);
   args.score_threshold = static_cast<float>(options.score_threshold);
   args.closed = options.closed;
   args.global_post = options.global_post;
-  args.circle = options.nms == "circle";
   for (size_t g = 0; g < groups; ++g) {
     const double threshold = options.nms_threshold[given == 1 ? 0 : g];
     check_value(threshold >= 0, op, "nms_threshold must be >= 0", threshold);

@@ -11,8 +11,7 @@
 namespace torchvox {
 
 inline void check_key_vector(const char* op, const Tensor& keys) {
-  check_value(keys.dim() == 1, op, "keys must be [N]", keys.sym_sizes());
-  check_type(keys.scalar_type() == at::kLong, op, "keys must be int64", keys.scalar_type());
+  Inputs(op).add("keys", keys, Dtypes::kInt64, "[N]");
   check_below(keys.sym_size(0), kIndexLimit - 1, op, "keys must have N < 2^31 - 1 elements",
               keys.sym_size(0));
 }
@@ -105,11 +104,10 @@ inline KeyRequest parse_key_request(const char* op, const Tensor& points,
 inline void parse_group(const char* op, std::string_view order, std::string_view backend,
                         VoxelGroupArgs& args) {
   args.by_key = parse_word(op, "order", order, "first", "key");
-  check_value(backend == "auto" || backend == "sort" || backend == "hash", op,
-              "backend must be 'auto', 'sort' or 'hash'", "'", backend, "'");
-  args.backend = backend == "auto" ? GroupBackend::kAuto
-      : backend == "sort"          ? GroupBackend::kSort
-                                   : GroupBackend::kHash;
+  args.backend = parse_choice<GroupBackend>(op, "backend", backend,
+                                            {{"auto", GroupBackend::kAuto},
+                                             {"sort", GroupBackend::kSort},
+                                             {"hash", GroupBackend::kHash}});
 }
 
 inline ValueType value_type_of(at::ScalarType type) {

@@ -16,15 +16,9 @@ WeightRule check_arguments(const Tensor& query, const Tensor& points, const Tens
                            const OptionalTensor& query_lengths) {
   const char* op = "interpolate_features";
   check_points_and_query(op, points, query, {kNoTensor, kNoTensor, false, lengths, query_lengths});
-  const char* rule = "features must be [B, N, C] with the B and N of points";
-  check_value(features.dim() == 3, op, rule, features.sym_sizes());
-  check_type(is_coordinate_type(features.scalar_type()), op,
-             "features must be float16, bfloat16, float32 or float64", features.scalar_type());
-  for (const int axis : {0, 1}) {
-    check_size(features.sym_size(axis).sym_eq(points.sym_size(axis)), op, rule,
-               features.sym_sizes());
-  }
-  check_device(op, "features", features, points);
+  Inputs in(op);
+  in.add("points", points, Dtypes::kFloats, "[B, N, D]");
+  in.add("features", features, Dtypes::kFloats, "[B, N, C]");
   return parse_weight_rule(op, weight, eps);
 }
 

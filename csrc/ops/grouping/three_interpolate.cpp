@@ -7,37 +7,20 @@
 namespace torchvox {
 namespace {
 
-// The arguments of the op, after `first`, the features or the gradient, in the same layout.
-void check_arguments(const char* op, const Tensor& features, const Tensor& idx,
+void check_arguments(Inputs& in, const char* op, const Tensor& features, const Tensor& idx,
                      const Tensor& weight, bool channels_first) {
-  check_value(features.dim() == 3, op,
-              {"features must be ",
-               channels_first ? "[B, C, N]" : "[B, N, C], or [T, C] with batch_offsets"},
-              features.sym_sizes());
-  check_type(is_coordinate_type(features.scalar_type()), op,
-             "features must be float16, bfloat16, float32 or float64", features.scalar_type());
-  check_integers(op, "idx", idx);
-  const char* idx_rule = "idx must be [B, M, 3], or [U, 3] with batch_offsets";
-  check_value(idx.dim() == 3, op, idx_rule, idx.sym_sizes());
-  check_size(idx.sym_size(2).sym_eq(3), op, idx_rule, idx.sym_sizes());
-  check_size(idx.sym_size(0).sym_eq(features.sym_size(0)), op,
-             "idx must be [B, M, 3] with the B of features", idx.sym_sizes());
+  in.add("features", features, Dtypes::kFloats, channels_first ? "[B, C, N]" : "[B, N, C]");
+  in.add("idx", idx, Dtypes::kIndices, "[B, M, 3]");
   check_type(weight.scalar_type() == at::kFloat || weight.scalar_type() == features.scalar_type(),
              op, "weight must be float32 or of the dtype of features", weight.scalar_type());
-  const char* weight_rule = "weight must be [B, M, 3], or [U, 3] with batch_offsets, as idx";
-  check_value(weight.dim() == 3, op, weight_rule, weight.sym_sizes());
-  for (int axis = 0; axis < 3; ++axis) {
-    check_size(weight.sym_size(axis).sym_eq(idx.sym_size(axis)), op, weight_rule,
-               weight.sym_sizes());
-  }
+  in.add("weight", weight, Dtypes::kFloats, "[B, M, 3]");
 }
 
 Tensor interpolate(const Tensor& features_in, const Tensor& idx_in, const Tensor& weight_in,
                    bool channels_first) {
   const char* op = "three_interpolate";
-  check_arguments(op, features_in, idx_in, weight_in, channels_first);
-  check_device(op, "idx", idx_in, "features", features_in);
-  check_device(op, "weight", weight_in, "features", features_in);
+  Inputs in(op);
+  check_arguments(in, op, features_in, idx_in, weight_in, channels_first);
   c10::SymDimVector shape(features_in.sym_sizes());
   shape[channels_first ? 2 : 1] = idx_in.sym_size(1);
   const Tensor out = empty_beside(shape, features_in.scalar_type(), features_in);
@@ -110,19 +93,10 @@ std::tuple<Tensor, Tensor> three_interpolate_backward(const Tensor& grad_in,
                                                       bool channels_first, bool for_features,
                                                       bool for_weight) {
   const char* op = "_three_interpolate_backward";
-  check_arguments(op, features_in, idx_in, weight_in, channels_first);
-  check_device(op, "features", features_in, "grad", grad_in);
-  check_device(op, "idx", idx_in, "grad", grad_in);
-  check_device(op, "weight", weight_in, "grad", grad_in);
-  const char* rule = "grad must have the shape of the output";
+  Inputs in(op);
+  check_arguments(in, op, features_in, idx_in, weight_in, channels_first);
+  in.add("grad", grad_in, Dtypes::kFloats, channels_first ? "[B, C, M]" : "[B, M, C]");
   check_dtype(op, "grad", grad_in.scalar_type(), "features", features_in.scalar_type());
-  check_value(grad_in.dim() == 3, op, rule, grad_in.sym_sizes());
-  for (int axis = 0; axis < 3; ++axis) {
-    const bool queries = axis == (channels_first ? 2 : 1);
-    check_size(
-        grad_in.sym_size(axis).sym_eq(queries ? idx_in.sym_size(1) : features_in.sym_size(axis)),
-        op, rule, grad_in.sym_sizes());
-  }
   if (for_features) {
     check_gradient_limit(op, features_in.sym_size(channels_first ? 2 : 1), idx_in.sym_size(1) * 3);
   }

@@ -22,8 +22,7 @@ Outputs ball_query(const Tensor& points_in, const Tensor& query_in, double radiu
   set_ball(op, args, points_in, {radius, radius2, min_radius, core_dist2, closed});
   args.pad = parse_word(op, "fill", fill, "first", "pad");
   args.order = parse_dist_order(op, dist_order);
-  check_size(k.sym_ge(0), op, "k must be >= 0", k);
-  check_below(k, kIndexLimit, op, "k must be below 2^31", k);
+  check_count(op, "k", k);
 
   // dist2 and idx of the shape of the queries and k, count of that of the queries.
   c10::SymDimVector shape(query_in.sym_sizes());

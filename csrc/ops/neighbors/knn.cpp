@@ -12,8 +12,7 @@ Neighbors search(const char* op, const Tensor& points_in, const Tensor& query_in
                  const c10::SymInt& k, int64_t norm, std::string_view dist_order,
                  const CloudLayout& layout) {
   check_points_and_query(op, points_in, query_in, layout, kPaddedOrPacked);
-  check_size(k.sym_ge(0), op, "k must be >= 0", k);
-  check_below(k, kIndexLimit, op, "k must be below 2^31", k);
+  check_count(op, "k", k);
   check_value(norm == 1 || norm == 2, op, "norm must be 1 or 2", norm);
   KnnArgs args;
   args.order = parse_dist_order(op, dist_order);

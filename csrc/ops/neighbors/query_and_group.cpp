@@ -47,25 +47,16 @@ void check_layout(const char* op, const Layout& layout) {
     check_value(divides ? static_cast<float>(radius) > 0 : radius >= 0, op,
                 {"radii must be ", divides ? "> 0 in float32 with normalize_xyz" : ">= 0"}, radius);
   }
-  for (const c10::SymInt& k : layout.ks) {
-    check_size(k.sym_ge(0), op, "ks must be >= 0", k);
-    check_below(k, kIndexLimit, op, "ks must be below 2^31", k);
-  }
+  for (const c10::SymInt& k : layout.ks) check_count(op, "ks", k);
 }
 
 void check_features(const char* op, const OptionalTensor& features, const Tensor& points,
                     bool use_xyz) {
   check_value(features || use_xyz, op, "features must be given without use_xyz", "None");
   if (!features) return;
-  const char* rule = "features must be [B, N, C] with the B and N of points";
-  check_value(features->dim() == 3, op, rule, features->sym_sizes());
-  for (int axis = 0; axis < 2; ++axis) {
-    check_size(features->sym_size(axis).sym_eq(points.sym_size(axis)), op, rule,
-               features->sym_sizes());
-  }
-  check_type(is_coordinate_type(features->scalar_type()), op,
-             "features must be float16, bfloat16, float32 or float64", features->scalar_type());
-  check_device(op, "features", *features, points);
+  Inputs in(op);
+  in.add("points", points, Dtypes::kFloats, "[B, N, D]");
+  in.add("features", features, Dtypes::kFloats, "[B, N, C]");
 }
 
 // The balls of a row, kMostRadii at a time.
@@ -144,22 +135,12 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group(
 void check_backward(const char* op, const Tensor& grad, const Tensor& points, const Tensor& query,
                     const Tensor& idx, const c10::SymInt& columns) {
   check_points_and_query(op, points, query, {});
-  check_type(idx.scalar_type() == at::kInt, op, "idx must be int32", idx.scalar_type());
-  check_device(op, "idx", idx, points);
-  check_value(idx.dim() == 3, op, "idx must be [B, M, K]", idx.sym_sizes());
-  check_size(idx.sym_size(0).sym_eq(points.sym_size(0)), op, "idx must have the B of points",
-             idx.sym_sizes());
-  check_size(idx.sym_size(1).sym_eq(query.sym_size(1)), op, "idx must have the M of query",
-             idx.sym_sizes());
-  check_type(is_coordinate_type(grad.scalar_type()), op,
-             "grad must be float16, bfloat16, float32 or float64", grad.scalar_type());
-  check_device(op, "grad", grad, points);
-  const char* rule = "grad must be [B, M, K, columns] with the B, M and K of idx";
-  check_value(grad.dim() == 4, op, rule, grad.sym_sizes());
-  for (int axis = 0; axis < 3; ++axis) {
-    check_size(grad.sym_size(axis).sym_eq(idx.sym_size(axis)), op, rule, grad.sym_sizes());
-  }
-  check_size(grad.sym_size(3).sym_eq(columns), op, rule, grad.sym_sizes());
+  Inputs in(op);
+  in.add("points", points, Dtypes::kFloats, "[B, N, D]");
+  in.add("query", query, Dtypes::kFloats, "[B, M, D]");
+  in.add("idx", idx, Dtypes::kInt32, "[B, M, K]");
+  in.add_size("columns", columns);
+  in.add("grad", grad, Dtypes::kFloats, "[B, M, K, columns]");
 }
 
 std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(

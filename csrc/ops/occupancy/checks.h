@@ -149,11 +149,10 @@ inline double parse_threshold(const char* op, double threshold) {
 
 // Bools [C] of regions.
 inline void check_mask(const char* op, const Tensor& mask, at::TensorList state) {
-  check_type(mask.scalar_type() == at::kBool, op, "mask must be bool", mask.scalar_type());
+  Inputs in(op);
+  in.add_size("C", state[kRegionKey].sym_size(0), "region_key");
+  in.add("mask", mask, Dtypes::kBool, "[C]");
   check_device(op, "mask", mask, "the state", state[0]);
-  check_value(mask.dim() == 1, op, "mask must be [C] as region_key is", mask.sym_sizes());
-  check_size(mask.sym_size(0).sym_eq(state[kRegionKey].sym_size(0)), op,
-             "mask must be [C] as region_key is", mask.sym_sizes());
 }
 
 }  // namespace torchvox

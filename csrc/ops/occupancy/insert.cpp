@@ -7,12 +7,6 @@
 namespace torchvox {
 namespace {
 
-Merge parse_merge(const char* op, std::string_view merge) {
-  check_value(merge == "add" || merge == "replace" || merge == "keep", op,
-              "merge must be 'add', 'replace' or 'keep'", "'", merge, "'");
-  return merge == "add" ? Merge::kAdd : merge == "keep" ? Merge::kKeep : Merge::kReplace;
-}
-
 constexpr std::array kLayers = {kRegionStamp, kLogOdds,   kHitMiss,     kTouch,
                                 kTraversal,   kSampleRow, kSampleCount, kSampleMean,
                                 kSampleCov,   kIntensity, kPasses};
@@ -52,14 +46,16 @@ Tensor occupancy_insert_(at::TensorList state, const Tensor& keys_in, at::Tensor
   const char* op = "occupancy_insert_";
   InsertArgs args;
   args.state = parse_state(op, state);
-  check_type(keys_in.scalar_type() == at::kLong, op, "keys must be int64", keys_in.scalar_type());
+  Inputs in(op);
+  in.add("keys", keys_in, Dtypes::kInt64, "[K]");
   check_device(op, "keys", keys_in, "the state", state[0]);
-  check_value(keys_in.dim() == 1, op, "keys must be [K]", keys_in.sym_sizes());
   check_below(keys_in.sym_size(0), kIndexLimit, op, "keys must have K < 2^31 elements",
               keys_in.sym_size(0));
   check_layers(op, state, keys_in, layers_in);
   args.sensor = parse_sensor(op, sensor);
-  args.merge = parse_merge(op, merge);
+  args.merge = parse_choice<Merge>(
+      op, "merge", merge,
+      {{"add", Merge::kAdd}, {"replace", Merge::kReplace}, {"keep", Merge::kKeep}});
   if (num_valid_in) {
     check_integers(op, "num_valid", *num_valid_in);
     check_device(op, "num_valid", *num_valid_in, "the state", state[0]);

@@ -56,12 +56,9 @@ std::tuple<Tensor, Tensor> occupancy_crop(at::TensorList state, double voxel_siz
   args.grid = parse_voxel_grid(op, cell_size, point_cloud_range);
   c10::SymInt crops = 1;
   if (poses_in) {
-    const char* rule = "poses must be [B, 3, 4]";
-    check_coordinates(op, "poses", *poses_in);
+    Inputs in(op);
+    in.add("poses", *poses_in, Dtypes::kFloats, "[B, 3, 4]");
     check_device(op, "poses", *poses_in, "the state", state[kTable]);
-    check_value(poses_in->dim() == 3, op, rule, poses_in->sym_sizes());
-    check_size(poses_in->sym_size(1).sym_eq(3) & poses_in->sym_size(2).sym_eq(4), op, rule,
-               poses_in->sym_sizes());
     crops = poses_in->sym_size(0);
   }
   check_keys(op, args.grid, crops);
@@ -125,12 +122,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> occupancy_extract(at::TensorL
   const char* op = "occupancy_extract";
   OccupancyExtractArgs args;
   args.state = parse_state(op, state);
-  check_max_out(op, max_out);
-  check_value(select == "occupied" || select == "free" || select == "observed", op,
-              "select must be 'occupied', 'free' or 'observed'", "'", select, "'");
-  args.select = select == "occupied" ? OccupancySelect::kOccupied
-      : select == "free"             ? OccupancySelect::kFree
-                                     : OccupancySelect::kObserved;
+  check_count(op, "max_out", max_out);
+  args.select = parse_choice<OccupancySelect>(op, "select", select,
+                                              {{"occupied", OccupancySelect::kOccupied},
+                                               {"free", OccupancySelect::kFree},
+                                               {"observed", OccupancySelect::kObserved}});
   args.threshold = parse_threshold(op, threshold);
   const Tensor& beside = state[kTable];
   const Tensor logodds = empty_beside({max_out}, at::kFloat, beside);

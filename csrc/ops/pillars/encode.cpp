@@ -7,25 +7,6 @@
 namespace torchvox {
 namespace {
 
-// _pillar_encode_train returns what pillar_encode does, mean and arg.
-
-void check_layer(const char* op, const Tensor& weight, const Tensor& bias, const Tensor& points,
-                 int64_t center_axes) {
-  const char* shape = "weight must be [O, D] with O >= 1 and D = columns + 3 + center_axes";
-  check_type(is_coordinate_type(weight.scalar_type()), op,
-             "weight must be float16, bfloat16, float32 or float64", weight.scalar_type());
-  check_device(op, "weight", weight, points);
-  check_value(weight.dim() == 2, op, shape, weight.sym_sizes());
-  check_size(weight.sym_size(0).sym_ge(1), op, shape, weight.sym_sizes());
-  check_size(weight.sym_size(1).sym_eq(points.sym_size(1) + 3 + center_axes), op, shape,
-             weight.sym_sizes());
-  check_dtype(op, "bias", bias.scalar_type(), "weight", weight.scalar_type());
-  check_device(op, "bias", bias, points);
-  check_value(bias.dim() == 1, op, "bias must be [O] with the O of weight", bias.sym_sizes());
-  check_size(bias.sym_size(0).sym_eq(weight.sym_size(0)), op,
-             "bias must be [O] with the O of weight", bias.sym_sizes());
-}
-
 at::ScalarType calculation(at::ScalarType points, at::ScalarType weight) {
   return points == at::kDouble || weight == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -39,11 +20,16 @@ struct Encoded {
 Encoded encode(const char* op, const PillarInputs& in, const Tensor& weight_in,
                const Tensor& bias_in, const PillarOptions& options, const c10::SymInt& batch_size,
                std::optional<at::ScalarType> out_dtype, bool train) {
-  in.check(op);
+  Inputs inputs(op);
+  in.add_to(op, inputs);
   check_batch_size(op, batch_size);
   PillarEncodeArgs args;
   options.put(op, args.map);
-  check_layer(op, weight_in, bias_in, in.points, options.center_axes);
+  inputs.add("weight", weight_in, Dtypes::kFloats, "[O >= 1, D]");
+  inputs.add("bias", bias_in, Dtypes::kFloats, "[O]");
+  check_size(inputs["D"].sym_eq(inputs["C"] + 3 + options.center_axes), op,
+             "weight must be [O, D] with D = columns + 3 + center_axes", weight_in.sym_sizes());
+  check_dtype(op, "bias", bias_in.scalar_type(), "weight", weight_in.scalar_type());
   const at::ScalarType type = out_dtype.value_or(weight_in.scalar_type());
   check_type(is_coordinate_type(type), op,
              "out_dtype must be float16, bfloat16, float32 or float64", type);
@@ -94,25 +80,6 @@ auto pillar_encode(const Tensor& points, const Tensor& indices, const Tensor& nu
   }
 }
 
-void check_saved(const char* op, const Tensor& grad, const Tensor& mean, const Tensor& arg,
-                 const Tensor& points, const Tensor& indices) {
-  check_int32(op, "arg", arg, points);
-  check_value(arg.dim() == 2, op, "arg must be [V, O]", arg.sym_sizes());
-  check_size(arg.sym_size(0).sym_eq(indices.sym_size(0)), op,
-             "arg must be [V, O] with the V of indices", arg.sym_sizes());
-  check_size(arg.sym_size(1).sym_eq(grad.sym_size(1)), op, "arg must be [V, O] with the O of grad",
-             arg.sym_sizes());
-  check_type(mean.scalar_type() == at::kFloat || mean.scalar_type() == at::kDouble, op,
-             "mean must be float32 or float64", mean.scalar_type());
-  check_device(op, "mean", mean, points);
-  check_value(mean.dim() == 2, op, "mean must be [V, 3]", mean.sym_sizes());
-  check_size(mean.sym_size(0).sym_eq(indices.sym_size(0)), op, "mean must be [V, 3]",
-             mean.sym_sizes());
-  check_size(mean.sym_size(1).sym_eq(3), op, "mean must be [V, 3]", mean.sym_sizes());
-  check_type(points.scalar_type() != at::kDouble || mean.scalar_type() == at::kDouble, op,
-             "mean must be float64 with float64 points", mean.scalar_type());
-}
-
 std::tuple<Tensor, Tensor> pillar_encode_backward(const Tensor& grad, const Tensor& mean_in,
                                                   const Tensor& arg_in, const Tensor& points,
                                                   const Tensor& indices,
@@ -123,16 +90,16 @@ std::tuple<Tensor, Tensor> pillar_encode_backward(const Tensor& grad, const Tens
   PillarEncodeBackwardArgs args;
   PillarOptions{voxel_size, range, -1, center_axes, legacy, "none"}.put(op, args.map);
   check_packed_points(op, points);
-  check_indices(op, indices, points);
-  check_device(op, "grad", grad, points);
-  check_type(is_coordinate_type(grad.scalar_type()), op,
-             "grad must be float16, bfloat16, float32 or float64", grad.scalar_type());
-  check_value(grad.dim() == 4, op, "grad must be [B, O, ny, nx]", grad.sym_sizes());
-  check_size(grad.sym_size(2).sym_eq(args.map.rows.ny), op, "grad must be [B, O, ny, nx]",
-             grad.sym_sizes());
-  check_size(grad.sym_size(3).sym_eq(args.map.rows.nx), op, "grad must be [B, O, ny, nx]",
-             grad.sym_sizes());
-  check_saved(op, grad, mean_in, arg_in, points, indices);
+  Inputs in(op);
+  in.add("points", points, Dtypes::kFloats, "[N, C]");
+  add_indices(op, in, indices);
+  in.add_size("ny", args.map.rows.ny);
+  in.add_size("nx", args.map.rows.nx);
+  in.add("grad", grad, Dtypes::kFloats, "[B, O, ny, nx]");
+  in.add("arg", arg_in, Dtypes::kInt32, "[V, O]");
+  in.add("mean", mean_in, Dtypes::kWideFloats, "[V, 3]");
+  check_type(points.scalar_type() != at::kDouble || mean_in.scalar_type() == at::kDouble, op,
+             "mean must be float64 with float64 points", mean_in.scalar_type());
   check_type(is_coordinate_type(dtype), op, "dtype must be float16, bfloat16, float32 or float64",
              dtype);
   const c10::SymInt outputs = grad.sym_size(1);

@@ -19,7 +19,8 @@ Tensor pillar_moments(const Tensor& points, const Tensor& indices, const Tensor&
                       std::string_view pad_semantics) {
   const char* op = "pillar_moments";
   const PillarInputs in{points, indices, num_points, point_voxel, point_slot};
-  in.check(op);
+  Inputs inputs(op);
+  in.add_to(op, inputs);
   check_size(points.sym_size(1).sym_le(kMostColumns), op, "points must have at most 24 columns",
              points.sym_sizes());
   PillarMomentsArgs args;

@@ -12,29 +12,15 @@ namespace {
 using Norm = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
                                                         const Tensor&, double);
 
-// [O] values beside a weight [O, D].
-void check_of_outputs(const char* op, const char* name, const Tensor& tensor,
-                      const Tensor& weight) {
-  check_dtype(op, name, tensor.scalar_type(), "weight", weight.scalar_type());
-  check_device(op, name, tensor, weight);
-  const Rule rule{name, " must be [O] with the O of weight"};
-  check_value(tensor.dim() == 1, op, rule, tensor.sym_sizes());
-  check_size(tensor.sym_size(0).sym_eq(weight.sym_size(0)), op, rule, tensor.sym_sizes());
-}
-
-void check_norm(const char* op, const Tensor& moments, const Tensor& weight, const Tensor& gamma,
-                double eps) {
-  check_type(is_coordinate_type(weight.scalar_type()), op,
-             "weight must be float16, bfloat16, float32 or float64", weight.scalar_type());
-  check_value(weight.dim() == 2, op, "weight must be [O, D]", weight.sym_sizes());
-  check_type(moments.scalar_type() == at::kDouble, op, "moments must be float64",
-             moments.scalar_type());
-  check_device(op, "moments", moments, weight);
-  const char* shape = "moments must be [(D + 1)(D + 2) / 2] with the D of weight";
-  const c10::SymInt width = weight.sym_size(1) + 1;
-  check_value(moments.dim() == 1, op, shape, moments.sym_sizes());
-  check_size(moments.sym_size(0).sym_eq(width * (width + 1) / 2), op, shape, moments.sym_sizes());
-  check_of_outputs(op, "gamma", gamma, weight);
+void check_norm(const char* op, Inputs& in, const Tensor& moments, const Tensor& weight,
+                const Tensor& gamma, double eps) {
+  in.add("weight", weight, Dtypes::kFloats, "[O, D]");
+  in.add("gamma", gamma, Dtypes::kFloats, "[O]");
+  check_dtype(op, "gamma", gamma.scalar_type(), "weight", weight.scalar_type());
+  in.add("moments", moments, Dtypes::kFloat64, "[size]");
+  const c10::SymInt width = in["D"] + 1;
+  check_size(in["size"].sym_eq(width * (width + 1) / 2), op,
+             "moments must be [(D + 1)(D + 2) / 2] with the D of weight", moments.sym_sizes());
   check_value(std::isfinite(eps) && eps > 0, op, "eps must be finite and above 0", eps);
 }
 
@@ -63,8 +49,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm(const Tensor& moments,
                                                        const Tensor& gamma_in,
                                                        const Tensor& beta_in, double eps) {
   const char* op = "pillar_norm";
-  check_norm(op, moments, weight_in, gamma_in, eps);
-  check_of_outputs(op, "beta", beta_in, weight_in);
+  Inputs in(op);
+  check_norm(op, in, moments, weight_in, gamma_in, eps);
+  in.add("beta", beta_in, Dtypes::kFloats, "[O]");
+  check_dtype(op, "beta", beta_in.scalar_type(), "weight", weight_in.scalar_type());
   Tensor weight = like_shape(weight_in), bias = like_shape(beta_in);
   Tensor mean = like_shape(beta_in), var = like_shape(beta_in);
   if (weight_in.is_meta()) return {weight, bias, mean, var};
@@ -88,21 +76,17 @@ std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const OptionalTensor& gr
                                                         const Tensor& weight_in,
                                                         const Tensor& gamma_in, double eps) {
   const char* op = "_pillar_norm_backward";
-  check_norm(op, moments, weight_in, gamma_in, eps);
+  Inputs in(op);
+  check_norm(op, in, moments, weight_in, gamma_in, eps);
   const auto or_zeros = [](const OptionalTensor& grad, const Tensor& like) {
     return grad ? *grad : at::zeros_like(like);
   };
   const Tensor grad_weight_in = or_zeros(grad_weight_or_none, weight_in);
   const Tensor grad_bias_in = or_zeros(grad_bias_or_none, gamma_in);
-  check_of_outputs(op, "grad_bias", grad_bias_in, weight_in);
+  in.add("grad_weight", grad_weight_in, Dtypes::kFloats, "[O, D]");
+  in.add("grad_bias", grad_bias_in, Dtypes::kFloats, "[O]");
   check_dtype(op, "grad_weight", grad_weight_in.scalar_type(), "weight", weight_in.scalar_type());
-  check_device(op, "grad_weight", grad_weight_in, "weight", weight_in);
-  check_value(grad_weight_in.dim() == 2, op, "grad_weight must be [O, D]",
-              grad_weight_in.sym_sizes());
-  for (int axis = 0; axis < 2; ++axis) {
-    check_size(grad_weight_in.sym_size(axis).sym_eq(weight_in.sym_size(axis)), op,
-               "grad_weight must be [O, D]", grad_weight_in.sym_sizes());
-  }
+  check_dtype(op, "grad_bias", grad_bias_in.scalar_type(), "weight", weight_in.scalar_type());
   Tensor to_weight = like_shape(weight_in), to_gamma = like_shape(gamma_in);
   Tensor to_beta = like_shape(gamma_in);
   if (weight_in.is_meta()) return {to_weight, to_gamma, to_beta};

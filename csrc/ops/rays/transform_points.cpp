@@ -10,18 +10,13 @@ namespace {
 Tensor transform_points(const Tensor& points, const Tensor& poses_in,
                         const OptionalTensor& pose_index_in) {
   const char* op = "transform_points";
-  const char* rule = "poses must be [O, 3, 4]";
   check_packed_points(op, points);
-  check_coordinates(op, "poses", poses_in);
-  check_device(op, "poses", poses_in, points);
-  check_value(poses_in.dim() == 3, op, rule, poses_in.sym_sizes());
-  check_size(poses_in.sym_size(1).sym_eq(3), op, rule, poses_in.sym_sizes());
-  check_size(poses_in.sym_size(2).sym_eq(4), op, rule, poses_in.sym_sizes());
-  check_vector(op, "pose_index", pose_index_in, "the points", points, points.sym_size(0), "[N]");
-  if (!pose_index_in) {
-    check_size(poses_in.sym_size(0).sym_eq(1), op, "poses must be one where pose_index is None",
-               poses_in.sym_sizes());
-  }
+  Inputs in(op);
+  in.add("points", points, Dtypes::kFloats, "[N, C]");
+  in.add("poses", poses_in, Dtypes::kFloats, "[O, 3, 4]");
+  in.add("pose_index", pose_index_in, Dtypes::kIndices, "[N]");
+  check_size(pose_index_in ? c10::SymBool(true) : in["O"].sym_eq(1), op,
+             "poses must be one where pose_index is None", poses_in.sym_sizes());
   const Tensor out = empty_beside({points.sym_size(0), 3}, at::kDouble, points);
   if (!points.is_meta()) {
     const Clouds packed(points, {}, {});

@@ -19,11 +19,6 @@ struct Options {
   std::optional<double> init_dist2;
 };
 
-void check_count(const char* op, const char* name, const c10::SymInt& value) {
-  check_size(value.sym_ge(0), op, {name, " must be >= 0"}, value);
-  check_below(value, kIndexLimit, op, {name, " must be below 2^31"}, value);
-}
-
 // Checks every option and sets what does not need the data.
 FpsArgs parse_options(const char* op, const Tensor& points, const c10::SymInt& clouds,
                       const Options& options) {

@@ -51,9 +51,11 @@ Plan make_plan(const Request& r) {
   Plan plan;
   VoxelizeArgs& args = plan.args;
   args.grid = parse_voxel_grid(r.op, r.voxel_size, r.range);
-  args.order = parse_order(r.op, r.order);
+  args.order = parse_choice<VoxelOrder>(
+      r.op, "order", r.order,
+      {{"first", VoxelOrder::kFirst}, {"zyx", VoxelOrder::kZyx}, {"xyz", VoxelOrder::kXyz}});
   args.grid.x_major = args.order == VoxelOrder::kXyz;
-  args.grid.check_range = parse_bounds(r.op, r.bounds);
+  args.grid.check_range = parse_word(r.op, "bounds", r.bounds, "grid", "range");
   check_value(r.max_points >= -1, r.op, "max_points must be -1 (no limit) or more", r.max_points);
   check_size(r.max_voxels.sym_ge(-1), r.op, "max_voxels must be -1 (no limit) or more",
              r.max_voxels);
@@ -73,7 +75,7 @@ Plan make_plan(const Request& r) {
 
 void add_reduction(const Request& r, const Reduction& reduction, Plan& plan) {
   VoxelizeArgs& args = plan.args;
-  args.reduce = parse_reduce(r.op, reduction.reduce, /*with_none=*/true);
+  args.reduce = parse_reduce(r.op, reduction.reduce);
   check_value(args.reduce != VoxelReduce::kNone || args.max_points >= 0, r.op,
               "max_points must be 0 or more with reduce='none'", args.max_points);
   const at::ScalarType type = reduction.out_dtype.value_or(r.points.scalar_type());
@@ -168,44 +170,21 @@ std::vector<int64_t> grid_size(c10::ArrayRef<double> voxel_size, c10::ArrayRef<d
   return {grid.cells[0], grid.cells[1], grid.cells[2]};
 }
 
-// grad [C, P, F] or [C, F]; point_voxel, point_slot [N]; num_points [C]; arg [C, F] for max and
-// min.
 Tensor voxelize_backward(const Tensor& grad, const Tensor& point_voxel, const Tensor& point_slot,
                          const Tensor& num_points, const Tensor& arg, std::string_view reduce_name,
                          at::ScalarType dtype) {
   const char* op = "_voxelize_backward";
-  const VoxelReduce reduce = parse_reduce(op, reduce_name, /*with_none=*/true);
+  const VoxelReduce reduce = parse_reduce(op, reduce_name);
   const int64_t dim = reduce == VoxelReduce::kNone ? 3 : 2;
-  check_value(grad.dim() == dim, op, dim == 3 ? "grad must be [C, P, F]" : "grad must be [C, F]",
-              grad.sym_sizes());
-  check_type(is_coordinate_type(grad.scalar_type()) && is_coordinate_type(dtype), op,
-             "grad and dtype must be float16, bfloat16, float32 or float64", grad.scalar_type(),
-             " and ", dtype);
-  for (const auto& [name, tensor] :
-       {std::pair<const char*, const Tensor&>{"point_voxel", point_voxel},
-        {"point_slot", point_slot},
-        {"num_points", num_points},
-        {"arg", arg}}) {
-    check_type(tensor.scalar_type() == at::kInt, op, std::string(name) + " must be int32",
-               tensor.scalar_type());
-    check_device(op, name, tensor, grad);
-  }
-  check_value(point_voxel.dim() == 1 && point_slot.dim() == 1 && num_points.dim() == 1, op,
-              "point_voxel, point_slot and num_points must have one dimension",
-              point_voxel.sym_sizes(), ", ", point_slot.sym_sizes(), " and ",
-              num_points.sym_sizes());
-  check_size(point_slot.sym_size(0).sym_eq(point_voxel.sym_size(0)), op,
-             "point_slot must be [N] as point_voxel is", point_slot.sym_sizes());
-  check_size(num_points.sym_size(0).sym_eq(grad.sym_size(0)), op,
-             "num_points must be [C] as grad is", num_points.sym_sizes());
-  const c10::SymInt columns = grad.sym_size(dim - 1);
-  if (has_arg(reduce)) {
-    check_value(arg.dim() == 2, op, "arg must be [C, F]", arg.sym_sizes());
-    check_size(arg.sym_size(0).sym_eq(grad.sym_size(0)), op, "arg must be [C, F]", arg.sym_sizes());
-    check_size(arg.sym_size(1).sym_eq(columns), op, "arg must be [C, F]", arg.sym_sizes());
-  }
-  Tensor grad_points =
-      at::empty_symint({point_voxel.sym_size(0), columns}, grad.options().dtype(dtype));
+  Inputs in(op);
+  in.add("grad", grad, Dtypes::kFloats, dim == 3 ? "[C, P, F]" : "[C, F]");
+  in.add("point_voxel", point_voxel, Dtypes::kInt32, "[N]");
+  in.add("point_slot", point_slot, Dtypes::kInt32, "[N]");
+  in.add("num_points", num_points, Dtypes::kInt32, "[C]");
+  in.add("arg", arg, Dtypes::kInt32, has_arg(reduce) ? "[C, F]" : "[0]");
+  check_type(is_coordinate_type(dtype), op, "dtype must be float16, bfloat16, float32 or float64",
+             dtype);
+  Tensor grad_points = at::empty_symint({in["N"], in["F"]}, grad.options().dtype(dtype));
   if (grad.is_meta()) return grad_points;
   const Tensor g = grad.contiguous(), voxel = point_voxel.contiguous(),
                slot = point_slot.contiguous(), stored = num_points.contiguous(),
