@@ -121,7 +121,7 @@ RasterizePlan plan_rasterize(const char* op, const Tensor& points, c10::ArrayRef
   if (features) {
     Inputs in(op);
     in.add("points", points, Dtypes::kFloats, "[N, C]");
-    in.add("features", features, Dtypes::kFloats, features->dim() == 2 ? "[N, 1]" : "[N]");
+    in.add("features", features, Dtypes::kFloats, "[N] or [N, 1]");
   } else {
     for (int p = 0; p < plan.planes.count; ++p) {
       if (!is_intensity(plan.planes.plane[p].channel)) continue;

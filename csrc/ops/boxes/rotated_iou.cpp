@@ -78,11 +78,7 @@ std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad_in, const Ten
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     check_size(grad_in.sym_size(axis).sym_eq(shape[axis]), op, rule, grad_in.sym_sizes());
   }
-  const auto gradient_of = [](const Tensor& tensor, bool wanted) {
-    return wanted ? empty_beside(tensor.sym_sizes(), tensor.scalar_type(), tensor)
-                  : empty_beside({0}, tensor.scalar_type(), tensor);
-  };
-  const Tensor grad_a = gradient_of(a_in, for_a), grad_b = gradient_of(b_in, for_b);
+  const Tensor grad_a = empty_gradient(a_in, for_a), grad_b = empty_gradient(b_in, for_b);
   if (grad_in.is_meta()) return {grad_a, grad_b};
 
   const Tensor grad = grad_in.contiguous();

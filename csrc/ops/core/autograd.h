@@ -54,11 +54,12 @@ inline torch::CppFunction mutating() {
 // Autograd kernel of a backward op whose contract promises no second derivative.
 inline void no_second_derivative_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                         torch::jit::Stack* stack) {
-  bool wanted = false;
+  bool requires_gradient = false;
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
-    wanted = wanted || (value.isTensor() && value.toTensor().requires_grad());
+    requires_gradient = requires_gradient || (value.isTensor() && value.toTensor().requires_grad());
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(!(wanted && c10::GradMode::is_enabled()), op.schema().name(),
+  TORCH_CHECK_NOT_IMPLEMENTED(!(requires_gradient && c10::GradMode::is_enabled()),
+                              op.schema().name(),
                               ": has no second derivative; do not differentiate through this "
                               "op's gradient (create_graph=True)");
   not_differentiable_kernel(op, keys, stack);
@@ -84,15 +85,15 @@ inline constexpr char kQueryAndGroup[] = "; query_and_group, layers of torch and
 template <const char* kInstead>
 void inference_only_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                            torch::jit::Stack* stack) {
-  bool wanted = false;
+  bool requires_gradient = false;
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
-    if (value.isTensor()) wanted = wanted || wants_gradient(value.toTensor());
+    if (value.isTensor()) requires_gradient = requires_gradient || wants_gradient(value.toTensor());
     if (!value.isTensorList()) continue;
     for (const Tensor& tensor : value.toTensorVector()) {
-      wanted = wanted || wants_gradient(tensor);
+      requires_gradient = requires_gradient || wants_gradient(tensor);
     }
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(!wanted, op.schema().name(),
+  TORCH_CHECK_NOT_IMPLEMENTED(!requires_gradient, op.schema().name(),
                               ": is for inference and has no derivative; call it under "
                               "torch.no_grad() or on tensors that require no gradient",
                               kInstead);
@@ -107,11 +108,6 @@ torch::CppFunction inference_only() {
 template <class Signature>
 c10::TypedOperatorHandle<Signature> typed_op(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
-// save_for_backward keeps an argument that was not given as an undefined tensor.
-inline OptionalTensor defined(const Tensor& tensor) {
-  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
 }
 
 }  // namespace torchvox

@@ -50,6 +50,15 @@ inline Tensor empty_beside(c10::SymIntArrayRef shape, at::ScalarType type, const
   return at::empty_symint(shape, like.options().dtype(type).layout(at::kStrided));
 }
 
+inline Tensor empty_as(const Tensor& like) {
+  return empty_beside(like.sym_sizes(), like.scalar_type(), like);
+}
+
+// [0] where the gradient of `tensor` is not requested.
+inline Tensor empty_gradient(const Tensor& tensor, bool requested) {
+  return requested ? empty_as(tensor) : empty_beside({0}, tensor.scalar_type(), tensor);
+}
+
 #ifdef TORCHVOX_CUDA
 inline CudaContext cuda_context(const Tensor& on) {
   const cudaDeviceProp* properties = at::cuda::getDeviceProperties(on.get_device());

@@ -89,25 +89,27 @@ struct Plan {
     for (const auto& argument : backward.schema().arguments()) {
       sources.push_back(source_of(argument, derivative, arguments, returns));
     }
+    TORCH_INTERNAL_ASSERT(gradients >= 1 && gradients <= returns.size(), derivative.backward,
+                          " takes an argument that ", name, " has not");
   }
 
  private:
-  Source source_of(const c10::Argument& wanted, const Derivative& derivative,
+  Source source_of(const c10::Argument& argument, const Derivative& derivative,
                    const std::vector<c10::Argument>& arguments,
                    const std::vector<c10::Argument>& returns) {
-    const std::string& name = wanted.name();
-    const From from = is_tensor(wanted) ? From::kTensor : From::kValue;
+    const std::string& name = argument.name();
+    const From from = is_tensor(argument) ? From::kTensor : From::kValue;
     if (const auto derived = derivative.derived.find(name); derived != derivative.derived.end()) {
       return {from, name, 0, derived->second};
     }
     if (const auto place = place_of(arguments, name)) return {from, name, *place};
     if (const auto place = place_of(returns, name)) return {From::kOutput, name, *place};
     if (name.rfind("for_", 0) == 0) {
-      const size_t argument = *place_of(arguments, name.substr(4));
-      const auto input = std::find(inputs.begin(), inputs.end(), argument);
+      const auto input =
+          std::find(inputs.begin(), inputs.end(), *place_of(arguments, name.substr(4)));
       return {From::kNeeded, name, static_cast<size_t>(input - inputs.begin())};
     }
-    if (const auto value = wanted.default_value()) {
+    if (const auto value = argument.default_value()) {
       return {From::kValue, name, 0, [value](const Call&) { return *value; }};
     }
     return {From::kGradient, name, gradients++};
@@ -140,7 +142,7 @@ std::vector<std::unique_ptr<DifferentiableOp>>& differentiable_ops() {
 }
 
 // A caller may change a list after the call.
-c10::IValue kept(const c10::IValue& value) {
+c10::IValue copy_of(const c10::IValue& value) {
   return value.isList() ? c10::IValue(value.toList().copy()) : value;
 }
 
@@ -169,7 +171,7 @@ class Differentiable : public torch::autograd::Function<Differentiable> {
       if (source.from == From::kTensor) {
         saved.push_back(Call::tensor_of(source.value(request.call)));
       } else if (source.from == From::kValue) {
-        ctx->saved_data[source.name] = kept(source.value(request.call));
+        ctx->saved_data[source.name] = copy_of(source.value(request.call));
       }
     }
     plan.forward.redispatchBoxed(request.keys & c10::after_autograd_keyset, request.stack);
@@ -264,17 +266,17 @@ class DifferentiableKernel : public c10::OperatorKernel {
     variable_list inputs;
     inputs.reserve(plan.inputs.size() + plan.others.size());
     int64_t left_out = 0;
-    bool wanted = false;
+    bool is_recorded = false;
     for (size_t input = 0; input < plan.inputs.size(); ++input) {
       const Tensor& tensor = Call::tensor_of(call.at(plan.inputs[input]));
       if (input < first || !tensor.defined()) {
         left_out |= int64_t{1} << input;
         continue;
       }
-      wanted = wanted || wants_gradient(tensor);
+      is_recorded = is_recorded || wants_gradient(tensor);
       inputs.push_back(tensor);
     }
-    if (!wanted) return not_differentiable_kernel(op, keys, stack);
+    if (!is_recorded) return not_differentiable_kernel(op, keys, stack);
 
     // torch's custom functions crash over an undefined tensor.
     for (const size_t place : plan.required) {

@@ -72,8 +72,15 @@ void Inputs::add(const char* name, const Tensor& tensor, Dtypes dtypes, const ch
 }
 
 void Inputs::check_shape(const char* name, const Tensor& tensor, std::string_view layout) {
+  if (const size_t first = layout.find(" or "); first != std::string_view::npos) {
+    const std::string_view second = layout.substr(first + 4);
+    const auto rank = 1 + std::count(second.begin(), second.end(), ',');
+    check_value(tensor.dim() == rank || tensor.dim() == rank - 1, op_,
+                std::string(name) + " must be " + std::string(layout), tensor.sym_sizes());
+    layout = tensor.dim() == rank ? second : layout.substr(0, first);
+  }
   std::string_view left = layout.substr(1, layout.size() - 2);
-  const size_t known = sizes_.size();
+  const size_t earlier = sizes_.size();
   int64_t rank = 0;
   for (; !left.empty(); ++rank) {
     const Axis axis = next_axis(left);
@@ -89,16 +96,16 @@ void Inputs::check_shape(const char* name, const Tensor& tensor, std::string_vie
     const auto agrees = axis.or_more || decides ? size.sym_ge(number)
         : decided                               ? size.sym_eq(decided->value + number)
                                                 : size.sym_eq(number);
-    if (!agrees.expect_true(__FILE__, __LINE__)) refuse_shape(name, tensor, layout, known);
+    if (!agrees.expect_true(__FILE__, __LINE__)) refuse_shape(name, tensor, layout, earlier);
     if (decides) sizes_.push_back({axis.letter, axis.or_more ? size : size - number, name});
   }
-  if (rank != tensor.dim()) refuse_shape(name, tensor, layout, known);
+  if (rank != tensor.dim()) refuse_shape(name, tensor, layout, earlier);
 }
 
-// As in "scores must be [B, N] with the B and N of boxes". Other tensors decided the first `known`
-// sizes.
+// As in "scores must be [B, N] with the B and N of boxes". Other tensors decided the first
+// `earlier` sizes.
 void Inputs::refuse_shape(const char* name, const Tensor& tensor, std::string_view layout,
-                          size_t known) const {
+                          size_t earlier) const {
   std::string shape, decided, least;
   const char* owner = "";
   std::string_view left = layout.substr(1, layout.size() - 2);
@@ -115,7 +122,7 @@ void Inputs::refuse_shape(const char* name, const Tensor& tensor, std::string_vi
     if (axis.or_more) least = " with " + letter + " >= " + number;
     if (!axis.or_more && axis.number > 0) shape += " + " + number;
     const Size* const size = find(letter);
-    if (!size || size >= sizes_.begin() + known || !*size->owner) continue;
+    if (!size || size >= sizes_.begin() + earlier || !*size->owner) continue;
     if (decided.empty()) {
       decided = " with the ";
     } else {

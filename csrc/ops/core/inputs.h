@@ -37,6 +37,7 @@ class Inputs {
   explicit Inputs(const char* op) : op_(op) {}
 
   // A layout has letters, numbers, `7+` for 7 or more, `C >= 3`, `B + 1`, and `*` for any size.
+  // Of two layouts, "[N] or [N, 1]", the one of the tensor's rank counts.
   void add(const char* name, const Tensor& tensor, Dtypes dtypes, const char* layout);
   // Of an argument that may be None.
   void add(const char* name, const OptionalTensor& tensor, Dtypes dtypes, const char* layout) {
@@ -65,7 +66,7 @@ class Inputs {
   static Axis next_axis(std::string_view& layout);
   void check_shape(const char* name, const Tensor& tensor, std::string_view layout);
   [[noreturn]] void refuse_shape(const char* name, const Tensor& tensor, std::string_view layout,
-                                 size_t known) const;
+                                 size_t earlier) const;
 
   const char* op_;
   const char* first_name_ = nullptr;

@@ -16,7 +16,7 @@ void check_distances(const char* op, const Tensor& dist2) {
 
 Tensor compute(const char* op, const Tensor& dist2_in, const Tensor& grad_in,
                const WeightRule& rule) {
-  const Tensor out = empty_beside(dist2_in.sym_sizes(), dist2_in.scalar_type(), dist2_in);
+  const Tensor out = empty_as(dist2_in);
   if (dist2_in.is_meta()) return out;
   const Tensor dist2 = dist2_in.contiguous();
   const Tensor grad = grad_in.defined() ? grad_in.contiguous() : Tensor();

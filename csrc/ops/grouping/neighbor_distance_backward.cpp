@@ -40,12 +40,8 @@ std::tuple<Tensor, Tensor> neighbor_distance_backward(
   check(op, grad_in, points_in, query_in, idx_in, norm, count, clouds);
   if (for_points)
     check_gradient_limit(op, points_in.sym_size(-2), idx_in.sym_size(-2) * idx_in.sym_size(-1));
-  const auto gradient_of = [](const Tensor& tensor, bool wanted) {
-    return wanted ? empty_beside(tensor.sym_sizes(), tensor.scalar_type(), tensor)
-                  : empty_beside({0}, tensor.scalar_type(), tensor);
-  };
-  const Tensor grad_points = gradient_of(points_in, for_points);
-  const Tensor grad_query = gradient_of(query_in, for_query);
+  const Tensor grad_points = empty_gradient(points_in, for_points);
+  const Tensor grad_query = empty_gradient(query_in, for_query);
   if (points_in.is_meta()) return {grad_points, grad_query};
 
   const Tensor grad = grad_in.contiguous(), points = points_in.contiguous(),

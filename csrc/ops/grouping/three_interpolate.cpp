@@ -100,12 +100,8 @@ std::tuple<Tensor, Tensor> three_interpolate_backward(const Tensor& grad_in,
   if (for_features) {
     check_gradient_limit(op, features_in.sym_size(channels_first ? 2 : 1), idx_in.sym_size(1) * 3);
   }
-  const auto gradient_of = [](const Tensor& tensor, bool wanted) {
-    return wanted ? empty_beside(tensor.sym_sizes(), tensor.scalar_type(), tensor)
-                  : empty_beside({0}, tensor.scalar_type(), tensor);
-  };
-  const Tensor grad_features = gradient_of(features_in, for_features);
-  const Tensor grad_weight = gradient_of(weight_in, for_weight);
+  const Tensor grad_features = empty_gradient(features_in, for_features);
+  const Tensor grad_weight = empty_gradient(weight_in, for_weight);
   if (grad_in.is_meta()) return {grad_features, grad_weight};
 
   const Tensor grad = grad_in.contiguous(), idx = idx_in.contiguous();

@@ -159,9 +159,6 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
   if (for_points || for_features) {
     check_gradient_limit(op, points.sym_size(1), idx_in.sym_size(1) * idx_in.sym_size(2));
   }
-  const auto empty_as = [&](const Tensor& like) {
-    return empty_beside(like.sym_sizes(), like.scalar_type(), like);
-  };
   const Tensor none = empty_beside({c10::SymInt(0)}, points.scalar_type(), points);
   const Tensor no_query = empty_beside({c10::SymInt(0)}, points.scalar_type(), points);
   const Tensor no_features = empty_beside({c10::SymInt(0)}, grad_in.scalar_type(), points);

@@ -40,10 +40,6 @@ struct NormTensors {
   }
 };
 
-Tensor like_shape(const Tensor& tensor) {
-  return empty_beside(tensor.sym_sizes(), tensor.scalar_type(), tensor);
-}
-
 std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm(const Tensor& moments,
                                                        const Tensor& weight_in,
                                                        const Tensor& gamma_in,
@@ -53,8 +49,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm(const Tensor& moments,
   check_norm(op, in, moments, weight_in, gamma_in, eps);
   in.add("beta", beta_in, Dtypes::kFloats, "[O]");
   check_dtype(op, "beta", beta_in.scalar_type(), "weight", weight_in.scalar_type());
-  Tensor weight = like_shape(weight_in), bias = like_shape(beta_in);
-  Tensor mean = like_shape(beta_in), var = like_shape(beta_in);
+  Tensor weight = empty_as(weight_in), bias = empty_as(beta_in);
+  Tensor mean = empty_as(beta_in), var = empty_as(beta_in);
   if (weight_in.is_meta()) return {weight, bias, mean, var};
   const NormTensors tensors(moments, weight_in, gamma_in);
   const Tensor beta = beta_in.contiguous();
@@ -87,8 +83,8 @@ std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const OptionalTensor& gr
   in.add("grad_bias", grad_bias_in, Dtypes::kFloats, "[O]");
   check_dtype(op, "grad_weight", grad_weight_in.scalar_type(), "weight", weight_in.scalar_type());
   check_dtype(op, "grad_bias", grad_bias_in.scalar_type(), "weight", weight_in.scalar_type());
-  Tensor to_weight = like_shape(weight_in), to_gamma = like_shape(gamma_in);
-  Tensor to_beta = like_shape(gamma_in);
+  Tensor to_weight = empty_as(weight_in), to_gamma = empty_as(gamma_in);
+  Tensor to_beta = empty_as(gamma_in);
   if (weight_in.is_meta()) return {to_weight, to_gamma, to_beta};
   const NormTensors tensors(moments, weight_in, gamma_in);
   const Tensor grad_weight = grad_weight_in.contiguous(), grad_bias = grad_bias_in.contiguous();

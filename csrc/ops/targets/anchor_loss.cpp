@@ -37,7 +37,8 @@ int64_t AnchorLossCall::check_map(Inputs& in, const char* name, const Tensor& ma
   check_dtype(op, name, map.scalar_type(), "cls", cls.scalar_type());
   const int64_t values = map.sym_size(apart ? 4 : 1).guard_int(__FILE__, __LINE__);
   if (apart) return values;
-  check_value(values % args.per_cell == 0, op, {name, " must have A * n channels"}, values);
+  check_value(values % args.per_cell == 0, op,
+              {name, " must be [B, A * n, H, W] with the A of anchors"}, values);
   return values / args.per_cell;
 }
 
