@@ -2,7 +2,7 @@
 #include "csrc/ops/core/inputs.h"
 
 #include <algorithm>
-#include <cctype>
+#include <cstdint>
 #include <string>
 
 #include "csrc/ops/core/checks.h"
@@ -10,26 +10,25 @@
 namespace torchvox {
 namespace {
 
+constexpr uint64_t bit(at::ScalarType type) { return uint64_t{1} << static_cast<int>(type); }
+
 struct DtypeRule {
-  c10::SmallVector<at::ScalarType, 4> allowed;
+  uint64_t bits;
   const char* words;
 };
 
-const DtypeRule& rule_of(Dtypes dtypes) {
-  static const DtypeRule rules[] = {
-      {{at::kHalf, at::kBFloat16, at::kFloat, at::kDouble},
-       " must be float16, bfloat16, float32 or float64"},
-      {{at::kFloat, at::kDouble}, " must be float32 or float64"},
-      {{at::kFloat}, " must be float32"},
-      {{at::kDouble}, " must be float64"},
-      {{at::kInt, at::kLong}, " must be int32 or int64"},
-      {{at::kInt}, " must be int32"},
-      {{at::kLong}, " must be int64"},
-      {{at::kBool}, " must be bool"},
-      {{at::kByte}, " must be uint8"},
-  };
-  return rules[static_cast<size_t>(dtypes)];
-}
+constexpr DtypeRule kDtypeRules[] = {
+    {bit(at::kHalf) | bit(at::kBFloat16) | bit(at::kFloat) | bit(at::kDouble),
+     " must be float16, bfloat16, float32 or float64"},
+    {bit(at::kFloat) | bit(at::kDouble), " must be float32 or float64"},
+    {bit(at::kFloat), " must be float32"},
+    {bit(at::kDouble), " must be float64"},
+    {bit(at::kInt) | bit(at::kLong), " must be int32 or int64"},
+    {bit(at::kInt), " must be int32"},
+    {bit(at::kLong), " must be int64"},
+    {bit(at::kBool), " must be bool"},
+    {bit(at::kByte), " must be uint8"},
+};
 
 }  // namespace
 
@@ -42,26 +41,24 @@ const Inputs::Size* Inputs::find(std::string_view letter) const {
 
 // Takes "B + 1, " from the front of the layout.
 Inputs::Axis Inputs::next_axis(std::string_view& layout) {
-  const std::string_view text = layout.substr(0, layout.find(','));
-  layout.remove_prefix(std::min(layout.size(), text.size() + 2));
   Axis axis;
   size_t end = 0;
-  while (end < text.size() && (std::isalpha(text[end]) || text[end] == '_' || text[end] == '*'))
-    ++end;
-  axis.letter = text.substr(0, end);
-  for (const char c : text.substr(end)) {
-    if (std::isdigit(c)) axis.number = axis.number * 10 + (c - '0');
+  while (end < layout.size() && (layout[end] >= 'A' || layout[end] == '*')) ++end;
+  axis.letter = layout.substr(0, end);
+  for (; end < layout.size() && layout[end] != ','; ++end) {
+    const char c = layout[end];
+    if (c >= '0' && c <= '9') axis.number = axis.number * 10 + (c - '0');
+    axis.or_more = axis.or_more || c == '>';
   }
-  axis.or_more = text.back() == '+' || text.find('>') != std::string_view::npos;
+  axis.or_more = axis.or_more || (end > 0 && layout[end - 1] == '+');
+  layout.remove_prefix(std::min(layout.size(), end + 2));
   return axis;
 }
 
 void Inputs::add(const char* name, const Tensor& tensor, Dtypes dtypes, const char* layout) {
   check_given(op_, name, tensor);
-  const DtypeRule& rule = rule_of(dtypes);
-  const auto type = tensor.scalar_type();
-  check_type(std::find(rule.allowed.begin(), rule.allowed.end(), type) != rule.allowed.end(), op_,
-             {name, rule.words}, type);
+  const DtypeRule& rule = kDtypeRules[static_cast<size_t>(dtypes)];
+  check_type(rule.bits & bit(tensor.scalar_type()), op_, {name, rule.words}, tensor.scalar_type());
   if (first_.defined()) {
     check_device(op_, name, tensor, first_name_, first_);
   } else {
@@ -76,16 +73,18 @@ void Inputs::check_shape(const char* name, const Tensor& tensor, std::string_vie
     const std::string_view second = layout.substr(first + 4);
     const auto rank = 1 + std::count(second.begin(), second.end(), ',');
     check_value(tensor.dim() == rank || tensor.dim() == rank - 1, op_,
-                std::string(name) + " must be " + std::string(layout), tensor.sym_sizes());
+                {name, " must be ", layout.data()}, tensor.sym_sizes());
     layout = tensor.dim() == rank ? second : layout.substr(0, first);
   }
   std::string_view left = layout.substr(1, layout.size() - 2);
   const size_t earlier = sizes_.size();
+  const c10::SymIntArrayRef sizes = tensor.sym_sizes();
+  const auto dims = static_cast<int64_t>(sizes.size());
   int64_t rank = 0;
   for (; !left.empty(); ++rank) {
     const Axis axis = next_axis(left);
-    if (rank >= tensor.dim() || axis.letter == "*") continue;
-    const c10::SymInt size = tensor.sym_size(rank);
+    if (rank >= dims || axis.letter == "*") continue;
+    const c10::SymInt& size = sizes[rank];
     const Size* decided = axis.letter.empty() ? nullptr : find(axis.letter);
     const bool decides = !axis.letter.empty() && !decided;
     const c10::SymInt number = axis.number;
@@ -99,7 +98,7 @@ void Inputs::check_shape(const char* name, const Tensor& tensor, std::string_vie
     if (!agrees.expect_true(__FILE__, __LINE__)) refuse_shape(name, tensor, layout, earlier);
     if (decides) sizes_.push_back({axis.letter, axis.or_more ? size : size - number, name});
   }
-  if (rank != tensor.dim()) refuse_shape(name, tensor, layout, earlier);
+  if (rank != dims) refuse_shape(name, tensor, layout, earlier);
 }
 
 // As in "scores must be [B, N] with the B and N of boxes". Other tensors decided the first

@@ -15,8 +15,7 @@ void check_distance_gradient(const Call& call) {
 
 // The gradient takes offsets where indices are local to their cloud.
 bool has_local_indices(const Call& call) {
-  const CallLayout layout(call);
-  return layout.clouds.local_index && layout.clouds.packed();
+  return call["local_index"].toBool() && CallLayout(call).clouds.packed();
 }
 
 auto offsets_of_local_indices(const char* name) {
