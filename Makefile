@@ -161,7 +161,7 @@ lint:
 	$(CLANG_FORMAT) --dry-run --Werror $(CPP_FILES)
 
 tidy:
-	git ls-files 'csrc/kernels/*.cpp' 'csrc/ops/*.cpp' | $(TIDY) $$($(PY) -c 'import sysconfig; from torch.utils import cpp_extension as c; print(*("-isystem " + p for p in [*c.include_paths(), sysconfig.get_path("include")]))')
+	git ls-files 'csrc/kernels/*.cpp' 'csrc/ops/*.cpp' | $(TIDY) -Ibuild/cmake/generated $$($(PY) -c 'import sysconfig; from torch.utils import cpp_extension as c; print(*("-isystem " + p for p in [*c.include_paths(), sysconfig.get_path("include")]))')
 
 format:
 	$(PY) -m ruff check --fix .

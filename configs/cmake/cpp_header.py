@@ -118,7 +118,9 @@ def function(comment: str, schema: str) -> str:
 def main() -> None:
     table = Path(sys.argv[1]).read_text(encoding="utf-8")
     functions, checks = [], []
-    for comment, text in re.findall(r'((?:^ +// (?!--).*\n)*) +R"\(((?:.*\n)*?.*)\)",$', table, re.M):
+    for comment, text in re.findall(
+        r'((?:^ +// (?!--).*\n)*) +R"\(((?:.*\n)*?.*)\)",$', table, re.M
+    ):
         schema = " ".join(text.split())
         name = schema.partition("(")[0]
         if not name.startswith("_"):

@@ -243,7 +243,12 @@ OPS += [
         error_inputs=(
             *RASTER_ERRORS,
             ("grad_image", lambda t: t.double(), TypeError, "grad_image must be float32"),
-            ("grad_image", lambda t: t[:, 1:], ValueError, r"grad_image must be \[B, planes, H, W\]"),
+            (
+                "grad_image",
+                lambda t: t[:, 1:],
+                ValueError,
+                r"grad_image must be \[B, planes, H, W\]",
+            ),
         ),
         kernels=3,
     ),

@@ -3,7 +3,7 @@
 // Under autocast one of several arguments that must agree may come out of a layer in half
 // precision. An op's Agreement names what must agree: such arguments are widened to a type that
 // holds them all, those that agree stay as they are, and halves where an op takes none are
-// widened. What is no float is left to the op, which refuses it.
+// widened. Tensors of integers are left to the op, which refuses them.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>

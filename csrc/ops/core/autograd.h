@@ -25,7 +25,7 @@ inline torch::CppFunction not_differentiable() {
 }
 
 // Kernel of an op that writes arguments and has no derivative. torch would not count the writes: a
-// tensor that autograd had saved would change, and backward give a wrong gradient without a word.
+// tensor that autograd had saved would change, and backward give a wrong gradient silently.
 inline void mutating_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                             torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
@@ -69,7 +69,7 @@ inline torch::CppFunction no_second_derivative() {
 }
 
 // A forward-mode tangent counts as well: the C++ autograd function that it leads to refuses it,
-// where the plain op would drop it without a word.
+// where the plain op would drop it silently.
 inline bool wants_gradient(const Tensor& tensor) {
   return (c10::GradMode::is_enabled() && tensor.requires_grad()) ||
       tensor._fw_grad(/*level=*/0).defined();

@@ -77,7 +77,7 @@ inline bool parse_word(const char* op, const char* name, std::string_view value,
               {name, " must be '", first, "' or '", second, "'"}, "'", value, "'");
   return value == second;
 }
-// The value of the one of several words that was given; anything else is refused.
+// Returns the value of `word`; a word that is not among the choices is refused.
 template <class Value>
 Value parse_choice(const char* op, const char* name, std::string_view word,
                    std::initializer_list<std::pair<const char*, Value>> choices) {
@@ -108,7 +108,7 @@ void check_below(const c10::SymInt& size, int64_t limit, const char* op, const R
 // What an int32 counts or names stays below it.
 inline constexpr int64_t kIndexLimit = int64_t{1} << 31;
 
-// Outputs of a call, neighbors of a query and the like.
+// The number of outputs of a call, of neighbors of a query and the like.
 inline void check_count(const char* op, const char* name, const c10::SymInt& count) {
   check_size(count.sym_ge(0), op, {name, " must be >= 0"}, count);
   check_below(count, kIndexLimit, op, {name, " must be below 2^31"}, count);

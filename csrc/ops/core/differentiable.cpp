@@ -135,7 +135,7 @@ class DifferentiableOp {
   std::unique_ptr<Plan> plan_;
 };
 
-// Filled when the library is loaded; the place of an op is what a graph remembers.
+// Filled when the library is loaded; a node of a graph saves the place of its op.
 std::vector<std::unique_ptr<DifferentiableOp>>& differentiable_ops() {
   static std::vector<std::unique_ptr<DifferentiableOp>> ops;
   return ops;
@@ -146,19 +146,19 @@ c10::IValue copy_of(const c10::IValue& value) {
   return value.isList() ? c10::IValue(value.toList().copy()) : value;
 }
 
-// A call that wants a gradient.
+// A call whose gradient is recorded.
 struct Request {
   size_t op;
   const Plan& plan;
   Call call;
-  int64_t left_out;  // a bit for each of Plan::inputs
+  int64_t left_out;  // a bit for each of Plan::inputs: None, or without a gradient in this call
   c10::DispatchKeySet keys;
   torch::jit::Stack* stack;
 };
 
 class Differentiable : public torch::autograd::Function<Differentiable> {
  public:
-  // `inputs`: those of Plan::inputs that take part, and the other floating tensors.
+  // `inputs`: those of Plan::inputs that are not left out, then the other floating-point tensors.
   static variable_list forward(AutogradContext* ctx, at::TensorList /*inputs*/,
                                const Request& request) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -45,25 +45,27 @@ class Call {
   torch::jit::Stack::iterator first_;
 };
 
-// The gradient of an op. The schema of `backward` says what is saved and what comes back:
-//   an argument called as one of the op, or as one of its outputs   is saved, and passed on
-//   for_x                     whether the gradient of argument x is wanted
-//   any other, in order       a gradient of an output (`Tensor?`: None where there is none)
-//   an output grad_x or to_x  is the gradient of argument x; one without a name, of the first one
-// Outputs whose gradient it does not take have none.
+// The gradient of an op. The schema of `backward` says what is saved and what comes back. Its
+// arguments are
+//   named like an argument or an output of the op: that value, saved for the backward pass
+//   for_x:            whether the gradient of argument x is needed
+//   with a default:   the default
+//   any other:        the gradient of an output, in order (`Tensor?`: may be None)
+// and its outputs grad_x or to_x the gradients of arguments x; an output without a name is that of
+// the first argument. Outputs of the op whose gradient it does not take are not differentiable.
 struct Derivative {
   std::string backward;
-  // Runs in place of the op where a gradient is wanted: the same arguments, more outputs.
+  // Runs in place of the op where a gradient is recorded: the same arguments, more outputs.
   std::string train = "";
   // Arguments of `backward` that are computed from those of the op.
   std::map<std::string, std::function<c10::IValue(const Call&)>> derived = {};
-  // A tensor that has no gradient: one that requires it is refused.
+  // An argument that has no gradient: a tensor that requires one is refused.
   const char* constant = nullptr;
   // A flag without which the first and the second argument have no gradient.
   const char* coordinates_flag = nullptr;
-  // Checks what only the gradient asks of the arguments, or fills some in.
+  // Checks what only the gradient requires of the arguments, or fills some in.
   void (*prepare)(const Call&) = nullptr;
-  // The output as other differentiable ops compute it, or nothing.
+  // Returns the output as other differentiable ops compute it, or nothing to go on as usual.
   OptionalTensor (*compose)(const Call&) = nullptr;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the ops of a file are registered: one line an op, at the end of the file.
+// How the ops of a file are registered: one line per op, at the end of the file.
 #pragma once
 
 #include <torch/library.h>
@@ -21,7 +21,7 @@ inline constexpr bool kBuiltWithCuda =
     false;
 #endif
 
-// What the arguments of an op have in common, which autocast may have torn apart.
+// How autocast casts an op's arguments so that their dtypes match again.
 struct Agreement {
   std::vector<std::vector<std::string>> together = {};  // widened to a type that holds them all
   std::vector<std::string> wide = {};  // halves become `type` first
@@ -46,21 +46,21 @@ class OpLibrary {
   void autograd(const char* op, Kernel&& kernel) {
     autograd_.impl(op, std::forward<Kernel>(kernel));
   }
-  // Where a gradient is wanted, that of the op `derivative.backward` is recorded.
+  // The op's gradient is that of another op, `derivative.backward`.
   void differentiable(const char* op, Derivative derivative) {
     autograd_.impl(op, torchvox::differentiable(op, std::move(derivative)));
   }
-  // Of an op that writes its arguments: `kernel()` is that of autograd, and that of inference mode.
+  // For an op that writes its arguments: the kernel of autograd and of inference mode.
   template <class Kernel>
   void in_place(const char* op, Kernel* kernel) {
     autograd_.impl(op, kernel());
     in_place_.impl(op, kernel());
   }
-  // Under autocast the op's arguments agree as said.
+  // Casts the op's arguments under autocast.
   void autocast(const char* op, Agreement agreement) {
     register_autocast(op, std::move(agreement));
   }
-  // Made of other ops alone, or of no tensor.
+  // For an op that only calls other ops, or takes no tensor.
   template <class Kernel>
   void composite(const char* op, Kernel* kernel) {
     composite_.impl(op, kernel);

@@ -15,8 +15,8 @@ inline void check_gradient_limit(const char* op, const c10::SymInt& rows,
               "a gradient takes fewer than 2^31 slots a cloud, queries times neighbors", slots);
 }
 
-// Of `rows`, whose `axis` counts the points and whose gradient is wanted or not. The call itself
-// refuses shapes that do not fit.
+// Of `rows`, whose `axis` counts the points and which may require a gradient or not. The call
+// itself refuses shapes that do not fit.
 inline void check_gradient_limit_of(const char* op, const Tensor& rows, int axis,
                                     const Tensor& query, int query_axis, const c10::SymInt& k) {
   if (!wants_gradient(rows)) return;

@@ -10,7 +10,7 @@
 namespace torchvox {
 
 // The rows that the slots (entries of idx) name, [idx.shape] int32, -1 for none. `count` has one
-// entry a row of idx.
+// entry per row of idx.
 inline Tensor flat_neighbor_rows(const char* op, const Tensor& idx, int64_t rows,
                                  const OptionalTensor& count_in, const CloudLayout& clouds) {
   check_value(rows < kIndexLimit, op, "a cloud must have fewer than 2^31 points", rows);

@@ -23,7 +23,7 @@ void check_layers(const char* op, at::TensorList state, const Tensor& keys, at::
   const auto empty = [&](int k) { return state[k].sym_size(0) == 0; };
   for (size_t i = 0; i < layers.size(); ++i) {
     const int k = kLayers[i];
-    // Of a state without room nobody knows which layers are off.
+    // Of a state without room it is unknown which layers are off.
     const bool known = !empty(kRegionKey) || (k >= kSampleRow && !empty(kSampleCount));
     const bool off = k > kLogOdds && empty(k == kSampleRow ? kSampleCount : k) &&
         (known || layers[i].sym_numel() == 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The boxes that a detector is taught, checked and as kernels see them.
+// The boxes that a detector is trained on, checked and as kernels see them.
 #pragma once
 
 #include "csrc/kernels/targets/target_boxes.h"
