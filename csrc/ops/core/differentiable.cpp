@@ -283,13 +283,13 @@ class DifferentiableKernel : public c10::OperatorKernel {
       check_given(call.op(), op.schema().arguments()[place].name().c_str(),
                   Call::tensor_of(call.at(place)));
     }
+    if (derivative.prepare) derivative.prepare(call);
     if (derivative.compose) {
       if (const auto output = derivative.compose(call)) {
         torch::jit::drop(*stack, op.schema().arguments().size());
         return torch::jit::push(*stack, *output);
       }
     }
-    if (derivative.prepare) derivative.prepare(call);
     for (size_t input = 0; input < first; ++input) {
       inputs.push_back(Call::tensor_of(call.at(plan.inputs[input])));
     }
