@@ -162,7 +162,7 @@ lint: ## format, types (mypy), clang-tidy over the kernels' host code
 	$(CLANG_FORMAT) --dry-run --Werror $(CPP_FILES)
 
 tidy: ## clang-tidy over the glue too (minutes)
-	git ls-files 'csrc/kernels/*.cpp' 'csrc/ops/*.cpp' | $(TIDY) $$($(PY) -c 'import sysconfig; from torch.utils import cpp_extension as c; print(*("-isystem " + p for p in [*c.include_paths(), sysconfig.get_path("include")]))')
+	git ls-files 'csrc/kernels/*.cpp' 'csrc/ops/*.cpp' | $(TIDY) -Ibuild/cmake/generated $$($(PY) -c 'import sysconfig; from torch.utils import cpp_extension as c; print(*("-isystem " + p for p in [*c.include_paths(), sysconfig.get_path("include")]))')
 
 format: ## reformat Python and C++
 	$(PY) -m ruff check --fix .

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every op is registered for every key, and torch's own checks of a custom op pass."""
 
+import ctypes
+
 import pytest
 import torch
 from layouts import strided
@@ -55,3 +57,8 @@ def test_every_op_has_a_kernel_for(op, key):
 def test_opcheck_passes(op, make, gradients, utilities, device):
     call = on(device, make())
     check(op, with_gradients(op, call) if gradients else call, utilities)
+
+
+def test_the_cpp_functions_have_the_signatures_of_the_kernels():
+    [library] = [path for path in torch.ops.loaded_libraries if path.endswith("libtorchvox.so")]
+    assert ctypes.CDLL(library).torchvox_check_cpp_signatures() == 0

@@ -127,8 +127,8 @@ def test_every_public_op_has_a_python_function_with_the_schemas_arguments(name):
 
 @each_public
 def test_every_public_op_has_a_cpp_function(name):
-    header = (ROOT / "csrc/ops/torchvox.h").read_text()
-    assert re.search(rf"\b{name}\(", header), f"no torchvox::{name} in csrc/ops/torchvox.h"
+    header = (ROOT / "torchvox/include/torchvox/torchvox.h").read_text()
+    assert re.search(rf"\b{name}\(", header), f"no torchvox::{name} in torchvox.h"
     assert f'"torchvox::{name}"' in header
 
 

@@ -120,7 +120,7 @@ OPS = [
             *BEV_ERRORS,
             ("grad_height", lambda t: t.double(), TypeError, "grad_height must be float32"),
             ("top_index", lambda t: t.long(), TypeError, "top_index must be int32"),
-            ("top_index", lambda t: t[:, 1:], ValueError, "top_index must have the shape"),
+            ("top_index", lambda t: t[:, 1:], ValueError, r"top_index must be \[B, H, W\]"),
         ),
         kernels=1,
     ),
@@ -169,7 +169,7 @@ RASTER_ERRORS = (
     *BEV_ERRORS[len(POINTS_ERRORS):],
     *refused("channels", ValueError, "channels must", [], ["slices:257"], ["slices:256", "count"],
              ["slices:99999999999"], [f"slices:{10**30}"], *(["count", name] for name in BAD)),
-    *refused("features", ValueError, r"features must be \[N\] or \[N, 1\]", torch.tensor(1.0),
+    *refused("features", ValueError, r"features must be \[N[],]", torch.tensor(1.0),
              lambda t: t[1:], lambda t: t[None], lambda t: t[:, None].repeat(1, 2)),
     *(("points", {"channels": [f"intensity_{name}"], "features": None}, ValueError, "points must")
       for name in ("top", "mean", "max")),
@@ -243,7 +243,12 @@ OPS += [
         error_inputs=(
             *RASTER_ERRORS,
             ("grad_image", lambda t: t.double(), TypeError, "grad_image must be float32"),
-            ("grad_image", lambda t: t[:, 1:], ValueError, "grad_image must have the shape"),
+            (
+                "grad_image",
+                lambda t: t[:, 1:],
+                ValueError,
+                r"grad_image must be \[B, planes, H, W\]",
+            ),
         ),
         kernels=3,
     ),

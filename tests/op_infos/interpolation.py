@@ -141,7 +141,7 @@ INTERPOLATE_OPS = [
             *FEATURES_ERRORS,
             *WEIGHT_ERRORS,
             ("grad", lambda t: t.double(), TypeError, "grad must have the dtype of features"),
-            ("grad", lambda t: t[:, 1:], ValueError, "grad must have the shape of the output"),
+            ("grad", lambda t: t[:, 1:], ValueError, r"grad must be \[B, M, C\]"),
         ),
         kernels=5,
     ),

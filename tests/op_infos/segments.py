@@ -129,7 +129,7 @@ OPS = [
         },
         error_inputs=(
             ("grad", lambda t: t.int(), TypeError, "grad must be float"),
-            ("grad", lambda t: t[1:], ValueError, "grad must have the R of offsets"),
+            ("grad", lambda t: t[1:], ValueError, "with the R of grad"),
             ("arg", lambda t: t.long(), TypeError, "arg must be int32"),
             ("num_rows", -1, ValueError, "num_rows must not be negative"),
             ("reduce", "median", ValueError, "reduce must be"),

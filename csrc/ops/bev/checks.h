@@ -3,20 +3,10 @@
 // The arguments that every bird's-eye-view op shares.
 #pragma once
 
-#include <string_view>
-
 #include "csrc/kernels/bev/grid.h"
-#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
-
-inline BevOrientation parse_orientation(const char* op, std::string_view name) {
-  if (name == "image") return BevOrientation::kImage;
-  if (name == "north_up") return BevOrientation::kNorthUp;
-  check_value(name == "grid", op, "orientation must be 'grid', 'image' or 'north_up'", "'", name,
-              "'");
-  return BevOrientation::kGrid;
-}
 
 inline BevGrid parse_grid(const char* op, c10::ArrayRef<double> range, c10::ArrayRef<int64_t> size,
                           std::string_view orientation) {
@@ -40,7 +30,10 @@ inline BevGrid parse_grid(const char* op, c10::ArrayRef<double> range, c10::Arra
               "point_cloud_range must have a finite float32 height", range);
   grid.nx = size[0];
   grid.ny = size[1];
-  grid.orientation = parse_orientation(op, orientation);
+  grid.orientation = parse_choice<BevOrientation>(op, "orientation", orientation,
+                                                  {{"grid", BevOrientation::kGrid},
+                                                   {"image", BevOrientation::kImage},
+                                                   {"north_up", BevOrientation::kNorthUp}});
   return grid;
 }
 

@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/bev/max_height.h"
 
-#include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
-
 #include <functional>
 
 #include "csrc/ops/bev/checks.h"
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 HeightCode parse_code(const char* op, const BevGrid& grid, std::optional<at::ScalarType> out_dtype,
                       double fill, int64_t lowest_code) {
@@ -123,20 +115,12 @@ Tensor bev_max_height_backward(const Tensor& grad_height, const Tensor& top_inde
   const char* op = "_bev_max_height_backward";
   const MaxHeightPlan plan = plan_max_height(op, points, point_cloud_range, size, batch_offsets,
                                              num_valid, orientation, at::kFloat, 0., 1);
-  check_type(grad_height.scalar_type() == at::kFloat, op, "grad_height must be float32",
-             grad_height.scalar_type());
-  check_type(top_index.scalar_type() == at::kInt, op, "top_index must be int32",
-             top_index.scalar_type());
-  for (const auto& [name, image] :
-       {std::pair<const char*, const Tensor&>{"grad_height", grad_height},
-        {"top_index", top_index}}) {
-    check_device(op, name, image, points);
-    check_value(image.dim() == 3, op, {name, " must be [B, H, W]"}, image.sym_sizes());
-    for (int axis = 0; axis < 3; ++axis) {
-      check_size(image.sym_size(axis).sym_eq(plan.image[axis]), op,
-                 {name, " must have the shape of the height image"}, image.sym_sizes());
-    }
-  }
+  Inputs in(op);
+  const char* letters[] = {"B", "H", "W"};
+  for (int axis = 0; axis < 3; ++axis) in.add_size(letters[axis], plan.image[axis], "the image");
+  in.add("points", points, Dtypes::kFloats, "[N, C]");
+  in.add("grad_height", grad_height, Dtypes::kFloat32, "[B, H, W]");
+  in.add("top_index", top_index, Dtypes::kInt32, "[B, H, W]");
   Tensor grad_points = at::empty_symint(points.sym_sizes(), points.options());
   if (points.is_meta()) return grad_points;
   const Clouds packed(points, batch_offsets, num_valid);
@@ -152,95 +136,14 @@ Tensor bev_max_height_backward(const Tensor& grad_height, const Tensor& top_inde
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(bev_max_height));
-  ops.add(TORCHVOX_OP(bev_max_height_with_index));
+  ops.add("bev_max_height", bev_max_height);
+  ops.add("bev_max_height_with_index", bev_max_height_with_index);
+  // A cell's gradient goes to the z of its top point, which only the indexed op returns.
+  ops.differentiable("bev_max_height", {"_bev_max_height_backward", "bev_max_height_with_index"});
+  ops.differentiable("bev_max_height_with_index", {"_bev_max_height_backward"});
   ops.add("_bev_max_height_backward", bev_max_height_backward);
   ops.autograd("_bev_max_height_backward", no_second_derivative());
 }
 
-// A cell's gradient goes to the z of its top point. The plain op has no top_index, so when a
-// gradient is wanted its indexed variant runs in its place.
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-using Indexed = std::tuple<Tensor, Tensor, Tensor>;
-
-const auto& max_height_backward_op() {
-  static const auto op =
-      typed_op<decltype(bev_max_height_backward)>("torchvox::_bev_max_height_backward");
-  return op;
-}
-
-class BevMaxHeight : public torch::autograd::Function<BevMaxHeight> {
- public:
-  // `indexed` is the indexed variant.
-  static variable_list forward(AutogradContext* ctx, const Tensor& points,
-                               c10::ArrayRef<double> range, at::IntArrayRef size,
-                               const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
-                               std::string_view orientation,
-                               const std::function<Indexed()>& indexed) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [height, top_index, counts] = indexed();
-    ctx->save_for_backward(
-        {points, top_index, batch_offsets.value_or(Tensor()), num_valid.value_or(Tensor())});
-    ctx->saved_data["range"] = range.vec();
-    ctx->saved_data["size"] = size.vec();
-    ctx->saved_data["orientation"] = std::string(orientation);
-    ctx->set_materialize_grads(false);
-    ctx->mark_non_differentiable(height.is_floating_point()
-                                     ? variable_list{top_index, counts}
-                                     : variable_list{height, top_index, counts});
-    return {height, top_index, counts};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    Tensor grad_points;
-    if (grads[0].defined() && ctx->needs_input_grad(0)) {
-      const variable_list saved = ctx->get_saved_variables();
-      grad_points = max_height_backward_op().call(
-          grads[0], saved[1], saved[0], ctx->saved_data["range"].toDoubleVector(),
-          ctx->saved_data["size"].toIntVector(), defined(saved[2]), defined(saved[3]),
-          ctx->saved_data["orientation"].toStringRef());
-    }
-    return {grad_points, {}, {}, {}, {}, {}, {}};
-  }
-};
-
-Indexed bev_max_height_with_index(const Tensor& points, c10::ArrayRef<double> range,
-                                  at::IntArrayRef size, const OptionalTensor& batch_offsets,
-                                  const OptionalTensor& num_valid, std::string_view orientation,
-                                  std::optional<at::ScalarType> out_dtype, double fill,
-                                  int64_t lowest_code) {
-  const auto indexed = [&] {
-    return torchvox::bev_max_height_with_index(points, range, size, batch_offsets, num_valid,
-                                               orientation, out_dtype, fill, lowest_code);
-  };
-  if (wants_gradient(points)) {
-    const auto out =
-        BevMaxHeight::apply(points, range, size, batch_offsets, num_valid, orientation, indexed);
-    return {out[0], out[1], out[2]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return indexed();
-}
-
-template <class... Options>
-std::tuple<Tensor, Tensor> bev_max_height(const Tensor& points, Options... options) {
-  if (wants_gradient(points)) {
-    const auto [height, top_index, counts] = bev_max_height_with_index(points, options...);
-    return {height, counts};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::bev_max_height(points, options...);
-}
-
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd(TORCHVOX_OP(bev_max_height));
-  ops.autograd(TORCHVOX_OP(bev_max_height_with_index));
-}
-
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

@@ -1,26 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/bev/rasterize.h"
 
-#include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
-
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <functional>
-#include <string>
 
 #include "csrc/kernels/core/portable_double.h"
 #include "csrc/ops/bev/checks.h"
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 using Channels = torch::List<std::string>;
 
 struct ChannelName {
@@ -128,17 +119,9 @@ RasterizePlan plan_rasterize(const char* op, const Tensor& points, c10::ArrayRef
                 plan.batches * plan.grid.cells());
   }
   if (features) {
-    check_type(is_coordinate_type(features->scalar_type()), op,
-               "features must be float16, bfloat16, float32 or float64", features->scalar_type());
-    check_device(op, "features", *features, points);
-    check_value(features->dim() == 1 || features->dim() == 2, op,
-                "features must be [N] or [N, 1], one intensity a point", features->sym_sizes());
-    check_size(features->sym_size(0).sym_eq(points.sym_size(0)), op,
-               "features must be [N] or [N, 1], one intensity a point", features->sym_sizes());
-    if (features->dim() == 2) {
-      check_size(features->sym_size(1).sym_eq(1), op,
-                 "features must be [N] or [N, 1], one intensity a point", features->sym_sizes());
-    }
+    Inputs in(op);
+    in.add("points", points, Dtypes::kFloats, "[N, C]");
+    in.add("features", features, Dtypes::kFloats, "[N] or [N, 1]");
   } else {
     for (int p = 0; p < plan.planes.count; ++p) {
       if (!is_intensity(plan.planes.plane[p].channel)) continue;
@@ -190,8 +173,10 @@ std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<dou
     cells.grid = plan.grid;
     cells.point_cell = point_cell.mutable_data_ptr<int32_t>();
     run(op, points, cells);
+    static const auto list_points =
+        typed_op<std::tuple<Tensor, Tensor>(const Tensor&, c10::SymInt)>("torchvox::voxel_csr");
     std::tie(cell_offsets, cell_points) =
-        torchvox::voxel_csr(point_cell, packed.view.clouds * plan.grid.cells());
+        list_points.call(point_cell, packed.view.clouds * plan.grid.cells());
   }
   BevRasterizeArgs args;
   args.points = packed.view;
@@ -229,15 +214,11 @@ std::tuple<Tensor, Tensor> bev_rasterize_backward(const Tensor& grad_image, cons
   const char* op = "_bev_rasterize_backward";
   const RasterizePlan plan = plan_rasterize(op, points, range, size, channels, features,
                                             batch_offsets, num_valid, orientation);
-  check_device(op, "grad_image", grad_image, points);
-  check_type(grad_image.scalar_type() == at::kFloat, op, "grad_image must be float32",
-             grad_image.scalar_type());
-  check_value(grad_image.dim() == 4, op, "grad_image must be [B, planes, H, W]",
-              grad_image.sym_sizes());
-  for (int axis = 0; axis < 4; ++axis) {
-    check_size(grad_image.sym_size(axis).sym_eq(plan.image[axis]), op,
-               "grad_image must have the shape of the image", grad_image.sym_sizes());
-  }
+  Inputs in(op);
+  const char* letters[] = {"B", "planes", "H", "W"};
+  for (int axis = 0; axis < 4; ++axis) in.add_size(letters[axis], plan.image[axis], "the image");
+  in.add("points", points, Dtypes::kFloats, "[N, C]");
+  in.add("grad_image", grad_image, Dtypes::kFloat32, "[B, planes, H, W]");
   Tensor grad_points = at::empty_symint(points.sym_sizes(), points.options());
   Tensor grad_features = features ? at::empty_symint(features->sym_sizes(), features->options())
                                   : at::empty({0}, points.options());
@@ -260,82 +241,13 @@ std::tuple<Tensor, Tensor> bev_rasterize_backward(const Tensor& grad_image, cons
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(bev_rasterize));
+  ops.add("bev_rasterize", bev_rasterize);
+  // The gradient finds each cell's top point and count again from the points: cheaper to compute
+  // than to keep.
+  ops.differentiable("bev_rasterize", {"_bev_rasterize_backward"});
   ops.add("_bev_rasterize_backward", bev_rasterize_backward);
   ops.autograd("_bev_rasterize_backward", no_second_derivative());
 }
 
-// The gradient finds each cell's top point and count again from the points: cheaper to compute than
-// to keep, and the forward op needs no second form.
-namespace autograd {
-
-using Outputs = std::tuple<Tensor, Tensor>;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-const auto& rasterize_backward_op() {
-  static const auto op =
-      typed_op<decltype(bev_rasterize_backward)>("torchvox::_bev_rasterize_backward");
-  return op;
-}
-
-class BevRasterize : public torch::autograd::Function<BevRasterize> {
- public:
-  // `rasterize` is the op itself.
-  static variable_list forward(AutogradContext* ctx, const Tensor& points,
-                               const OptionalTensor& features, c10::ArrayRef<double> range,
-                               at::IntArrayRef size, const Channels& channels,
-                               const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
-                               std::string_view orientation,
-                               const std::function<Outputs()>& rasterize) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [image, counts] = rasterize();
-    ctx->save_for_backward({points, features.value_or(Tensor()), batch_offsets.value_or(Tensor()),
-                            num_valid.value_or(Tensor())});
-    ctx->saved_data["range"] = range.vec();
-    ctx->saved_data["size"] = size.vec();
-    ctx->saved_data["channels"] = channels;
-    ctx->saved_data["orientation"] = std::string(orientation);
-    ctx->set_materialize_grads(false);
-    ctx->mark_non_differentiable({counts});
-    return {image, counts};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    variable_list out(9);
-    if (!grads[0].defined()) return out;
-    const variable_list saved = ctx->get_saved_variables();
-    auto [grad_points, grad_features] = rasterize_backward_op().call(
-        grads[0], saved[0], ctx->saved_data["range"].toDoubleVector(),
-        ctx->saved_data["size"].toIntVector(),
-        c10::impl::toTypedList<std::string>(ctx->saved_data["channels"].toList()),
-        defined(saved[1]), defined(saved[2]), defined(saved[3]),
-        ctx->saved_data["orientation"].toStringRef());
-    out[0] = grad_points;
-    if (saved[1].defined()) out[1] = grad_features;
-    return out;
-  }
-};
-
-Outputs bev_rasterize(const Tensor& points, c10::ArrayRef<double> range, at::IntArrayRef size,
-                      Channels channels, const OptionalTensor& features,
-                      const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
-                      std::string_view orientation, double fill, int64_t density_base) {
-  const auto rasterize = [&] {
-    return torchvox::bev_rasterize(points, range, size, channels, features, batch_offsets,
-                                   num_valid, orientation, fill, density_base);
-  };
-  if (wants_gradient(points) || (features && wants_gradient(*features))) {
-    const auto out = BevRasterize::apply(points, features, range, size, channels, batch_offsets,
-                                         num_valid, orientation, rasterize);
-    return {out[0], out[1]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return rasterize();
-}
-
-TORCHVOX_REGISTER_OPS(ops) { ops.autograd(TORCHVOX_OP(bev_rasterize)); }
-
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/boxes/box_query.h"
 
-#include <torch/library.h>
-
 #include "csrc/ops/boxes/inside.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 std::tuple<Tensor, Tensor> box_query(const Tensor& points, const Tensor& boxes, c10::SymInt k,
                                      std::optional<at::IntArrayRef> grid, double margin,
@@ -18,8 +13,7 @@ std::tuple<Tensor, Tensor> box_query(const Tensor& points, const Tensor& boxes, 
                                      const OptionalTensor& box_lengths) {
   const char* op = "box_query";
   check_inside(op, points, boxes, margin, lengths, box_lengths);
-  check_size(k.sym_ge(0), op, "k must be >= 0", k);
-  check_below(k, kIndexLimit, op, "k must be below 2^31", k);
+  check_count(op, "k", k);
   BoxQueryArgs args;
   c10::SymDimVector shape{points.sym_size(0), boxes.sym_size(1)};
   if (grid) {
@@ -48,7 +42,7 @@ std::tuple<Tensor, Tensor> box_query(const Tensor& points, const Tensor& boxes, 
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(box_query));
+  ops.add("box_query", box_query);
   ops.autocast("box_query", {{{"points", "boxes"}}, {"points", "boxes"}});
   ops.autograd("box_query", not_differentiable());
 }

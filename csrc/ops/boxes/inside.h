@@ -8,30 +8,27 @@
 
 namespace torchvox {
 
-inline void check_inside(const char* op, const at::Tensor& points, const at::Tensor& boxes,
-                         double margin, const std::optional<at::Tensor>& lengths,
-                         const std::optional<at::Tensor>& box_lengths) {
-  check_wide_floats(op, "points", points);
-  check_columns(op, points, 3, 3, "points must be [B, N, C] with C >= 3");
+inline void check_inside(const char* op, const Tensor& points, const Tensor& boxes, double margin,
+                         const OptionalTensor& lengths, const OptionalTensor& box_lengths) {
+  Inputs in(op);
+  in.add("points", points, Dtypes::kWideFloats, "[B, N, C >= 3]");
+  in.add("boxes", boxes, Dtypes::kWideFloats, "[B, G, 7+]");
+  in.add("lengths", lengths, Dtypes::kIndices, "[B]");
+  in.add("box_lengths", box_lengths, Dtypes::kIndices, "[B]");
   check_dtype(op, "boxes", boxes.scalar_type(), "points", points.scalar_type());
-  check_device(op, "boxes", boxes, "points", points);
-  const Rule boxes_rule = "boxes must be [B, G, 7] with the B of points, with 7 columns or more";
-  check_columns(op, boxes, 7, 3, boxes_rule);
-  check_size(boxes.sym_size(0).sym_eq(points.sym_size(0)), op, boxes_rule, boxes.sym_sizes());
-  check_vector(op, "lengths", lengths, "points", points, points.sym_size(0), "[B]");
-  check_vector(op, "box_lengths", box_lengths, "points", points, points.sym_size(0), "[B]");
+  check_few_rows(op, points);
+  check_few_rows(op, boxes);
   check_value(margin >= 0 && std::isfinite(margin), op, "margin must be >= 0 and finite", margin);
 }
 
 // What a kernel reads; holds the memory of `args`.
 struct InsideArgs {
-  at::Tensor points, boxes;
-  std::optional<at::Tensor> lengths, box_lengths;
+  Tensor points, boxes;
+  OptionalTensor lengths, box_lengths;
   PointsInBoxesArgs args;
 
-  InsideArgs(const at::Tensor& points_in, const at::Tensor& boxes_in, double margin,
-             const std::optional<at::Tensor>& lengths_in,
-             const std::optional<at::Tensor>& box_lengths_in)
+  InsideArgs(const Tensor& points_in, const Tensor& boxes_in, double margin,
+             const OptionalTensor& lengths_in, const OptionalTensor& box_lengths_in)
       : points(readable(points_in)),
         boxes(readable(boxes_in)),
         lengths(contiguous(lengths_in)),

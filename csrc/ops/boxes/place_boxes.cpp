@@ -1,52 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/boxes/place_boxes.h"
 
-#include <torch/library.h>
-
 #include "csrc/ops/boxes/box_checks.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 Tensor place_boxes(const Tensor& boxes_in, const Tensor& candidates_in, const Tensor& group_in,
                    const OptionalTensor& lengths_in, std::string_view mode,
                    const OptionalTensor& replaces_in) {
   const char* op = "place_boxes";
-  check_type(boxes_in.scalar_type() == at::kFloat, op, "boxes must be float32",
-             boxes_in.scalar_type());
-  check_columns(op, boxes_in, 7, 3, "boxes must be [B, G, 7], with 7 columns or more");
-  check_type(candidates_in.scalar_type() == at::kFloat, op, "candidates must be float32",
-             candidates_in.scalar_type());
-  const Rule candidates_rule =
-      "candidates must be [B, K, T, 7] with the B of boxes, with 7 columns or more";
-  check_columns(op, candidates_in, 7, 4, candidates_rule);
-  check_device(op, "candidates", candidates_in, "boxes", boxes_in);
-  check_size(candidates_in.sym_size(0).sym_eq(boxes_in.sym_size(0)), op, candidates_rule,
-             candidates_in.sym_sizes());
-  check_below(boxes_in.sym_size(1) + candidates_in.sym_size(1), kIndexLimit, op,
-              "boxes and candidates must be fewer than 2^31", candidates_in.sym_sizes());
-  const auto check_plane = [&](const char* name, const Tensor& tensor) {
-    const Rule rule{name, " must be [B, K] with the B and K of candidates"};
-    check_integers(op, name, tensor);
-    check_device(op, name, tensor, "boxes", boxes_in);
-    check_value(tensor.dim() == 2, op, rule, tensor.sym_sizes());
-    for (int axis = 0; axis < 2; ++axis) {
-      check_size(tensor.sym_size(axis).sym_eq(candidates_in.sym_size(axis)), op, rule,
-                 tensor.sym_sizes());
-    }
-  };
-  check_plane("group", group_in);
-  if (replaces_in) check_plane("replaces", *replaces_in);
-  check_vector(op, "lengths", lengths_in, "boxes", boxes_in, boxes_in.sym_size(0), "[B]");
+  Inputs in(op);
+  in.add("boxes", boxes_in, Dtypes::kFloat32, "[B, G, 7+]");
+  in.add("candidates", candidates_in, Dtypes::kFloat32, "[B, K, T, 7+]");
+  in.add("group", group_in, Dtypes::kIndices, "[B, K]");
+  in.add("replaces", replaces_in, Dtypes::kIndices, "[B, K]");
+  in.add("lengths", lengths_in, Dtypes::kIndices, "[B]");
+  check_few_rows(op, boxes_in);
+  check_few_rows(op, candidates_in);
+  check_below(in["G"] + in["K"], kIndexLimit, op, "boxes and candidates must be fewer than 2^31",
+              candidates_in.sym_sizes());
   PlaceBoxesArgs args;
   args.mode =
       parse_word(op, "mode", mode, "both", "greedy") ? PlaceMode::kGreedy : PlaceMode::kBoth;
-  const Tensor choice =
-      empty_beside({candidates_in.sym_size(0), candidates_in.sym_size(1)}, at::kInt, boxes_in);
+  const Tensor choice = empty_beside({in["B"], in["K"]}, at::kInt, boxes_in);
   if (boxes_in.is_meta()) return choice;
 
   const Tensor boxes = readable(boxes_in), candidates = candidates_in.contiguous();
@@ -67,7 +45,7 @@ Tensor place_boxes(const Tensor& boxes_in, const Tensor& candidates_in, const Te
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(place_boxes));
+  ops.add("place_boxes", place_boxes);
   ops.autocast("place_boxes", {{}, {"boxes", "candidates"}});
   ops.autograd("place_boxes", not_differentiable());
 }

@@ -1,23 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/boxes/points_in_boxes.h"
 
-#include <torch/library.h>
-
 #include "csrc/ops/boxes/inside.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
-PointsInBoxesMode parse_mode(const char* op, std::string_view mode) {
-  if (mode == "index") return PointsInBoxesMode::kIndex;
-  if (mode == "mask") return PointsInBoxesMode::kMask;
-  check_value(mode == "count", op, "mode must be 'index', 'mask' or 'count'", "'", mode, "'");
-  return PointsInBoxesMode::kCount;
-}
 
 Tensor empty_output(PointsInBoxesMode mode, const Tensor& points, const Tensor& boxes) {
   const c10::SymInt batches = points.sym_size(0);
@@ -36,7 +24,11 @@ Tensor points_in_boxes(const Tensor& points_in, const Tensor& boxes_in, std::str
                        const OptionalTensor& box_lengths_in) {
   const char* op = "points_in_boxes";
   check_inside(op, points_in, boxes_in, margin, lengths_in, box_lengths_in);
-  const PointsInBoxesMode parsed = parse_mode(op, mode);
+  const PointsInBoxesMode parsed =
+      parse_choice<PointsInBoxesMode>(op, "mode", mode,
+                                      {{"index", PointsInBoxesMode::kIndex},
+                                       {"mask", PointsInBoxesMode::kMask},
+                                       {"count", PointsInBoxesMode::kCount}});
   const Tensor out = empty_output(parsed, points_in, boxes_in);
   if (points_in.is_meta()) return out;
 
@@ -48,7 +40,7 @@ Tensor points_in_boxes(const Tensor& points_in, const Tensor& boxes_in, std::str
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(points_in_boxes));
+  ops.add("points_in_boxes", points_in_boxes);
   ops.autocast("points_in_boxes", {{{"points", "boxes"}}, {"points", "boxes"}});
   ops.autograd("points_in_boxes", not_differentiable());
 }

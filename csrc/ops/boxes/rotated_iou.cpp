@@ -1,39 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/boxes/rotated_iou.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
-
 #include "csrc/ops/boxes/box_checks.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 OverlapMetric parse_metric(const char* op, std::string_view metric) {
-  if (metric == "iou") return OverlapMetric::kIou;
-  if (metric == "iof") return OverlapMetric::kIof;
-  check_value(metric == "overlap", op, "metric must be 'iou', 'iof' or 'overlap'", "'", metric,
-              "'");
-  return OverlapMetric::kOverlap;
+  return parse_choice<OverlapMetric>(op, "metric", metric,
+                                     {{"iou", OverlapMetric::kIou},
+                                      {"iof", OverlapMetric::kIof},
+                                      {"overlap", OverlapMetric::kOverlap}});
 }
 
 void check_arguments(const char* op, const Tensor& a, const Tensor& b, std::string_view mode,
                      bool paired) {
-  check_wide_floats(op, "a", a);
+  // Coordinates of 16 bits would be off by centimeters: they are refused, not widened.
+  const bool batched = a.dim() == 3;
+  Inputs in(op);
+  in.add("a", a, Dtypes::kWideFloats, batched ? "[B, N, 7+]" : "[N, 7+]");
+  in.add("b", b, Dtypes::kWideFloats,
+         paired ? (batched ? "[B, N, 7+]" : "[N, 7+]") : (batched ? "[B, M, 7+]" : "[M, 7+]"));
   check_dtype(op, "b", b.scalar_type(), "a", a.scalar_type());
-  check_device(op, "b", b, "a", a);
-  const Rule a_rule = "a must be [N, 7] or [B, N, 7], with 7 columns or more";
-  const Rule b_rule = paired ? "b must be [N, 7] or [B, N, 7], as a, with 7 columns or more"
-                             : "b must be [M, 7], or [B, M, 7] with the B of a";
-  check_value(a.dim() == 2 || a.dim() == 3, op, a_rule, a.sym_sizes());
-  check_columns(op, a, 7, a.dim(), a_rule);
-  check_columns(op, b, 7, a.dim(), b_rule);
-  if (a.dim() == 3) check_size(b.sym_size(0).sym_eq(a.sym_size(0)), op, b_rule, b.sym_sizes());
-  if (paired) check_size(b.sym_size(-2).sym_eq(a.sym_size(-2)), op, b_rule, b.sym_sizes());
-  check_value(mode == "bev" || mode == "3d", op, "mode must be 'bev' or '3d'", "'", mode, "'");
+  check_few_rows(op, a);
+  check_few_rows(op, b);
+  parse_word(op, "mode", mode, "bev", "3d");
 }
 
 c10::SymDimVector shape_of_iou(const Tensor& a, const Tensor& b, bool paired) {
@@ -86,11 +78,7 @@ std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad_in, const Ten
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     check_size(grad_in.sym_size(axis).sym_eq(shape[axis]), op, rule, grad_in.sym_sizes());
   }
-  const auto gradient_of = [](const Tensor& tensor, bool wanted) {
-    return wanted ? empty_beside(tensor.sym_sizes(), tensor.scalar_type(), tensor)
-                  : empty_beside({0}, tensor.scalar_type(), tensor);
-  };
-  const Tensor grad_a = gradient_of(a_in, for_a), grad_b = gradient_of(b_in, for_b);
+  const Tensor grad_a = empty_gradient(a_in, for_a), grad_b = empty_gradient(b_in, for_b);
   if (grad_in.is_meta()) return {grad_a, grad_b};
 
   const Tensor grad = grad_in.contiguous();
@@ -107,64 +95,12 @@ std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad_in, const Ten
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(rotated_iou));
+  ops.add("rotated_iou", rotated_iou);
   ops.autocast("rotated_iou", {{{"a", "b"}}, {"a", "b"}});
+  ops.differentiable("rotated_iou", {"_rotated_iou_backward"});
   ops.add("_rotated_iou_backward", rotated_iou_backward);
-}
-
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-const auto& backward_op() {
-  static const auto op =
-      typed_op<decltype(rotated_iou_backward)>("torchvox::_rotated_iou_backward");
-  return op;
-}
-
-class RotatedIou : public torch::autograd::Function<RotatedIou> {
- public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& a, const Tensor& b,
-                        std::string_view mode, bool paired, std::string_view metric) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    ctx->save_for_backward({a, b});
-    ctx->saved_data["mode"] = std::string(mode);
-    ctx->saved_data["paired"] = paired;
-    ctx->saved_data["metric"] = std::string(metric);
-    ctx->set_materialize_grads(false);
-    return torchvox::rotated_iou(a, b, mode, paired, metric);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    if (!grads[0].defined()) return variable_list(5);
-    const variable_list saved = ctx->get_saved_variables();
-    const bool for_a = ctx->needs_input_grad(0), for_b = ctx->needs_input_grad(1);
-    const std::string mode = ctx->saved_data["mode"].toStringRef();
-    const std::string metric = ctx->saved_data["metric"].toStringRef();
-    const auto [grad_a, grad_b] =
-        backward_op().call(grads[0], saved[0], saved[1], mode, ctx->saved_data["paired"].toBool(),
-                           metric, for_a, for_b);
-    return {for_a ? grad_a : Tensor(), for_b ? grad_b : Tensor(), Tensor(), Tensor(), Tensor()};
-  }
-};
-
-Tensor rotated_iou(const Tensor& a, const Tensor& b, std::string_view mode, bool paired,
-                   std::string_view metric) {
-  if (wants_gradient(a) || wants_gradient(b)) {
-    check_given("rotated_iou", "a", a);
-    check_given("rotated_iou", "b", b);
-    return RotatedIou::apply(a, b, mode, paired, metric);
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::rotated_iou(a, b, mode, paired, metric);
-}
-
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd(TORCHVOX_OP(rotated_iou));
   ops.autograd("_rotated_iou_backward", no_second_derivative());
 }
 
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

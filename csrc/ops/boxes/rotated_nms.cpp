@@ -1,47 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/boxes/nms/nms.h"
 
-#include <torch/library.h>
-
 #include "csrc/ops/boxes/box_checks.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 std::tuple<Tensor, Tensor> rotated_nms(const Tensor& boxes_in, const Tensor& scores_in,
                                        double threshold, c10::SymInt max_out,
                                        const OptionalTensor& group_in,
                                        const OptionalTensor& lengths_in, std::string_view mode) {
   const char* op = "rotated_nms";
-  const auto check_plane = [&](const char* name, const Tensor& tensor) {
-    const Rule rule{name, " must be [B, N] with the B and N of boxes"};
-    check_device(op, name, tensor, "boxes", boxes_in);
-    check_value(tensor.dim() == 2, op, rule, tensor.sym_sizes());
-    for (int axis = 0; axis < 2; ++axis) {
-      check_size(tensor.sym_size(axis).sym_eq(boxes_in.sym_size(axis)), op, rule,
-                 tensor.sym_sizes());
-    }
-  };
-  check_type(boxes_in.scalar_type() == at::kFloat, op, "boxes must be float32",
-             boxes_in.scalar_type());
-  check_columns(op, boxes_in, 7, 3, "boxes must be [B, N, 7], with 7 columns or more");
-  check_type(scores_in.scalar_type() == at::kFloat, op, "scores must be float32",
-             scores_in.scalar_type());
-  check_plane("scores", scores_in);
-  if (group_in) {
-    check_integers(op, "group", *group_in);
-    check_plane("group", *group_in);
-  }
-  check_vector(op, "lengths", lengths_in, "boxes", boxes_in, boxes_in.sym_size(0), "[B]");
+  Inputs in(op);
+  in.add("boxes", boxes_in, Dtypes::kFloat32, "[B, N, 7+]");
+  in.add("scores", scores_in, Dtypes::kFloat32, "[B, N]");
+  in.add("group", group_in, Dtypes::kIndices, "[B, N]");
+  in.add("lengths", lengths_in, Dtypes::kIndices, "[B]");
+  check_few_rows(op, boxes_in);
   check_value(threshold >= 0, op, "threshold must be >= 0", threshold);
-  check_size(max_out.sym_ge(0), op, "max_out must be >= 0", max_out);
-  check_below(max_out, kIndexLimit, op, "max_out must be below 2^31", max_out);
-  check_value(mode == "rotated" || mode == "circle", op, "mode must be 'rotated' or 'circle'", "'",
-              mode, "'");
+  check_count(op, "max_out", max_out);
+  const bool circle = parse_word(op, "mode", mode, "rotated", "circle");
   const c10::SymInt batches = boxes_in.sym_size(0);
   const Tensor index = empty_beside({batches, max_out}, at::kInt, boxes_in);
   const Tensor count = empty_beside({batches}, at::kInt, boxes_in);
@@ -56,7 +35,7 @@ std::tuple<Tensor, Tensor> rotated_nms(const Tensor& boxes_in, const Tensor& sco
   args.nms.box_stride = boxes.stride(1);
   args.nms.segment_stride = boxes.stride(0);
   args.nms.group = index_array(group);
-  args.nms.mode = mode == "circle" ? NmsMode::kCircle : NmsMode::kRotated;
+  args.nms.mode = circle ? NmsMode::kCircle : NmsMode::kRotated;
   args.nms.thresholds[0] = static_cast<float>(threshold);
   args.nms.most = index.size(1);
   args.nms.kept = index.mutable_data_ptr<int32_t>();
@@ -68,7 +47,7 @@ std::tuple<Tensor, Tensor> rotated_nms(const Tensor& boxes_in, const Tensor& sco
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(rotated_nms));
+  ops.add("rotated_nms", rotated_nms);
   ops.autocast("rotated_nms", {{}, {"boxes", "scores"}});
   ops.autograd("rotated_nms", not_differentiable());
 }

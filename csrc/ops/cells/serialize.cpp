@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/cells/serialize.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/filter/checks.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 Curve parse_curve(const char* op, const std::string& name) {
   const bool hilbert = name == "hilbert" || name == "hilbert-trans";
@@ -25,9 +20,8 @@ std::tuple<Tensor, Tensor, Tensor> serialize(const Tensor& cells, c10::List<std:
                                              const OptionalTensor& num_valid,
                                              const OptionalTensor& batch_index) {
   const char* op = "serialize";
-  check_value(cells.dim() == 2, op, "cells must be [N, 3]", cells.sym_sizes());
-  check_size(cells.sym_size(1).sym_eq(3), op, "cells must be [N, 3]", cells.sym_sizes());
-  check_integers(op, "cells", cells);
+  Inputs in(op);
+  in.add("cells", cells, Dtypes::kIndices, "[N, 3]");
   const c10::SymInt n = cells.sym_size(0);
   check_below(n, kIndexLimit, op, "cells must have N < 2^31 rows", n);
   const auto curves = static_cast<int64_t>(names.size());
@@ -41,7 +35,7 @@ std::tuple<Tensor, Tensor, Tensor> serialize(const Tensor& cells, c10::List<std:
   if (batch_index) {
     check_value(!batch_offsets && !num_valid, op,
                 "batch_index must be None with batch_offsets or num_valid", "a tensor");
-    check_vector(op, "batch_index", batch_index, "the cells", cells, n, "[N]");
+    in.add("batch_index", batch_index, Dtypes::kIndices, "[N]");
   } else {
     const int taken = sample_bits(batches.maybe_as_int().value_or(1));
     args.code_bits = 3 * args.frame.bits + taken;
@@ -67,7 +61,7 @@ std::tuple<Tensor, Tensor, Tensor> serialize(const Tensor& cells, c10::List<std:
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(serialize));
+  ops.add("serialize", serialize);
   ops.autograd("serialize", not_differentiable());
 }
 

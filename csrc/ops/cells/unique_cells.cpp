@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/cells/unique_cells.h"
 
-#include <torch/library.h>
-
 #include "csrc/kernels/spatial/curves.h"
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
 using Groups = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 Groups group(const Tensor& keys, int64_t key_bits, std::string_view order) {
@@ -78,8 +74,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> unique_cells(const Te
   const c10::SymInt n = cells.sym_size(0);
   check_below(n, kIndexLimit, op, "cells must have N < 2^31 rows", n);
   check_value(bits == -1 || (bits >= 1 && bits <= kMostKeyBits), op, "bits must be 1 to 63", bits);
-  check_value(order == "first" || order == "sorted", op, "order must be 'first' or 'sorted'", "'",
-              order, "'");
+  const bool sorted = parse_word(op, "order", order, "first", "sorted");
   Tensor indices = empty_beside({n, cells.sym_size(1)}, cells.scalar_type(), cells);
   Tensor num_points = empty_beside({n}, at::kInt, cells);
   if (cells.is_meta()) {
@@ -91,7 +86,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> unique_cells(const Te
   const int64_t most = cells.scalar_type() == at::kInt ? 31 : kMostKeyBits;
   const int width = static_cast<int>(bits == -1 ? most : std::min(bits, most));
   auto [keys, offsets, perm, point_voxel, counts] =
-      group_rows(cells, width, order == "sorted" ? "key" : "first");
+      group_rows(cells, width, sorted ? "key" : "first");
   CellRowsArgs args;
   args.cells = matrix_of(cells);
   args.offsets = offsets.const_data_ptr<int32_t>();
@@ -103,7 +98,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> unique_cells(const Te
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(unique_cells));
+  ops.add("unique_cells", unique_cells);
   ops.autograd("unique_cells", not_differentiable());
 }
 

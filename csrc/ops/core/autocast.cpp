@@ -3,7 +3,7 @@
 // Under autocast one of several arguments that must agree may come out of a layer in half
 // precision. An op's Agreement names what must agree: such arguments are widened to a type that
 // holds them all, those that agree stay as they are, and halves where an op takes none are
-// widened. What is no float is left to the op, which refuses it.
+// widened. Tensors of integers are left to the op, which refuses them.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -24,16 +24,16 @@ std::map<std::string, Agreement>& agreements() {
 }
 
 // The tensors of an argument: one, a list of them, or none.
-std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
+std::vector<Tensor> tensors_of(const c10::IValue& value) {
   if (value.isTensor() && value.toTensor().defined()) return {value.toTensor()};
-  return value.isTensorList() ? value.toTensorVector() : std::vector<at::Tensor>();
+  return value.isTensorList() ? value.toTensorVector() : std::vector<Tensor>();
 }
 
 // Replaces each tensor by what change(tensor) gives.
 template <class Change>
 void change_tensors(c10::IValue& value, const Change& change) {
-  std::vector<at::Tensor> tensors = tensors_of(value);
-  for (at::Tensor& tensor : tensors) tensor = change(tensor);
+  std::vector<Tensor> tensors = tensors_of(value);
+  for (Tensor& tensor : tensors) tensor = change(tensor);
   if (value.isTensorList()) {
     value = c10::IValue(tensors);
   } else if (!tensors.empty()) {
@@ -42,7 +42,7 @@ void change_tensors(c10::IValue& value, const Change& change) {
 }
 
 void widen_halves(c10::IValue& value, std::optional<at::ScalarType> beside, at::ScalarType wide) {
-  change_tensors(value, [&](const at::Tensor& tensor) {
+  change_tensors(value, [&](const Tensor& tensor) {
     const at::ScalarType type = tensor.scalar_type();
     const bool half = type == at::kHalf || type == at::kBFloat16;
     return half && type != beside ? tensor.to(wide) : tensor;
@@ -52,13 +52,13 @@ void widen_halves(c10::IValue& value, std::optional<at::ScalarType> beside, at::
 void widen_together(const std::vector<c10::IValue*>& values) {
   std::optional<at::ScalarType> widest;
   for (const c10::IValue* value : values) {
-    for (const at::Tensor& tensor : tensors_of(*value)) {
+    for (const Tensor& tensor : tensors_of(*value)) {
       if (!tensor.is_floating_point()) return;
       widest = c10::promoteTypes(widest.value_or(tensor.scalar_type()), tensor.scalar_type());
     }
   }
   for (c10::IValue* value : values) {
-    if (widest) change_tensors(*value, [&](const at::Tensor& t) { return t.to(*widest); });
+    if (widest) change_tensors(*value, [&](const Tensor& t) { return t.to(*widest); });
   }
 }
 

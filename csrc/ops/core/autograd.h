@@ -25,17 +25,17 @@ inline torch::CppFunction not_differentiable() {
 }
 
 // Kernel of an op that writes arguments and has no derivative. torch would not count the writes: a
-// tensor that autograd had saved would change, and backward give a wrong gradient without a word.
+// tensor that autograd had saved would change, and backward give a wrong gradient silently.
 inline void mutating_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                             torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const auto values = torch::jit::last(*stack, arguments.size());
-  std::vector<at::Tensor> written;
+  std::vector<Tensor> written;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!arguments[i].alias_info() || !arguments[i].alias_info()->isWrite()) continue;
-    for (const at::Tensor& tensor : values[i].isTensorList()
+    for (const Tensor& tensor : values[i].isTensorList()
              ? values[i].toTensorVector()
-             : std::vector<at::Tensor>{values[i].toTensor()}) {
+             : std::vector<Tensor>{values[i].toTensor()}) {
       TORCH_CHECK_NOT_IMPLEMENTED(!tensor.requires_grad() && !tensor._fw_grad(0).defined(),
                                   op.schema().name(), ": ", arguments[i].name(),
                                   " is written, which has no derivative; give it tensors that "
@@ -45,7 +45,7 @@ inline void mutating_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet k
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
-  for (const at::Tensor& tensor : written) tensor.unsafeGetTensorImpl()->bump_version();
+  for (const Tensor& tensor : written) tensor.unsafeGetTensorImpl()->bump_version();
 }
 inline torch::CppFunction mutating() {
   return torch::CppFunction::makeFromBoxedFunction<&mutating_kernel>();
@@ -54,11 +54,12 @@ inline torch::CppFunction mutating() {
 // Autograd kernel of a backward op whose contract promises no second derivative.
 inline void no_second_derivative_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                         torch::jit::Stack* stack) {
-  bool wanted = false;
+  bool requires_gradient = false;
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
-    wanted = wanted || (value.isTensor() && value.toTensor().requires_grad());
+    requires_gradient = requires_gradient || (value.isTensor() && value.toTensor().requires_grad());
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(!(wanted && c10::GradMode::is_enabled()), op.schema().name(),
+  TORCH_CHECK_NOT_IMPLEMENTED(!(requires_gradient && c10::GradMode::is_enabled()),
+                              op.schema().name(),
                               ": has no second derivative; do not differentiate through this "
                               "op's gradient (create_graph=True)");
   not_differentiable_kernel(op, keys, stack);
@@ -68,8 +69,8 @@ inline torch::CppFunction no_second_derivative() {
 }
 
 // A forward-mode tangent counts as well: the C++ autograd function that it leads to refuses it,
-// where the plain op would drop it without a word.
-inline bool wants_gradient(const at::Tensor& tensor) {
+// where the plain op would drop it silently.
+inline bool wants_gradient(const Tensor& tensor) {
   return (c10::GradMode::is_enabled() && tensor.requires_grad()) ||
       tensor._fw_grad(/*level=*/0).defined();
 }
@@ -84,15 +85,15 @@ inline constexpr char kQueryAndGroup[] = "; query_and_group, layers of torch and
 template <const char* kInstead>
 void inference_only_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                            torch::jit::Stack* stack) {
-  bool wanted = false;
+  bool requires_gradient = false;
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size())) {
-    if (value.isTensor()) wanted = wanted || wants_gradient(value.toTensor());
+    if (value.isTensor()) requires_gradient = requires_gradient || wants_gradient(value.toTensor());
     if (!value.isTensorList()) continue;
-    for (const at::Tensor& tensor : value.toTensorVector()) {
-      wanted = wanted || wants_gradient(tensor);
+    for (const Tensor& tensor : value.toTensorVector()) {
+      requires_gradient = requires_gradient || wants_gradient(tensor);
     }
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(!wanted, op.schema().name(),
+  TORCH_CHECK_NOT_IMPLEMENTED(!requires_gradient, op.schema().name(),
                               ": is for inference and has no derivative; call it under "
                               "torch.no_grad() or on tensors that require no gradient",
                               kInstead);
@@ -107,11 +108,6 @@ torch::CppFunction inference_only() {
 template <class Signature>
 c10::TypedOperatorHandle<Signature> typed_op(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
-// save_for_backward keeps an argument that was not given as an undefined tensor.
-inline std::optional<at::Tensor> defined(const at::Tensor& tensor) {
-  return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
 }
 
 }  // namespace torchvox

@@ -10,14 +10,17 @@
 
 #include <array>
 #include <cmath>
+#include <initializer_list>
 #include <optional>
 #include <ostream>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "csrc/kernels/spatial/distance.h"
+#include "csrc/ops/core/register.h"
 
 namespace torchvox {
 
@@ -74,6 +77,21 @@ inline bool parse_word(const char* op, const char* name, std::string_view value,
               {name, " must be '", first, "' or '", second, "'"}, "'", value, "'");
   return value == second;
 }
+// Returns the value of `word`; a word that is not among the choices is refused.
+template <class Value>
+Value parse_choice(const char* op, const char* name, std::string_view word,
+                   std::initializer_list<std::pair<const char*, Value>> choices) {
+  for (const auto& choice : choices) {
+    if (word == choice.first) return choice.second;
+  }
+  std::string words;
+  for (const auto& choice : choices) {
+    const bool last = &choice == choices.end() - 1;
+    words += words.empty() ? "'" : last ? " or '" : ", '";
+    words += std::string(choice.first) + "'";
+  }
+  TORCH_CHECK_VALUE(false, refusal(op, std::string(name) + " must be " + words, "'", word, "'"));
+}
 // The same over sizes that may be symbolic: a traced program carries the condition with it.
 template <class... Got>
 void check_size(const c10::SymBool& ok, const char* op, const Rule& rule, const Got&... got) {
@@ -89,6 +107,12 @@ void check_below(const c10::SymInt& size, int64_t limit, const char* op, const R
 }
 // What an int32 counts or names stays below it.
 inline constexpr int64_t kIndexLimit = int64_t{1} << 31;
+
+// The number of outputs of a call, of neighbors of a query and the like.
+inline void check_count(const char* op, const char* name, const c10::SymInt& count) {
+  check_size(count.sym_ge(0), op, {name, " must be >= 0"}, count);
+  check_below(count, kIndexLimit, op, {name, " must be below 2^31"}, count);
+}
 
 // A grid holds fewer than 2^31 blocks, one of which may have one query.
 inline void check_queries(const char* op, const c10::SymInt& clouds, const c10::SymInt& queries) {
@@ -112,19 +136,19 @@ inline void check_dtype(const char* op, const char* name, at::ScalarType type,
 }
 
 // Python passes None for a tensor that no kernel expects to be missing.
-inline void check_given(const char* op, const char* name, const at::Tensor& tensor) {
+inline void check_given(const char* op, const char* name, const Tensor& tensor) {
   check_type(tensor.defined(), op, {name, " must be a tensor"}, "None");
 }
 // Kernels read memory by strides. Only where torch's dispatcher does not tell: see unsupported.cpp.
-inline void check_dense(const char* op, const char* name, const at::Tensor& tensor) {
+inline void check_dense(const char* op, const char* name, const Tensor& tensor) {
   check_given(op, name, tensor);
   check_type(tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_nested(), op,
              {name, " must be a dense (strided) tensor"},
              c10::toString(c10::highestPriorityBackendTypeId(tensor.key_set())));
 }
 
-inline void check_device(const char* op, const char* name, const at::Tensor& tensor,
-                         const char* other_name, const at::Tensor& other) {
+inline void check_device(const char* op, const char* name, const Tensor& tensor,
+                         const char* other_name, const Tensor& other) {
   check_given(op, name, tensor);
   check_given(op, other_name, other);
   TORCH_CHECK(tensor.device() == other.device(),
@@ -133,8 +157,8 @@ inline void check_device(const char* op, const char* name, const at::Tensor& ten
                           other.device().str(),
                       tensor.device()));
 }
-inline void check_device(const char* op, const char* name, const at::Tensor& tensor,
-                         const at::Tensor& points) {
+inline void check_device(const char* op, const char* name, const Tensor& tensor,
+                         const Tensor& points) {
   check_device(op, name, tensor, "the points", points);
 }
 
@@ -143,7 +167,7 @@ inline bool is_coordinate_type(at::ScalarType type) {
 }
 
 // [N, C] points of a floating type, x, y, z first.
-inline void check_packed_points(const char* op, const at::Tensor& points) {
+inline void check_packed_points(const char* op, const Tensor& points) {
   check_value(points.dim() == 2, op, "points must be [N, C] with C >= 3", points.sym_sizes());
   check_size(points.sym_size(1).sym_ge(3), op, "points must be [N, C] with C >= 3",
              points.sym_sizes());
@@ -153,14 +177,14 @@ inline void check_packed_points(const char* op, const at::Tensor& points) {
               points.sym_size(0));
 }
 
-inline void check_integers(const char* op, const char* name, const at::Tensor& tensor) {
+inline void check_integers(const char* op, const char* name, const Tensor& tensor) {
   check_type(tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, op,
              {name, " must be int32 or int64"}, tensor.scalar_type());
 }
 
 // Integers [length] that may be missing; `shape` says it.
-inline void check_vector(const char* op, const char* name, const std::optional<at::Tensor>& tensor,
-                         const char* other_name, const at::Tensor& other, const c10::SymInt& length,
+inline void check_vector(const char* op, const char* name, const OptionalTensor& tensor,
+                         const char* other_name, const Tensor& other, const c10::SymInt& length,
                          const char* shape) {
   if (!tensor) return;
   check_integers(op, name, *tensor);
@@ -171,8 +195,8 @@ inline void check_vector(const char* op, const char* name, const std::optional<a
 }
 
 // batch_offsets [B + 1] of packed rows; returns B.
-inline c10::SymInt check_offsets(const char* op, const at::Tensor& offsets, const char* other_name,
-                                 const at::Tensor& other) {
+inline c10::SymInt check_offsets(const char* op, const Tensor& offsets, const char* other_name,
+                                 const Tensor& other) {
   const char* rule = "batch_offsets must be [B + 1]";
   check_integers(op, "batch_offsets", offsets);
   check_device(op, "batch_offsets", offsets, other_name, other);
@@ -182,9 +206,9 @@ inline c10::SymInt check_offsets(const char* op, const at::Tensor& offsets, cons
 }
 
 // batch_offsets [B + 1] and num_valid [B] of a packed batch; returns B.
-inline c10::SymInt check_batch(const char* op, const at::Tensor& points,
-                               const std::optional<at::Tensor>& batch_offsets,
-                               const std::optional<at::Tensor>& num_valid) {
+inline c10::SymInt check_batch(const char* op, const Tensor& points,
+                               const OptionalTensor& batch_offsets,
+                               const OptionalTensor& num_valid) {
   const c10::SymInt batches =
       batch_offsets ? check_offsets(op, *batch_offsets, "the points", points) : c10::SymInt(1);
   if (num_valid) {
@@ -198,24 +222,24 @@ inline c10::SymInt check_batch(const char* op, const at::Tensor& points,
   return batches;
 }
 
-inline const std::optional<at::Tensor> kNoTensor;
+inline const OptionalTensor kNoTensor;
 
 // Where the clouds of an op over points and queries lie: padded, with lengths of them or without;
 // or packed, where cloud b has rows batch_offsets[b] to batch_offsets[b + 1] of the points and rows
 // query_batch_offsets[b] to query_batch_offsets[b + 1] of the queries.
 struct CloudLayout {
-  const std::optional<at::Tensor>& batch_offsets = kNoTensor;
-  const std::optional<at::Tensor>& query_batch_offsets = kNoTensor;
+  const OptionalTensor& batch_offsets = kNoTensor;
+  const OptionalTensor& query_batch_offsets = kNoTensor;
   bool local_index = false;  // indices count from the first point of their cloud
-  const std::optional<at::Tensor>& lengths = kNoTensor;
-  const std::optional<at::Tensor>& query_lengths = kNoTensor;
+  const OptionalTensor& lengths = kNoTensor;
+  const OptionalTensor& query_lengths = kNoTensor;
 
   bool packed() const { return batch_offsets || query_batch_offsets; }
 };
 
 // Returns B of a packed layout.
 inline c10::SymInt check_packed(const char* op, const CloudLayout& layout, const char* other_name,
-                                const at::Tensor& other) {
+                                const Tensor& other) {
   check_value(layout.batch_offsets && layout.query_batch_offsets, op,
               "batch_offsets and query_batch_offsets must be given together",
               layout.batch_offsets ? "batch_offsets" : "query_batch_offsets");
@@ -241,7 +265,7 @@ inline int parse_tie_block(const char* op, std::string_view tie, int64_t block) 
 }
 
 // Coordinates of any dimension, any floating type.
-inline void check_rows(const char* op, const char* name, const at::Tensor& rows, int rank,
+inline void check_rows(const char* op, const char* name, const Tensor& rows, int rank,
                        const char* layout) {
   check_given(op, name, rows);
   const Rule rule{name, " must be ", layout, " with D >= 1"};
@@ -252,8 +276,8 @@ inline void check_rows(const char* op, const char* name, const at::Tensor& rows,
 }
 
 // Rows of points and of queries in one dtype, on one device, of one D.
-inline void check_rows_of_both(const char* op, const at::Tensor& points, const at::Tensor& query,
-                               int rank, const char* points_layout, const char* query_layout) {
+inline void check_rows_of_both(const char* op, const Tensor& points, const Tensor& query, int rank,
+                               const char* points_layout, const char* query_layout) {
   check_rows(op, "points", points, rank, points_layout);
   check_rows(op, "query", query, rank, query_layout);
   check_dtype(op, "query", query.scalar_type(), "points", points.scalar_type());
@@ -265,17 +289,16 @@ inline void check_rows_of_both(const char* op, const at::Tensor& points, const a
 }
 
 // points and query packed, [T, D] and [U, D]; without offsets one cloud.
-inline void check_packed_points_and_query(const char* op, const at::Tensor& points,
-                                          const at::Tensor& query, const CloudLayout& layout,
-                                          const char* points_layout) {
+inline void check_packed_points_and_query(const char* op, const Tensor& points, const Tensor& query,
+                                          const CloudLayout& layout, const char* points_layout) {
   check_rows_of_both(op, points, query, 2, points_layout, "[U, D]");
   const c10::SymInt clouds = layout.packed() ? check_packed(op, layout, "the points", points) : 1;
   check_queries(op, clouds, query.sym_size(0));
 }
 
 // points and query [B, N, D] and [B, M, D], or packed [T, D] and [U, D].
-inline void check_points_and_query(const char* op, const at::Tensor& points,
-                                   const at::Tensor& query, const CloudLayout& layout,
+inline void check_points_and_query(const char* op, const Tensor& points, const Tensor& query,
+                                   const CloudLayout& layout,
                                    const char* points_layout = "[B, N, D]") {
   if (layout.packed()) {
     return check_packed_points_and_query(op, points, query, layout,

@@ -31,8 +31,7 @@ namespace torchvox {
 // A contiguous tensor beside `like`, every element of which the op writes. It goes past the
 // dispatcher, which for a small call costs more than the allocation, except where torch wants to
 // fill new memory.
-inline at::Tensor empty_beside(c10::SymIntArrayRef shape, at::ScalarType type,
-                               const at::Tensor& like) {
+inline Tensor empty_beside(c10::SymIntArrayRef shape, at::ScalarType type, const Tensor& like) {
   const auto sizes = c10::asIntArrayRefSlowOpt(shape);
   if (sizes && !at::globalContext().deterministicAlgorithms()) {
 #ifdef TORCHVOX_CUDA
@@ -51,8 +50,17 @@ inline at::Tensor empty_beside(c10::SymIntArrayRef shape, at::ScalarType type,
   return at::empty_symint(shape, like.options().dtype(type).layout(at::kStrided));
 }
 
+inline Tensor empty_as(const Tensor& like) {
+  return empty_beside(like.sym_sizes(), like.scalar_type(), like);
+}
+
+// [0] where the gradient of `tensor` is not requested.
+inline Tensor empty_gradient(const Tensor& tensor, bool requested) {
+  return requested ? empty_as(tensor) : empty_beside({0}, tensor.scalar_type(), tensor);
+}
+
 #ifdef TORCHVOX_CUDA
-inline CudaContext cuda_context(const at::Tensor& on) {
+inline CudaContext cuda_context(const Tensor& on) {
   const cudaDeviceProp* properties = at::cuda::getDeviceProperties(on.get_device());
   CudaContext context;
   context.stream = c10::cuda::getCurrentCUDAStream(on.get_device());
@@ -64,9 +72,9 @@ inline CudaContext cuda_context(const at::Tensor& on) {
   return context;
 }
 
-// Memory beside `on`, whose device is current, for one call. A tensor around it would cost as much
-// once more; it is made only where torch wants to fill new memory.
-inline c10::DataPtr allocate(int64_t bytes, const at::Tensor& on) {
+// Memory beside `on`, whose device is current, for one call. Bypasses at::empty, which would double
+// the cost, except where torch fills new memory.
+inline c10::DataPtr allocate(int64_t bytes, const Tensor& on) {
   if (bytes == 0) return {};
   if (at::globalContext().deterministicAlgorithms()) {
     return empty_beside({bytes}, at::kByte, on).storage().set_data_ptr({});
@@ -86,7 +94,7 @@ inline void check_status(const char* op, cudaError_t status) {
 // Runs the kernels behind `args` where `on` lives. An op's arguments are a struct for which the
 // kernel layer has workspace_bytes(), run_cpu() and, in a CUDA build, launch().
 template <class Args>
-void run(const char* op, const at::Tensor& on, const Args& args) {
+void run(const char* op, const Tensor& on, const Args& args) {
 #ifdef TORCHVOX_CUDA
   if (on.is_cuda()) {
     const c10::cuda::CUDAGuard guard(on.device());
@@ -100,7 +108,7 @@ void run(const char* op, const at::Tensor& on, const Args& args) {
               on.device());
   Target target;
   target.threads = cpu_threads();
-  const at::Tensor workspace = empty_beside({workspace_bytes(args, target)}, at::kByte, on);
+  const Tensor workspace = empty_beside({workspace_bytes(args, target)}, at::kByte, on);
   run_cpu(args, workspace.mutable_data_ptr(), torch_parallel_for);
 }
 
@@ -114,30 +122,30 @@ inline DType dtype_of(at::ScalarType type) {
 }
 
 // Integers for a kernel; the tensor must be contiguous and outlive the call.
-inline IndexArray index_array(const std::optional<at::Tensor>& tensor) {
+inline IndexArray index_array(const OptionalTensor& tensor) {
   if (!tensor) return {};
   return {tensor->const_data_ptr(), tensor->scalar_type() == at::kLong};
 }
 
-inline std::optional<at::Tensor> contiguous(const std::optional<at::Tensor>& tensor) {
-  return tensor ? std::optional<at::Tensor>(tensor->contiguous()) : std::nullopt;
+inline OptionalTensor contiguous(const OptionalTensor& tensor) {
+  return tensor ? OptionalTensor(tensor->contiguous()) : std::nullopt;
 }
 
 // The rows of a tensor with unit column stride, any other strides as they are.
-inline at::Tensor readable(const at::Tensor& rows) {
+inline Tensor readable(const Tensor& rows) {
   return rows.stride(-1) == 1 || rows.size(-1) == 1 ? rows : rows.contiguous();
 }
 
 // Points as kernels see them, with the tensors that keep their memory alive: [B, N, D] padded, or
 // [N, D] packed. Any row stride is read in place; only another column stride than one costs a copy.
 struct Clouds {
-  at::Tensor points;
-  std::optional<at::Tensor> batch_offsets;
-  std::optional<at::Tensor> lengths;
+  Tensor points;
+  OptionalTensor batch_offsets;
+  OptionalTensor lengths;
   CloudBatch view;
 
-  Clouds(const at::Tensor& points_in, const std::optional<at::Tensor>& offsets_in,
-         const std::optional<at::Tensor>& lengths_in)
+  Clouds(const Tensor& points_in, const OptionalTensor& offsets_in,
+         const OptionalTensor& lengths_in)
       : points(readable(points_in)),
         batch_offsets(contiguous(offsets_in)),
         lengths(contiguous(lengths_in)) {

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the ops of a file are registered: one line an op, at the end of the file.
+// How the ops of a file are registered: one line per op, at the end of the file.
 #pragma once
 
 #include <torch/library.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "csrc/ops/torchvox.h"
+#include "csrc/ops/core/differentiable.h"
 
 namespace torchvox {
 
@@ -20,7 +21,7 @@ inline constexpr bool kBuiltWithCuda =
     false;
 #endif
 
-// What the arguments of an op have in common, which autocast may have torn apart.
+// How autocast casts an op's arguments so that their dtypes match again.
 struct Agreement {
   std::vector<std::vector<std::string>> together = {};  // widened to a type that holds them all
   std::vector<std::string> wide = {};  // halves become `type` first
@@ -45,17 +46,21 @@ class OpLibrary {
   void autograd(const char* op, Kernel&& kernel) {
     autograd_.impl(op, std::forward<Kernel>(kernel));
   }
-  // Of an op that writes its arguments: `kernel()` is that of autograd, and that of inference mode.
+  // The op's gradient is that of another op, `derivative.backward`.
+  void differentiable(const char* op, Derivative derivative) {
+    autograd_.impl(op, torchvox::differentiable(op, std::move(derivative)));
+  }
+  // For an op that writes its arguments: the kernel of autograd and of inference mode.
   template <class Kernel>
   void in_place(const char* op, Kernel* kernel) {
     autograd_.impl(op, kernel());
     in_place_.impl(op, kernel());
   }
-  // Under autocast the op's arguments agree as said.
+  // Casts the op's arguments under autocast.
   void autocast(const char* op, Agreement agreement) {
     register_autocast(op, std::move(agreement));
   }
-  // Made of other ops alone, or of no tensor.
+  // For an op that only calls other ops, or takes no tensor.
   template <class Kernel>
   void composite(const char* op, Kernel* kernel) {
     composite_.impl(op, kernel);
@@ -73,19 +78,6 @@ class OpLibrary {
   torch::Library in_place_ = library(c10::DispatchKey::ADInplaceOrView);
   torch::Library composite_ = library(c10::DispatchKey::CompositeImplicitAutograd);
 };
-
-// Name and kernel of a public op, which must have the signature that torchvox.h declares.
-#define TORCHVOX_OP(op) #op, static_cast<decltype(torchvox::op)*>(op)
-
-// The signature of an op with other outputs.
-template <class Signature, class Outputs>
-struct Variant;
-template <class Plain, class... Arguments, class Outputs>
-struct Variant<Plain(Arguments...), Outputs> {
-  using type = Outputs(Arguments...);
-};
-template <class Signature, class Outputs>
-using VariantOf = typename Variant<Signature, Outputs>::type;
 
 // Stands before the body of a function that adds ops to `ops`.
 #define TORCHVOX_REGISTER_OPS(ops) \

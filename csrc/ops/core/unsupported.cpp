@@ -28,11 +28,11 @@ void refuse(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = op.schema().name().substr(op.schema().name().find("::") + 2);
   std::string list, device;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    std::vector<at::Tensor> tensors;
+    std::vector<Tensor> tensors;
     if (values[i].isTensor()) tensors.push_back(values[i].toTensor());
     if (values[i].isTensorList()) tensors = values[i].toTensorVector();
     if (values[i].isTensorList() && list.empty()) list = arguments[i].name();
-    for (const at::Tensor& tensor : tensors) {
+    for (const Tensor& tensor : tensors) {
       check_dense(name.c_str(), arguments[i].name().c_str(), tensor);
       device = tensor.device().str();
     }

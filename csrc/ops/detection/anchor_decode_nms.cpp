@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/library.h>
-
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/detection/box_coder_checks.h"
 #include "csrc/ops/detection/decode_nms_checks.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
 using at::TensorList;
 
 constexpr const char* kAnchorOp = "anchor_decode_nms";
@@ -111,7 +109,7 @@ Detections anchor_decode_nms(TensorList cls, TensorList box, std::optional<Tenso
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(anchor_decode_nms));
+  ops.add("anchor_decode_nms", anchor_decode_nms);
   ops.autocast("anchor_decode_nms", {{{"cls", "box", "direction"}}, {"anchors"}});
   ops.autograd(kAnchorOp, inference_only());
 }

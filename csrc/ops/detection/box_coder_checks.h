@@ -3,10 +3,8 @@
 // The box coder of anchor heads, checked.
 #pragma once
 
-#include <cmath>
-
 #include "csrc/kernels/detection/box_decode.h"
-#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 

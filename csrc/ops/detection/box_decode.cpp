@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/detection/box_decode.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/detection/box_coder_checks.h"
 #include "csrc/ops/detection/decode_nms_checks.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 constexpr const char* kBoxOp = "box_decode";
 
@@ -74,7 +68,7 @@ Tensor box_decode(const Tensor& deltas_in, const Tensor& anchors_in,
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(box_decode));
+  ops.add("box_decode", box_decode);
   ops.autocast("box_decode", {{{"deltas", "direction"}}, {"anchors"}});
   ops.autograd(kBoxOp, inference_only());
 }

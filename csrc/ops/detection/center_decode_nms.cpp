@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <torch/library.h>
-
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/detection/decode_nms_checks.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
 using at::TensorList;
 
 constexpr const char* kCenterOp = "center_decode_nms";
@@ -58,8 +56,6 @@ void set_cells(c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range, in
   check_value(voxel_size.size() == 2 || voxel_size.size() == 3, kCenterOp,
               "voxel_size must be (x, y, z), or (x, y), in meters", voxel_size);
   check_value(stride >= 1 && stride < (1 << 24), kCenterOp, "stride must be in [1, 2^24)", stride);
-  check_value(rot_order == "sin_cos" || rot_order == "cos_sin", kCenterOp,
-              "rot_order must be 'sin_cos' or 'cos_sin'", "'", rot_order, "'");
   for (int axis = 0; axis < 2; ++axis) {
     const auto size = static_cast<float>(voxel_size[axis]);
     check_value(std::isfinite(size) && size > 0, kCenterOp, "voxel_size must be finite and > 0",
@@ -68,7 +64,7 @@ void set_cells(c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range, in
     args.center.low[axis] = static_cast<float>(range[axis]);
   }
   args.center.stride = static_cast<float>(stride);
-  args.center.cos_first = rot_order == "cos_sin";
+  args.center.cos_first = parse_word(kCenterOp, "rot_order", rot_order, "sin_cos", "cos_sin");
 }
 
 void set_post_range(c10::ArrayRef<double> range, DecodeNmsArgs& args) {
@@ -130,7 +126,7 @@ Detections center_decode_nms(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(center_decode_nms));
+  ops.add("center_decode_nms", center_decode_nms);
   ops.autocast("center_decode_nms", {{{"heatmap", "offset", "z", "dim", "rot", "vel"}}});
   ops.autograd(kCenterOp, inference_only());
 }

@@ -3,18 +3,13 @@
 // What the ops over the maps of detection heads have in common.
 #pragma once
 
-#include <cmath>
-#include <optional>
-#include <string_view>
-#include <tuple>
-#include <vector>
-
 #include "csrc/kernels/detection/decode_nms/decode_nms.h"
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
+
+// boxes, scores, labels, count, overflow
+using Detections = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // A list that is not given is an empty one.
 template <class T>
@@ -27,8 +22,7 @@ inline bool is_map_type(at::ScalarType type) {
 }
 
 // The first map says which batch, device and dtype all have.
-inline void check_map(const char* op, const char* name, const at::Tensor& map,
-                      const at::Tensor& first) {
+inline void check_map(const char* op, const char* name, const Tensor& map, const Tensor& first) {
   check_dense(op, name, map);
   check_value(map.dim() == 4, op, {name, " must be [B, channels, H, W] each"}, map.sym_sizes());
   check_type(is_map_type(map.scalar_type()), op, {name, " must be float16, bfloat16 or float32"},
@@ -40,8 +34,7 @@ inline void check_map(const char* op, const char* name, const at::Tensor& map,
 }
 
 // A map of the cells of `score`.
-inline void check_beside(const char* op, const char* name, const at::Tensor& map,
-                         const at::Tensor& score) {
+inline void check_beside(const char* op, const char* name, const Tensor& map, const Tensor& score) {
   check_map(op, name, map, score);
   for (int axis = 2; axis < 4; ++axis) {
     check_size(map.sym_size(axis).sym_eq(score.sym_size(axis)), op,
@@ -58,13 +51,13 @@ inline void check_heads(const char* op, const char* name, at::TensorList maps) {
 }
 
 // The map where it lies; a copy where a stride does not fit in 31 bits.
-inline HeadMap head_map(const at::Tensor& map, std::vector<at::Tensor>& kept) {
-  const auto fits = [](const at::Tensor& t) {
+inline HeadMap head_map(const Tensor& map, std::vector<Tensor>& kept) {
+  const auto fits = [](const Tensor& t) {
     int64_t most = 0;
     for (int axis = 1; axis < 4; ++axis) most = std::max(most, t.stride(axis));
     return most < kIndexLimit;
   };
-  const at::Tensor& read = kept.emplace_back(fits(map) ? map : map.contiguous());
+  const Tensor& read = kept.emplace_back(fits(map) ? map : map.contiguous());
   HeadMap out;
   out.data = read.const_data_ptr();
   out.sample_stride = read.stride(0);
@@ -86,16 +79,9 @@ struct DecodeOptions {
 };
 
 inline DecodeGroup parse_group(const char* op, std::string_view group) {
-  check_value(group == "none" || group == "task" || group == "class", op,
-              "group must be 'none', 'task' or 'class'", "'", group, "'");
-  return group == "none" ? DecodeGroup::kAll
-      : group == "task"  ? DecodeGroup::kHead
-                         : DecodeGroup::kClass;
-}
-
-inline void check_capacity(const char* op, const char* name, const c10::SymInt& size) {
-  check_size(size.sym_ge(0), op, {name, " must be >= 0"}, size);
-  check_below(size, kIndexLimit, op, {name, " must be below 2^31"}, size);
+  return parse_choice<DecodeGroup>(
+      op, "group", group,
+      {{"none", DecodeGroup::kAll}, {"task", DecodeGroup::kHead}, {"class", DecodeGroup::kClass}});
 }
 
 // Sets what all heads share; `args` has its heads and its group already.
@@ -104,20 +90,18 @@ inline void set_options(const char* op, const DecodeOptions& options, DecodeNmsA
               options.score_threshold);
   check_value(args.classes() <= kMostClasses, op, "the heads must have at most 64 classes",
               args.classes());
-  check_value(options.nms == "rotated" || options.nms == "circle", op,
-              "nms must be 'rotated' or 'circle'", "'", options.nms, "'");
+  args.circle = parse_word(op, "nms", options.nms, "rotated", "circle");
   const auto groups = static_cast<size_t>(args.groups()), given = options.nms_threshold.size();
   check_value(given == 1 || given == groups, op, "nms_threshold must be one number, or one a group",
               options.nms_threshold);
   check_value(options.class_labels.empty() ||
                   options.class_labels.size() == static_cast<size_t>(args.classes()),
               op, "class_labels must be one label a class, or none", options.class_labels);
-  check_capacity(op, "pre", options.pre);
-  check_capacity(op, "post", options.post);
+  check_count(op, "pre", options.pre);
+  check_count(op, "post", options.post);
   args.score_threshold = static_cast<float>(options.score_threshold);
   args.closed = options.closed;
   args.global_post = options.global_post;
-  args.circle = options.nms == "circle";
   for (size_t g = 0; g < groups; ++g) {
     const double threshold = options.nms_threshold[given == 1 ? 0 : g];
     check_value(threshold >= 0, op, "nms_threshold must be >= 0", threshold);
@@ -130,7 +114,7 @@ inline void set_options(const char* op, const DecodeOptions& options, DecodeNmsA
   }
 }
 
-inline Detections empty_detections(const at::Tensor& like, const DecodeNmsArgs& args,
+inline Detections empty_detections(const Tensor& like, const DecodeNmsArgs& args,
                                    const c10::SymInt& post) {
   const c10::SymInt batches = like.sym_size(0);
   const c10::SymInt rows = args.global_post ? post : post * args.groups();
@@ -141,7 +125,7 @@ inline Detections empty_detections(const at::Tensor& like, const DecodeNmsArgs& 
 }
 
 // Runs with concrete sizes; the candidates of a sample must be fewer than 2^31.
-inline void run_decode_nms(const char* op, const at::Tensor& on, const DecodeOptions& options,
+inline void run_decode_nms(const char* op, const Tensor& on, const DecodeOptions& options,
                            const Detections& out, DecodeNmsArgs& args) {
   const DecodeHead& last = args.head[args.heads - 1];
   check_value(last.first_pair + last.boxes() * last.classes < kIndexLimit, op,

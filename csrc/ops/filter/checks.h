@@ -3,22 +3,15 @@
 // Arguments that the filter ops share, checked and turned into what kernels take.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cmath>
-#include <optional>
-#include <string_view>
-
 #include "csrc/kernels/filter/exact_sum.h"
 #include "csrc/kernels/filter/voxel_group.h"
 #include "csrc/kernels/filter/voxel_key.h"
-#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 
-inline void check_key_vector(const char* op, const at::Tensor& keys) {
-  check_value(keys.dim() == 1, op, "keys must be [N]", keys.sym_sizes());
-  check_type(keys.scalar_type() == at::kLong, op, "keys must be int64", keys.scalar_type());
+inline void check_key_vector(const char* op, const Tensor& keys) {
+  Inputs(op).add("keys", keys, Dtypes::kInt64, "[N]");
   check_below(keys.sym_size(0), kIndexLimit - 1, op, "keys must have N < 2^31 - 1 elements",
               keys.sym_size(0));
 }
@@ -67,13 +60,12 @@ struct KeyRequest {
   VoxelKeysArgs args;
   c10::SymInt batches;
 };
-inline KeyRequest parse_key_request(const char* op, const at::Tensor& points,
+inline KeyRequest parse_key_request(const char* op, const Tensor& points,
                                     c10::ArrayRef<double> voxel_size,
                                     const std::optional<c10::ArrayRef<double>>& origin,
                                     std::optional<at::IntArrayRef> lower, int64_t bits,
-                                    std::string_view layout,
-                                    const std::optional<at::Tensor>& batch_offsets,
-                                    const std::optional<at::Tensor>& num_valid) {
+                                    std::string_view layout, const OptionalTensor& batch_offsets,
+                                    const OptionalTensor& num_valid) {
   const char* rule = "points must be [N, C] with C >= 3";
   check_value(points.dim() == 2, op, rule, points.sym_sizes());
   check_size(points.sym_size(1).sym_ge(3), op, rule, points.sym_sizes());
@@ -112,11 +104,10 @@ inline KeyRequest parse_key_request(const char* op, const at::Tensor& points,
 inline void parse_group(const char* op, std::string_view order, std::string_view backend,
                         VoxelGroupArgs& args) {
   args.by_key = parse_word(op, "order", order, "first", "key");
-  check_value(backend == "auto" || backend == "sort" || backend == "hash", op,
-              "backend must be 'auto', 'sort' or 'hash'", "'", backend, "'");
-  args.backend = backend == "auto" ? GroupBackend::kAuto
-      : backend == "sort"          ? GroupBackend::kSort
-                                   : GroupBackend::kHash;
+  args.backend = parse_choice<GroupBackend>(op, "backend", backend,
+                                            {{"auto", GroupBackend::kAuto},
+                                             {"sort", GroupBackend::kSort},
+                                             {"hash", GroupBackend::kHash}});
 }
 
 inline ValueType value_type_of(at::ScalarType type) {

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/filter/voxel_group.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/filter/checks.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxel_group(const Tensor& keys_in,
                                                                int64_t key_bits,
@@ -44,7 +39,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxel_group(const Tensor& key
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(voxel_group));
+  ops.add("voxel_group", voxel_group);
   ops.autograd("voxel_group", inference_only());
 }
 

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/filter/voxel_key.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/filter/checks.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 std::tuple<Tensor, Tensor> voxel_keys(const Tensor& points, c10::ArrayRef<double> voxel_size,
                                       std::optional<c10::ArrayRef<double>> origin,
@@ -49,9 +44,9 @@ Tensor voxel_cells(const Tensor& keys_in, int64_t bits, at::IntArrayRef lower,
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(voxel_keys));
+  ops.add("voxel_keys", voxel_keys);
   ops.autograd("voxel_keys", inference_only<kVoxelScatter>());
-  ops.add(TORCHVOX_OP(voxel_cells));
+  ops.add("voxel_cells", voxel_cells);
   ops.autograd("voxel_cells", inference_only());
 }
 

@@ -3,19 +3,12 @@
 // gather_points and group_points: one gather, whose indices are a list or a list for each query.
 #include "csrc/kernels/grouping/gather_points.h"
 
-#include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
-
 #include "csrc/kernels/grouping/segment_sum.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 // What the two ops differ in.
 struct Gather {
@@ -134,130 +127,49 @@ Tensor backward(const Tensor& grad, const Tensor& idx, c10::SymInt num_points,
   return sum_rows(gather, grad, idx, num_points, channels_first);
 }
 
+void check_gather_gradient(const Call& call) { check_gradient_of_features(call, false, 1); }
+
+void check_group_gradient(const Call& call) {
+  const Tensor idx = call.tensor("idx");
+  check_gradient_of_features(call, CallLayout(call).clouds.packed(),
+                             idx.dim() > 1 ? idx.sym_size(-1) : c10::SymInt(1));
+}
+
+c10::IValue rows_of_features(const Call& call) {
+  return call.tensor("features").sym_size(call["channels_first"].toBool() ? 2 : 1);
+}
+
+// Packed rows as one padded cloud.
+OptionalTensor group_packed(const Call& call) {
+  const CallLayout layout(call);
+  if (!layout.clouds.packed()) return std::nullopt;
+  const Tensor features = call.tensor("features");
+  const Tensor rows = packed_rows(call.op(), features, call.tensor("idx"),
+                                  call["channels_first"].toBool(), layout.clouds);
+  static const auto padded = typed_op<decltype(group_points)>("torchvox::group_points");
+  return padded.call(features.unsqueeze(0), rows, false, std::nullopt, std::nullopt, false)
+      .squeeze(0);
+}
+
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(gather_points));
-  ops.add(TORCHVOX_OP(group_points));
+  ops.add("gather_points", gather_points);
+  ops.add("group_points", group_points);
   ops.add("_gather_points_backward", backward<kGather>);
   ops.add("_group_points_backward", backward<kGroup>);
+  // A gather and its gradient are linear, and each is the gradient of the other: higher derivatives
+  // need no further kernel.
+  ops.differentiable("gather_points",
+                     {.backward = "_gather_points_backward",
+                      .derived = {{"num_points", rows_of_features}},
+                      .prepare = check_gather_gradient});
+  ops.differentiable("group_points",
+                     {.backward = "_group_points_backward",
+                      .derived = {{"num_points", rows_of_features}},
+                      .prepare = check_group_gradient,
+                      .compose = group_packed});
+  ops.differentiable("_gather_points_backward", {"gather_points"});
+  ops.differentiable("_group_points_backward", {"group_points"});
 }
 
-using GatherBackward = decltype(backward<kGather>);
-
-// A gather and its gradient are linear, and each is the gradient of the other: derivatives of any
-// order come for nothing.
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-struct GatherPoints {
-  static constexpr const char* kBackward = "torchvox::_gather_points_backward";
-  static Tensor forward(const Tensor& features, const Tensor& idx, bool channels_first) {
-    return torchvox::gather_points(features, idx, channels_first);
-  }
-};
-struct GroupPoints {
-  static constexpr const char* kBackward = "torchvox::_group_points_backward";
-  static Tensor forward(const Tensor& features, const Tensor& idx, bool channels_first) {
-    return torchvox::group_points(features, idx, channels_first);
-  }
-};
-
-template <class Op>
-const auto& gather_backward_op() {
-  static const auto op = typed_op<GatherBackward>(Op::kBackward);
-  return op;
-}
-
-template <class Op>
-class Gather : public torch::autograd::Function<Gather<Op>> {
- public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& features, const Tensor& idx,
-                        bool channels_first) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    ctx->save_for_backward({idx});
-    ctx->saved_data["channels_first"] = channels_first;
-    ctx->saved_data["num_points"] = features.sym_size(channels_first ? 2 : 1);
-    ctx->set_materialize_grads(false);
-    return Op::forward(features, idx, channels_first);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    if (!grads[0].defined()) return {Tensor(), Tensor(), Tensor()};
-    return {gather_backward_op<Op>().call(grads[0], ctx->get_saved_variables()[0],
-                                          ctx->saved_data["num_points"].toSymInt(),
-                                          ctx->saved_data["channels_first"].toBool()),
-            Tensor(), Tensor()};
-  }
-};
-
-template <class Op>
-class GatherBackward : public torch::autograd::Function<GatherBackward<Op>> {
- public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& grad, const Tensor& idx,
-                        const c10::SymInt& num_points, bool channels_first) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    ctx->save_for_backward({idx});
-    ctx->saved_data["channels_first"] = channels_first;
-    ctx->set_materialize_grads(false);
-    return gather_backward_op<Op>().call(grad, idx, num_points, channels_first);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    if (!grads[0].defined()) return {Tensor(), Tensor(), Tensor(), Tensor()};
-    return {Op::forward(grads[0], ctx->get_saved_variables()[0],
-                        ctx->saved_data["channels_first"].toBool()),
-            Tensor(), Tensor(), Tensor()};
-  }
-};
-
-Tensor gather_points(const Tensor& features, const Tensor& idx, bool channels_first) {
-  check_gradient_limit_of("gather_points", features, channels_first ? 2 : 1, idx, 1, 1);
-  if (wants_gradient(features)) {
-    check_given("gather_points", "idx", idx);
-    return Gather<GatherPoints>::apply(features, idx, channels_first);
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::gather_points(features, idx, channels_first);
-}
-
-Tensor group_points(const Tensor& features, const Tensor& idx, bool channels_first,
-                    const OptionalTensor& batch_offsets, const OptionalTensor& query_batch_offsets,
-                    bool local_index) {
-  const CloudLayout clouds{batch_offsets, query_batch_offsets, local_index};
-  if (!wants_gradient(features)) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return torchvox::group_points(features, idx, channels_first, batch_offsets, query_batch_offsets,
-                                  local_index);
-  }
-  check_given("group_points", "idx", idx);
-  const c10::SymInt k = idx.dim() > 1 ? idx.sym_size(-1) : c10::SymInt(1);
-  if (clouds.packed()) {
-    check_gradient_limit_of("group_points", features, 0, idx, 0, k);
-    const Tensor rows = packed_rows("group_points", features, idx, channels_first, clouds);
-    return torchvox::group_points(features.unsqueeze(0), rows).squeeze(0);
-  }
-  check_gradient_limit_of("group_points", features, channels_first ? 2 : 1, idx, 1, k);
-  return Gather<GroupPoints>::apply(features, idx, channels_first);
-}
-
-template <class Op>
-Tensor backward(const Tensor& grad, const Tensor& idx, c10::SymInt num_points,
-                bool channels_first) {
-  if (wants_gradient(grad)) {
-    return GatherBackward<Op>::apply(grad, idx, num_points, channels_first);
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return gather_backward_op<Op>().call(grad, idx, num_points, channels_first);
-}
-
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd(TORCHVOX_OP(gather_points));
-  ops.autograd(TORCHVOX_OP(group_points));
-  ops.autograd("_gather_points_backward", backward<GatherPoints>);
-  ops.autograd("_group_points_backward", backward<GroupPoints>);
-}
-
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

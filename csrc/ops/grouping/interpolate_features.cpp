@@ -3,34 +3,32 @@
 // Three nearest points, weights of their distances, interpolation. Without a gradient the weights
 // are made inside the interpolation; with one, the op is its three differentiable parts. The bits
 // are the same.
-#include <torch/library.h>
-
 #include "csrc/kernels/grouping/interpolate.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/neighbor_index.h"
 #include "csrc/ops/grouping/weight_rule.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 WeightRule check_arguments(const Tensor& query, const Tensor& points, const Tensor& features,
                            double eps, std::string_view weight, const OptionalTensor& lengths,
                            const OptionalTensor& query_lengths) {
   const char* op = "interpolate_features";
   check_points_and_query(op, points, query, {kNoTensor, kNoTensor, false, lengths, query_lengths});
-  const char* rule = "features must be [B, N, C] with the B and N of points";
-  check_value(features.dim() == 3, op, rule, features.sym_sizes());
-  check_type(is_coordinate_type(features.scalar_type()), op,
-             "features must be float16, bfloat16, float32 or float64", features.scalar_type());
-  for (const int axis : {0, 1}) {
-    check_size(features.sym_size(axis).sym_eq(points.sym_size(axis)), op, rule,
-               features.sym_sizes());
-  }
-  check_device(op, "features", features, points);
+  Inputs in(op);
+  in.add("points", points, Dtypes::kFloats, "[B, N, D]");
+  in.add("features", features, Dtypes::kFloats, "[B, N, C]");
   return parse_weight_rule(op, weight, eps);
+}
+
+std::tuple<Tensor, Tensor> nearest_three(const Tensor& query, const Tensor& points,
+                                         const OptionalTensor& lengths,
+                                         const OptionalTensor& query_lengths) {
+  static const auto op = typed_op<std::tuple<Tensor, Tensor>(
+      const Tensor&, const Tensor&, std::string_view, const OptionalTensor&, const OptionalTensor&,
+      const OptionalTensor&, const OptionalTensor&, bool)>("torchvox::three_nn");
+  return op.call(query, points, "pn2", lengths, query_lengths, std::nullopt, std::nullopt, false);
 }
 
 Tensor interpolate_features(const Tensor& query, const Tensor& points, const Tensor& features_in,
@@ -43,7 +41,7 @@ Tensor interpolate_features(const Tensor& query, const Tensor& points, const Ten
                    features_in.scalar_type(), features_in);
   if (query.is_meta()) return out;
 
-  const auto [dist2, idx] = torchvox::three_nn(query, points, "pn2", lengths, query_lengths);
+  const auto [dist2, idx] = nearest_three(query, points, lengths, query_lengths);
   const Tensor features = features_in.contiguous();
   args.features = features.const_data_ptr();
   args.dtype = dtype_of(features.scalar_type());
@@ -64,23 +62,28 @@ Tensor interpolate_with_gradient(const Tensor& query, const Tensor& points, cons
                                  double eps, std::string_view weight, const OptionalTensor& lengths,
                                  const OptionalTensor& query_lengths) {
   if (!wants_gradient(query) && !wants_gradient(points) && !wants_gradient(features)) {
+    static const auto op =
+        typed_op<decltype(interpolate_features)>("torchvox::interpolate_features");
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return torchvox::interpolate_features(query, points, features, eps, weight, lengths,
-                                          query_lengths);
+    return op.call(query, points, features, eps, weight, lengths, query_lengths);
   }
   check_arguments(query, points, features, eps, weight, lengths, query_lengths);
-  const auto [dist2, idx] = torchvox::three_nn(query, points, "pn2", lengths, query_lengths);
-  Tensor weights = torchvox::interpolation_weights(dist2, eps, weight);
+  const auto [dist2, idx] = nearest_three(query, points, lengths, query_lengths);
+  static const auto weights_of =
+      typed_op<Tensor(const Tensor&, double, std::string_view)>("torchvox::interpolation_weights");
+  Tensor weights = weights_of.call(dist2, eps, weight);
   const bool is_double = features.scalar_type() == at::kDouble;
   if (weights.scalar_type() == at::kDouble && !is_double) weights = weights.to(at::kFloat);
-  return torchvox::three_interpolate(features, idx, weights);
+  static const auto interpolate =
+      typed_op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, const OptionalTensor&,
+                      const OptionalTensor&, bool)>("torchvox::three_interpolate");
+  return interpolate.call(features, idx, weights, false, std::nullopt, std::nullopt, false);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  using Op = decltype(torchvox::interpolate_features);
-  ops.add<Op>("interpolate_features", interpolate_features);
+  ops.add("interpolate_features", interpolate_features);
   ops.autocast("interpolate_features", {{{"points", "query"}}});
-  ops.autograd<Op>("interpolate_features", interpolate_with_gradient);
+  ops.autograd("interpolate_features", interpolate_with_gradient);
 }
 
 }  // namespace

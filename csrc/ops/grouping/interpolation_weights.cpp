@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/grouping/interpolate.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
-
-#include <string>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/weight_rule.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 void check_distances(const char* op, const Tensor& dist2) {
   check_type(dist2.scalar_type() == at::kFloat || dist2.scalar_type() == at::kDouble, op,
@@ -23,7 +16,7 @@ void check_distances(const char* op, const Tensor& dist2) {
 
 Tensor compute(const char* op, const Tensor& dist2_in, const Tensor& grad_in,
                const WeightRule& rule) {
-  const Tensor out = empty_beside(dist2_in.sym_sizes(), dist2_in.scalar_type(), dist2_in);
+  const Tensor out = empty_as(dist2_in);
   if (dist2_in.is_meta()) return out;
   const Tensor dist2 = dist2_in.contiguous();
   const Tensor grad = grad_in.defined() ? grad_in.contiguous() : Tensor();
@@ -59,54 +52,12 @@ Tensor interpolation_weights_backward(const Tensor& grad, const Tensor& dist2, d
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(interpolation_weights));
+  ops.add("interpolation_weights", interpolation_weights);
   ops.autocast("interpolation_weights", {{}, {"dist2"}});
+  ops.differentiable("interpolation_weights", {"_interpolation_weights_backward"});
   ops.add("_interpolation_weights_backward", interpolation_weights_backward);
-}
-
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-const auto& weights_backward_op() {
-  static const auto op = typed_op<decltype(interpolation_weights_backward)>(
-      "torchvox::_interpolation_weights_backward");
-  return op;
-}
-
-class InterpolationWeights : public torch::autograd::Function<InterpolationWeights> {
- public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& dist2, double eps,
-                        std::string_view weight) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    ctx->save_for_backward({dist2});
-    ctx->saved_data["eps"] = eps;
-    ctx->saved_data["weight"] = std::string(weight);
-    ctx->set_materialize_grads(false);
-    return torchvox::interpolation_weights(dist2, eps, weight);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    if (!grads[0].defined()) return {Tensor(), Tensor(), Tensor()};
-    return {weights_backward_op().call(grads[0], ctx->get_saved_variables()[0],
-                                       ctx->saved_data["eps"].toDouble(),
-                                       ctx->saved_data["weight"].toStringRef()),
-            Tensor(), Tensor()};
-  }
-};
-
-Tensor interpolation_weights(const Tensor& dist2, double eps, std::string_view weight) {
-  if (wants_gradient(dist2)) return InterpolationWeights::apply(dist2, eps, weight);
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::interpolation_weights(dist2, eps, weight);
-}
-
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd(TORCHVOX_OP(interpolation_weights));
   ops.autograd("_interpolation_weights_backward", no_second_derivative());
 }
 
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

@@ -1,64 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The gradient that every op with differentiable distances to neighbors shares.
-#include <torch/library.h>
-
 #include "csrc/kernels/grouping/neighbor_distance.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 void check(const char* op, const Tensor& grad, const Tensor& points, const Tensor& query,
            const Tensor& idx, int64_t norm, const OptionalTensor& count,
            const CloudLayout& clouds) {
-  const char* points_rule = "points must be [B, N, D] or [T, D] with D >= 1";
-  check_value(points.dim() == 2 || points.dim() == 3, op, points_rule, points.sym_sizes());
-  check_size(points.sym_size(-1).sym_ge(1), op, points_rule, points.sym_sizes());
-  check_type(is_coordinate_type(points.scalar_type()), op,
-             "points must be float16, bfloat16, float32 or float64", points.scalar_type());
   const bool batched = points.dim() == 3;
-  check_value(query.dim() == points.dim(), op, "query must have as many dimensions as points",
-              query.sym_sizes());
+  Inputs in(op);
+  check_value(batched || points.dim() == 2, op, "points must be [B, N, D] or [T, D] with D >= 1",
+              points.sym_sizes());
+  in.add("points", points, Dtypes::kFloats, batched ? "[B, N, D >= 1]" : "[T, D >= 1]");
+  in.add("query", query, Dtypes::kFloats, batched ? "[B, M, D]" : "[U, D]");
   check_dtype(op, "query", query.scalar_type(), "points", points.scalar_type());
-  check_size(query.sym_size(-1).sym_eq(points.sym_size(-1)), op, "query must have the D of points",
-             query.sym_sizes());
-  if (batched) {
-    check_size(query.sym_size(0).sym_eq(points.sym_size(0)), op, "query must have the B of points",
-               query.sym_sizes());
-  }
-  check_integers(op, "idx", idx);
-  check_value(idx.dim() == points.dim(), op, "idx must be [B, M, k] or [U, k]", idx.sym_sizes());
-  for (int axis = 0; axis < idx.dim() - 1; ++axis) {
-    check_size(idx.sym_size(axis).sym_eq(query.sym_size(axis)), op,
-               "idx must have a row for each query", idx.sym_sizes());
-  }
+  in.add("idx", idx, Dtypes::kIndices, batched ? "[B, M, k]" : "[U, k]");
   check_type(grad.scalar_type() == (points.scalar_type() == at::kDouble ? at::kDouble : at::kFloat),
              op, "grad_dist2 must be float32, or float64 for float64 points", grad.scalar_type());
-  check_value(grad.dim() == idx.dim(), op, "grad_dist2 must have the shape of idx",
-              grad.sym_sizes());
-  for (int axis = 0; axis < idx.dim(); ++axis) {
-    check_size(grad.sym_size(axis).sym_eq(idx.sym_size(axis)), op,
-               "grad_dist2 must have the shape of idx", grad.sym_sizes());
-  }
+  in.add("grad_dist2", grad, Dtypes::kWideFloats, batched ? "[B, M, k]" : "[U, k]");
+  in.add("count", count, Dtypes::kIndices, batched ? "[B, M]" : "[U]");
   check_value(norm == 1 || norm == 2, op, "norm must be 1 or 2", norm);
-  check_device(op, "points", points, "grad_dist2", grad);
-  check_device(op, "query", query, "grad_dist2", grad);
-  check_device(op, "idx", idx, "grad_dist2", grad);
-  if (count) {
-    check_integers(op, "count", *count);
-    check_device(op, "count", *count, "grad_dist2", grad);
-    check_value(count->dim() == idx.dim() - 1, op, "count must be one number a query",
-                count->sym_sizes());
-    for (int axis = 0; axis < count->dim(); ++axis) {
-      check_size(count->sym_size(axis).sym_eq(idx.sym_size(axis)), op,
-                 "count must be one number a query", count->sym_sizes());
-    }
-  }
   check_value(!(batched && clouds.packed()), op, "points must be [T, D] with batch_offsets",
               points.sym_sizes());
   check_value(clouds.packed() || !clouds.local_index, op,
@@ -75,12 +40,8 @@ std::tuple<Tensor, Tensor> neighbor_distance_backward(
   check(op, grad_in, points_in, query_in, idx_in, norm, count, clouds);
   if (for_points)
     check_gradient_limit(op, points_in.sym_size(-2), idx_in.sym_size(-2) * idx_in.sym_size(-1));
-  const auto gradient_of = [](const Tensor& tensor, bool wanted) {
-    return wanted ? empty_beside(tensor.sym_sizes(), tensor.scalar_type(), tensor)
-                  : empty_beside({0}, tensor.scalar_type(), tensor);
-  };
-  const Tensor grad_points = gradient_of(points_in, for_points);
-  const Tensor grad_query = gradient_of(query_in, for_query);
+  const Tensor grad_points = empty_gradient(points_in, for_points);
+  const Tensor grad_query = empty_gradient(query_in, for_query);
   if (points_in.is_meta()) return {grad_points, grad_query};
 
   const Tensor grad = grad_in.contiguous(), points = points_in.contiguous(),

@@ -3,27 +3,21 @@
 // Neighbor indices as every op over them reads them: checked, made flat, inverted.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <optional>
-
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/gradient_limit.h"
 
 namespace torchvox {
 
 // The rows that the slots (entries of idx) name, [idx.shape] int32, -1 for none. `count` has one
-// entry a row of idx.
-inline at::Tensor flat_neighbor_rows(const char* op, const at::Tensor& idx, int64_t rows,
-                                     const std::optional<at::Tensor>& count_in,
-                                     const CloudLayout& clouds) {
+// entry per row of idx.
+inline Tensor flat_neighbor_rows(const char* op, const Tensor& idx, int64_t rows,
+                                 const OptionalTensor& count_in, const CloudLayout& clouds) {
   check_value(rows < kIndexLimit, op, "a cloud must have fewer than 2^31 points", rows);
-  const at::Tensor row = empty_beside(idx.sym_sizes(), at::kInt, idx);
-  const std::optional<at::Tensor> count = contiguous(count_in),
-                                  batch_offsets = contiguous(clouds.batch_offsets),
-                                  query_batch_offsets = contiguous(clouds.query_batch_offsets);
+  const Tensor row = empty_beside(idx.sym_sizes(), at::kInt, idx);
+  const OptionalTensor count = contiguous(count_in),
+                       batch_offsets = contiguous(clouds.batch_offsets),
+                       query_batch_offsets = contiguous(clouds.query_batch_offsets);
   NeighborRowsArgs args;
   args.idx = index_array(idx);
   args.count = index_array(count);
@@ -42,8 +36,8 @@ inline at::Tensor flat_neighbor_rows(const char* op, const at::Tensor& idx, int6
 
 // Rows [1, U, k] that idx [U, k] names in packed features [T, C]: with features.unsqueeze(0), one
 // padded cloud.
-inline at::Tensor packed_rows(const char* op, const at::Tensor& features, const at::Tensor& idx,
-                              bool channels_first, const CloudLayout& clouds) {
+inline Tensor packed_rows(const char* op, const Tensor& features, const Tensor& idx,
+                          bool channels_first, const CloudLayout& clouds) {
   check_dense(op, "features", features);
   check_dense(op, "idx", idx);
   for (const auto& offsets : {clouds.batch_offsets, clouds.query_batch_offsets}) {
@@ -59,19 +53,24 @@ inline at::Tensor packed_rows(const char* op, const at::Tensor& features, const 
               idx.sym_sizes());
   check_device(op, "idx", idx, "features", features);
   check_packed(op, clouds, "features", features);
-  return torchvox::neighbor_rows(idx, features.sym_size(0), std::nullopt, clouds.batch_offsets,
-                                 clouds.query_batch_offsets, clouds.local_index)
+  using Optional = const OptionalTensor&;
+  static const auto neighbor_rows =
+      typed_op<Tensor(const Tensor&, c10::SymInt, Optional, Optional, Optional, bool)>(
+          "torchvox::neighbor_rows");
+  return neighbor_rows
+      .call(idx, features.sym_size(0), std::nullopt, clouds.batch_offsets,
+            clouds.query_batch_offsets, clouds.local_index)
       .unsqueeze(0);
 }
 
 // An inverse index in memory of its own.
 struct OwnedInverseIndex {
   InverseIndex inverse;
-  at::Tensor memory;
+  Tensor memory;
 };
 
 // `idx` is contiguous, [clouds, ...].
-inline OwnedInverseIndex build_inverse_index(const char* op, const at::Tensor& idx, int64_t clouds,
+inline OwnedInverseIndex build_inverse_index(const char* op, const Tensor& idx, int64_t clouds,
                                              int64_t rows) {
   OwnedInverseIndex owned;
   InverseIndex& inverse = owned.inverse;

@@ -2,16 +2,11 @@
 //
 // neighbor_rows makes any neighbor list one of flat rows; gathers from packed clouds are it and the
 // gather from one padded cloud.
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 Tensor neighbor_rows(const Tensor& idx_in, c10::SymInt num_points, const OptionalTensor& count,
                      const OptionalTensor& batch_offsets, const OptionalTensor& query_batch_offsets,
@@ -42,7 +37,7 @@ Tensor neighbor_rows(const Tensor& idx_in, c10::SymInt num_points, const Optiona
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(neighbor_rows));
+  ops.add("neighbor_rows", neighbor_rows);
   ops.autograd("neighbor_rows", not_differentiable());
 }
 

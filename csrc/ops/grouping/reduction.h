@@ -3,19 +3,17 @@
 // What the ops over segments share: the names of reductions.
 #pragma once
 
-#include <string_view>
-
 #include "csrc/kernels/grouping/segment_reduce.h"
-#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 
 inline Reduction parse_reduction(const char* op, std::string_view name) {
-  if (name == "sum") return Reduction::kSum;
-  if (name == "max") return Reduction::kMax;
-  if (name == "min") return Reduction::kMin;
-  check_value(name == "mean", op, "reduce must be 'mean', 'sum', 'max' or 'min'", "'", name, "'");
-  return Reduction::kMean;
+  return parse_choice<Reduction>(op, "reduce", name,
+                                 {{"mean", Reduction::kMean},
+                                  {"sum", Reduction::kSum},
+                                  {"max", Reduction::kMax},
+                                  {"min", Reduction::kMin}});
 }
 
 // Rows that arg names in int32, and entries, for which the kernels take one more.

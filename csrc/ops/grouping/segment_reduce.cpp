@@ -3,42 +3,24 @@
 // segment_reduce: rows, or those that an index names, reduced over CSR segments. Its gradient
 // spreads rows over entries; with an index, entries are then added up by row as those of a gather.
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
 
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/reduction.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
-// Returns the number of segments. `rows` is src, or the gradient.
-c10::SymInt check_segments(const char* op, const char* name, const Tensor& rows, const char* layout,
-                           const Tensor& offsets, const OptionalTensor& index) {
-  check_given(op, name, rows);
-  check_given(op, "offsets", offsets);
-  check_value(rows.dim() == 2, op, {name, " must be ", layout}, rows.sym_sizes());
-  check_type(is_coordinate_type(rows.scalar_type()), op,
-             {name, " must be float16, bfloat16, float32 or float64"}, rows.scalar_type());
-  check_integers(op, "offsets", offsets);
-  check_device(op, "offsets", offsets, name, rows);
-  check_value(offsets.dim() == 1, op, "offsets must be [R + 1]", offsets.sym_sizes());
-  check_size(offsets.sym_size(0).sym_ge(1), op, "offsets must be [R + 1]", offsets.sym_sizes());
-  const c10::SymInt segments = offsets.sym_size(0) - 1;
-  check_below(segments, kMostEntries, op, "offsets must have fewer than 2^31 elements",
+// `rows` is src, or the gradient.
+void add_segments(const char* op, Inputs& in, const char* name, const Tensor& rows,
+                  const char* layout, const Tensor& offsets, const OptionalTensor& index) {
+  in.add(name, rows, Dtypes::kFloats, layout);
+  in.add("offsets", offsets, Dtypes::kIndices, "[R + 1]");
+  in.add("index", index, Dtypes::kIndices, "[E]");
+  check_below(in["R"], kMostEntries, op, "offsets must have fewer than 2^31 elements",
               offsets.sym_size(0));
-  if (!index) return segments;
-  check_value(index->dim() == 1, op, "index must be [E]", index->sym_sizes());
-  check_vector(op, "index", index, name, rows, index->sym_size(0), "[E]");
-  check_below(index->sym_size(0), kMostEntries, op, "index must have E < 2^31 - 1 elements",
-              index->sym_size(0));
-  return segments;
+  if (!index) return;
+  check_below(in["E"], kMostEntries, op, "index must have E < 2^31 - 1 elements", in["E"]);
 }
 
 std::tuple<Tensor, Tensor> segment_reduce(const Tensor& src_in, const Tensor& offsets_in,
@@ -46,10 +28,10 @@ std::tuple<Tensor, Tensor> segment_reduce(const Tensor& src_in, const Tensor& of
                                           const OptionalTensor& index_in) {
   const char* op = "segment_reduce";
   const Reduction reduce = parse_reduction(op, reduce_name);
-  const c10::SymInt segments = check_segments(op, "src", src_in, "[N, C]", offsets_in, index_in);
-  check_below(src_in.sym_size(0), kMostEntries, op, "src must have N < 2^31 - 1 rows",
-              src_in.sym_size(0));
-  const c10::SymInt channels = src_in.sym_size(1);
+  Inputs in(op);
+  add_segments(op, in, "src", src_in, "[N, C]", offsets_in, index_in);
+  check_below(in["N"], kMostEntries, op, "src must have N < 2^31 - 1 rows", in["N"]);
+  const c10::SymInt segments = in["R"], channels = in["C"];
   Tensor out = empty_beside({segments, channels}, src_in.scalar_type(), src_in);
   Tensor arg = is_extreme(reduce) ? empty_beside({segments, channels}, at::kInt, src_in)
                                   : empty_beside({0}, at::kInt, src_in);
@@ -88,15 +70,9 @@ Tensor segment_reduce_backward(const Tensor& grad_in, const Tensor& offsets_in,
                                std::string_view reduce_name, const OptionalTensor& index_in) {
   const char* op = "_segment_reduce_backward";
   const Reduction reduce = parse_reduction(op, reduce_name);
-  const c10::SymInt segments = check_segments(op, "grad", grad_in, "[R, C]", offsets_in, index_in);
-  check_size(grad_in.sym_size(0).sym_eq(segments), op, "grad must have the R of offsets",
-             grad_in.sym_sizes());
-  check_type(arg_in.scalar_type() == at::kInt, op, "arg must be int32", arg_in.scalar_type());
-  check_device(op, "arg", arg_in, "grad", grad_in);
-  if (is_extreme(reduce)) {
-    check_size(arg_in.sym_numel().sym_eq(grad_in.sym_numel()), op, "arg must be [R, C]",
-               arg_in.sym_sizes());
-  }
+  Inputs in(op);
+  add_segments(op, in, "grad", grad_in, "[R, C]", offsets_in, index_in);
+  in.add("arg", arg_in, Dtypes::kInt32, is_extreme(reduce) ? "[R, C]" : "[0]");
   check_size(num_rows.sym_ge(0), op, "num_rows must not be negative", num_rows);
   check_below(num_rows, kMostEntries, op, "num_rows must be below 2^31 - 1", num_rows);
   const c10::SymInt channels = grad_in.sym_size(1);
@@ -135,68 +111,26 @@ Tensor segment_reduce_backward(const Tensor& grad_in, const Tensor& offsets_in,
   return index ? add_by_index(out, *index, num_rows) : out;
 }
 
+void check_segment_gradient(const Call& call) {
+  const Tensor src = call.tensor("src"), offsets = call.tensor("offsets");
+  const bool extreme = is_extreme(parse_reduction(call.op(), call["reduce"].toStringView()));
+  if (!call.optional("index") || src.dim() != 2 || !extreme) return;
+  for (const auto& rows : {src.sym_size(0), offsets.sym_numel() - 1}) {
+    check_below(rows * src.sym_size(1), kIndexLimit, call.op(),
+                "the gradient of max and min with index takes N * C and R * C below 2^31", rows,
+                " * ", src.sym_size(1));
+  }
+}
+
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(segment_reduce));
+  ops.add("segment_reduce", segment_reduce);
+  ops.differentiable("segment_reduce",
+                     {.backward = "_segment_reduce_backward",
+                      .derived = {{"num_rows", size_of_argument("src", 0)}},
+                      .prepare = check_segment_gradient});
   ops.add("_segment_reduce_backward", segment_reduce_backward);
   ops.autograd("_segment_reduce_backward", no_second_derivative());
 }
 
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-const auto& backward_op() {
-  static const auto op =
-      typed_op<decltype(segment_reduce_backward)>("torchvox::_segment_reduce_backward");
-  return op;
-}
-
-class SegmentReduce : public torch::autograd::Function<SegmentReduce> {
- public:
-  static variable_list forward(AutogradContext* ctx, const Tensor& src, const Tensor& offsets,
-                               std::string_view reduce, const OptionalTensor& index) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [out, arg] = torchvox::segment_reduce(src, offsets, reduce, index);
-    ctx->save_for_backward({offsets, arg, index.value_or(Tensor())});
-    ctx->saved_data["reduce"] = std::string(reduce);
-    ctx->saved_data["num_rows"] = src.sym_size(0);
-    ctx->set_materialize_grads(false);
-    ctx->mark_non_differentiable({arg});
-    return {out, arg};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    variable_list out(4);
-    if (!grads[0].defined()) return out;
-    const variable_list saved = ctx->get_saved_variables();
-    out[0] =
-        backward_op().call(grads[0], saved[0], saved[1], ctx->saved_data["num_rows"].toSymInt(),
-                           ctx->saved_data["reduce"].toStringRef(), defined(saved[2]));
-    return out;
-  }
-};
-
-std::tuple<Tensor, Tensor> segment_reduce(const Tensor& src, const Tensor& offsets,
-                                          std::string_view reduce, const OptionalTensor& index) {
-  if (wants_gradient(src)) {
-    check_given("segment_reduce", "offsets", offsets);
-    if (index && src.dim() == 2 && is_extreme(parse_reduction("segment_reduce", reduce))) {
-      for (const auto& rows : {src.sym_size(0), offsets.sym_numel() - 1}) {
-        check_below(rows * src.sym_size(1), kIndexLimit, "segment_reduce",
-                    "the gradient of max and min with index takes N * C and R * C below 2^31", rows,
-                    " * ", src.sym_size(1));
-      }
-    }
-    const auto out = SegmentReduce::apply(src, offsets, reduce, index);
-    return {out[0], out[1]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::segment_reduce(src, offsets, reduce, index);
-}
-
-TORCHVOX_REGISTER_OPS(ops) { ops.autograd(TORCHVOX_OP(segment_reduce)); }
-
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

@@ -4,8 +4,7 @@
 #pragma once
 
 #include "csrc/kernels/neighbors/ball_query/ball_query.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 
@@ -17,7 +16,7 @@ struct BallOptions {
 };
 
 // Checks them and sets the first ball, its k aside.
-inline void set_ball(const char* op, BallQueryArgs& args, const at::Tensor& points,
+inline void set_ball(const char* op, BallQueryArgs& args, const Tensor& points,
                      const BallOptions& ball) {
   check_value(ball.radius >= 0, op, "radius must be >= 0", ball.radius);
   check_value(!ball.radius2 || *ball.radius2 >= 0, op, "radius2 must be >= 0",

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/ops/neighbors/ball.h"
 
-#include <torch/library.h>
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 using Outputs = std::tuple<Tensor, Tensor, Tensor>;
 
 Outputs ball_query(const Tensor& points_in, const Tensor& query_in, double radius, c10::SymInt k,
@@ -24,8 +22,7 @@ Outputs ball_query(const Tensor& points_in, const Tensor& query_in, double radiu
   set_ball(op, args, points_in, {radius, radius2, min_radius, core_dist2, closed});
   args.pad = parse_word(op, "fill", fill, "first", "pad");
   args.order = parse_dist_order(op, dist_order);
-  check_size(k.sym_ge(0), op, "k must be >= 0", k);
-  check_below(k, kIndexLimit, op, "k must be below 2^31", k);
+  check_count(op, "k", k);
 
   // dist2 and idx of the shape of the queries and k, count of that of the queries.
   c10::SymDimVector shape(query_in.sym_sizes());
@@ -52,7 +49,7 @@ Outputs ball_query(const Tensor& points_in, const Tensor& query_in, double radiu
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(ball_query));
+  ops.add("ball_query", ball_query);
   ops.autocast("ball_query", {{{"points", "query"}}});
 }
 

@@ -1,34 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 
-#include <ATen/ops/empty.h>
-#include <torch/library.h>
-
-#include <string>
-#include <vector>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
 // idx [B, M, k] or count [B, M], int32.
-void check_neighbors(const char* op, const char* name, const Tensor& tensor, int dims,
-                     const char* shape, const Tensor& query) {
-  check_type(tensor.scalar_type() == at::kInt, op, {name, " must be int32"}, tensor.scalar_type());
-  check_device(op, name, tensor, query);
-  const Rule rule{name, " must be ", shape, " with the B and M of query"};
-  check_value(tensor.dim() == dims, op, rule, tensor.sym_sizes());
-  for (int axis = 0; axis < 2; ++axis) {
-    check_size(tensor.sym_size(axis).sym_eq(query.sym_size(axis)), op, rule, tensor.sym_sizes());
-  }
-}
-
 void check_layers(const char* op, at::TensorList weights, at::TensorList biases, c10::SymInt in,
                   const Tensor& points) {
   check_value(weights.size() >= 1 && weights.size() <= size_t{kMostMlpLayers}, op,
@@ -61,14 +39,10 @@ void check_mlp_features(const char* op, const OptionalTensor& features, const Te
                         at::ScalarType type, bool use_xyz) {
   check_value(features || use_xyz, op, "features must be given without use_xyz", "None");
   if (!features) return;
-  const char* rule = "features must be [B, N, C] with the B and N of points";
-  check_value(features->dim() == 3, op, rule, features->sym_sizes());
-  for (int axis = 0; axis < 2; ++axis) {
-    check_size(features->sym_size(axis).sym_eq(points.sym_size(axis)), op, rule,
-               features->sym_sizes());
-  }
+  Inputs in(op);
+  in.add("points", points, Dtypes::kFloats, "[B, N, D]");
+  in.add("features", features, Dtypes::kFloats, "[B, N, C]");
   check_dtype(op, "features", features->scalar_type(), "weights", type);
-  check_device(op, "features", *features, points);
 }
 
 // The tensor, or a copy, whose B * M rows lie at equal distances.
@@ -84,8 +58,10 @@ Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
                      bool use_xyz, std::optional<double> normalize_radius, bool features_first) {
   const char* op = "group_mlp_max";
   check_points_and_query(op, points_in, query_in, {});
-  check_neighbors(op, "idx", idx_in, 3, "[B, M, k]", query_in);
-  check_neighbors(op, "count", count_in, 2, "[B, M]", query_in);
+  Inputs inputs(op);
+  inputs.add("query", query_in, Dtypes::kFloats, "[B, M, D]");
+  inputs.add("idx", idx_in, Dtypes::kInt32, "[B, M, k]");
+  inputs.add("count", count_in, Dtypes::kInt32, "[B, M]");
   check_below(idx_in.sym_size(2), kIndexLimit, op, "idx must have k below 2^31",
               idx_in.sym_sizes());
   c10::SymInt in = use_xyz ? points_in.sym_size(2) : c10::SymInt(0);
@@ -134,7 +110,7 @@ Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(group_mlp_max));
+  ops.add("group_mlp_max", group_mlp_max);
   ops.autocast("group_mlp_max", {{{"points", "query"}, {"features", "weights", "biases"}}});
   ops.autograd("group_mlp_max", inference_only<kQueryAndGroup>());
 }

@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/neighbors/knn/knn.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 using Neighbors = std::tuple<Tensor, Tensor>;
 
@@ -19,8 +12,7 @@ Neighbors search(const char* op, const Tensor& points_in, const Tensor& query_in
                  const c10::SymInt& k, int64_t norm, std::string_view dist_order,
                  const CloudLayout& layout) {
   check_points_and_query(op, points_in, query_in, layout, kPaddedOrPacked);
-  check_size(k.sym_ge(0), op, "k must be >= 0", k);
-  check_below(k, kIndexLimit, op, "k must be below 2^31", k);
+  check_count(op, "k", k);
   check_value(norm == 1 || norm == 2, op, "norm must be 1 or 2", norm);
   KnnArgs args;
   args.order = parse_dist_order(op, dist_order);
@@ -62,9 +54,9 @@ Neighbors three_nn(const Tensor& query, const Tensor& points, std::string_view d
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(knn));
+  ops.add("knn", knn);
   ops.autocast("knn", {{{"points", "query"}}});
-  ops.add(TORCHVOX_OP(three_nn));
+  ops.add("three_nn", three_nn);
   ops.autocast("three_nn", {{{"points", "query"}}});
 }
 

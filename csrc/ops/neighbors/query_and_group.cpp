@@ -1,23 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/neighbors/query_and_group.h"
 
-#include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
-
 #include <functional>
 
 #include "csrc/kernels/grouping/segment_sum.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/gradient_limit.h"
 #include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 // What a row of the grouped tensor is made of.
 struct Layout {
@@ -55,25 +47,16 @@ void check_layout(const char* op, const Layout& layout) {
     check_value(divides ? static_cast<float>(radius) > 0 : radius >= 0, op,
                 {"radii must be ", divides ? "> 0 in float32 with normalize_xyz" : ">= 0"}, radius);
   }
-  for (const c10::SymInt& k : layout.ks) {
-    check_size(k.sym_ge(0), op, "ks must be >= 0", k);
-    check_below(k, kIndexLimit, op, "ks must be below 2^31", k);
-  }
+  for (const c10::SymInt& k : layout.ks) check_count(op, "ks", k);
 }
 
 void check_features(const char* op, const OptionalTensor& features, const Tensor& points,
                     bool use_xyz) {
   check_value(features || use_xyz, op, "features must be given without use_xyz", "None");
   if (!features) return;
-  const char* rule = "features must be [B, N, C] with the B and N of points";
-  check_value(features->dim() == 3, op, rule, features->sym_sizes());
-  for (int axis = 0; axis < 2; ++axis) {
-    check_size(features->sym_size(axis).sym_eq(points.sym_size(axis)), op, rule,
-               features->sym_sizes());
-  }
-  check_type(is_coordinate_type(features->scalar_type()), op,
-             "features must be float16, bfloat16, float32 or float64", features->scalar_type());
-  check_device(op, "features", *features, points);
+  Inputs in(op);
+  in.add("points", points, Dtypes::kFloats, "[B, N, D]");
+  in.add("features", features, Dtypes::kFloats, "[B, N, C]");
 }
 
 // The balls of a row, kMostRadii at a time.
@@ -152,22 +135,12 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group(
 void check_backward(const char* op, const Tensor& grad, const Tensor& points, const Tensor& query,
                     const Tensor& idx, const c10::SymInt& columns) {
   check_points_and_query(op, points, query, {});
-  check_type(idx.scalar_type() == at::kInt, op, "idx must be int32", idx.scalar_type());
-  check_device(op, "idx", idx, points);
-  check_value(idx.dim() == 3, op, "idx must be [B, M, K]", idx.sym_sizes());
-  check_size(idx.sym_size(0).sym_eq(points.sym_size(0)), op, "idx must have the B of points",
-             idx.sym_sizes());
-  check_size(idx.sym_size(1).sym_eq(query.sym_size(1)), op, "idx must have the M of query",
-             idx.sym_sizes());
-  check_type(is_coordinate_type(grad.scalar_type()), op,
-             "grad must be float16, bfloat16, float32 or float64", grad.scalar_type());
-  check_device(op, "grad", grad, points);
-  const char* rule = "grad must be [B, M, K, columns] with the B, M and K of idx";
-  check_value(grad.dim() == 4, op, rule, grad.sym_sizes());
-  for (int axis = 0; axis < 3; ++axis) {
-    check_size(grad.sym_size(axis).sym_eq(idx.sym_size(axis)), op, rule, grad.sym_sizes());
-  }
-  check_size(grad.sym_size(3).sym_eq(columns), op, rule, grad.sym_sizes());
+  Inputs in(op);
+  in.add("points", points, Dtypes::kFloats, "[B, N, D]");
+  in.add("query", query, Dtypes::kFloats, "[B, M, D]");
+  in.add("idx", idx, Dtypes::kInt32, "[B, M, K]");
+  in.add_size("columns", columns);
+  in.add("grad", grad, Dtypes::kFloats, "[B, M, K, columns]");
 }
 
 std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
@@ -186,9 +159,6 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
   if (for_points || for_features) {
     check_gradient_limit(op, points.sym_size(1), idx_in.sym_size(1) * idx_in.sym_size(2));
   }
-  const auto empty_as = [&](const Tensor& like) {
-    return empty_beside(like.sym_sizes(), like.scalar_type(), like);
-  };
   const Tensor none = empty_beside({c10::SymInt(0)}, points.scalar_type(), points);
   const Tensor no_query = empty_beside({c10::SymInt(0)}, points.scalar_type(), points);
   const Tensor no_features = empty_beside({c10::SymInt(0)}, grad_in.scalar_type(), points);
@@ -258,99 +228,34 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
   return {grad_points, grad_query, grad_features};
 }
 
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(query_and_group));
-  ops.autocast("query_and_group", {{{"points", "query"}}});
-  ops.add("_query_and_group_backward", query_and_group_backward);
-}
-
-namespace autograd {
-
-using Outputs = std::tuple<Tensor, Tensor, Tensor>;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-const auto& query_and_group_backward_op() {
-  static const auto op =
-      typed_op<decltype(query_and_group_backward)>("torchvox::_query_and_group_backward");
-  return op;
-}
-
-class QueryAndGroup : public torch::autograd::Function<QueryAndGroup> {
- public:
-  // `group` is the op itself.
-  static variable_list forward(AutogradContext* ctx, const Tensor& points, const Tensor& query,
-                               const OptionalTensor& features, c10::ArrayRef<double> radii,
-                               c10::SymIntArrayRef ks, bool use_xyz, bool normalize_xyz,
-                               bool features_first, const std::function<Outputs()>& group) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const auto [grouped, idx, count] = group();
-    ctx->save_for_backward({points, query, idx});
-    ctx->saved_data["has_features"] = features.has_value();
-    ctx->saved_data["channels"] = features ? features->sym_size(2) : c10::SymInt(0);
-    ctx->saved_data["radii"] = radii.vec();
-    ctx->saved_data["ks"] = ks.vec();
-    ctx->saved_data["use_xyz"] = use_xyz;
-    ctx->saved_data["normalize_xyz"] = normalize_xyz;
-    ctx->saved_data["features_first"] = features_first;
-    ctx->mark_non_differentiable({idx, count});
-    ctx->set_materialize_grads(false);
-    return {grouped, idx, count};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    variable_list gradients(9);
-    if (!grads[0].defined()) return gradients;
-    const variable_list saved = ctx->get_saved_variables();
-    auto& data = ctx->saved_data;
-    const bool use_xyz = data["use_xyz"].toBool();
-    const bool for_points = use_xyz && ctx->needs_input_grad(0);
-    const bool for_query = use_xyz && ctx->needs_input_grad(1);
-    const bool for_features = data["has_features"].toBool() && ctx->needs_input_grad(2);
-    std::vector<c10::SymInt> ks;
-    for (const c10::IValue& k : data["ks"].toList()) ks.push_back(k.toSymInt());
-    const auto [grad_points, grad_query, grad_features] = query_and_group_backward_op().call(
-        grads[0], saved[0], saved[1], saved[2], data["channels"].toSymInt(),
-        data["radii"].toDoubleVector(), ks, use_xyz, data["normalize_xyz"].toBool(),
-        data["features_first"].toBool(), for_points, for_query, for_features);
-    if (for_points) gradients[0] = grad_points;
-    if (for_query) gradients[1] = grad_query;
-    if (for_features) gradients[2] = grad_features;
-    return gradients;
-  }
-};
-
-Outputs query_and_group(const Tensor& points, const Tensor& query, const OptionalTensor& features,
-                        c10::ArrayRef<double> radii, c10::SymIntArrayRef ks, bool use_xyz,
-                        bool normalize_xyz, bool features_first, bool closed,
-                        std::string_view dist_order, const OptionalTensor& lengths,
-                        const OptionalTensor& query_lengths) {
-  const auto group = [&] {
-    return torchvox::query_and_group(points, query, features, radii, ks, use_xyz, normalize_xyz,
-                                     features_first, closed, dist_order, lengths, query_lengths);
-  };
-  const bool wanted = (use_xyz && (wants_gradient(points) || wants_gradient(query))) ||
-      (features && wants_gradient(*features));
-  if (!wanted) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return group();
-  }
-  check_given("query_and_group", "points", points);
-  check_given("query_and_group", "query", query);
+void check_gradient(const Call& call) {
+  const Tensor query = call.tensor("query");
   c10::SymInt slots = 0;
-  for (const c10::SymInt& k : ks) slots = slots + k;
-  if (use_xyz) check_gradient_limit_of("query_and_group", points, -2, query, -2, slots);
-  if (features) check_gradient_limit_of("query_and_group", *features, -2, query, -2, slots);
-  const variable_list out = QueryAndGroup::apply(points, query, features, radii, ks, use_xyz,
-                                                 normalize_xyz, features_first, group);
-  return {out[0], out[1], out[2]};
+  for (const c10::IValue& k : call["ks"].toList()) slots = slots + k.toSymInt();
+  if (call["use_xyz"].toBool()) {
+    check_gradient_limit_of(call.op(), call.tensor("points"), -2, query, -2, slots);
+  }
+  if (const OptionalTensor features = call.optional("features")) {
+    check_gradient_limit_of(call.op(), *features, -2, query, -2, slots);
+  }
+}
+
+c10::IValue channels_of_features(const Call& call) {
+  const OptionalTensor features = call.optional("features");
+  return features ? features->sym_size(2) : c10::SymInt(0);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd(TORCHVOX_OP(query_and_group));
+  ops.add("query_and_group", query_and_group);
+  ops.autocast("query_and_group", {{{"points", "query"}}});
+  ops.differentiable("query_and_group",
+                     {.backward = "_query_and_group_backward",
+                      .derived = {{"channels", channels_of_features}},
+                      .coordinates_flag = "use_xyz",
+                      .prepare = check_gradient});
+  ops.add("_query_and_group_backward", query_and_group_backward);
   ops.autograd("_query_and_group_backward", no_second_derivative());
 }
 
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

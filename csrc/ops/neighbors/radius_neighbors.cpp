@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/neighbors/radius_neighbors.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/neighbors/ball.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> radius_neighbors(
     const Tensor& points_in, const Tensor& query_in, double radius, c10::SymInt capacity,
@@ -47,7 +43,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> radius_neighbors(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(radius_neighbors));
+  ops.add("radius_neighbors", radius_neighbors);
   ops.autograd("radius_neighbors", not_differentiable());
   ops.autocast("radius_neighbors", {{{"points", "query"}}});
 }

@@ -3,12 +3,8 @@
 // The state of a map and the model of a sensor, checked and turned into what kernels take.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cmath>
-
 #include "csrc/kernels/occupancy/state.h"
-#include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 
@@ -40,8 +36,8 @@ inline constexpr StateTensor kStateTensors[kStateParts] = {
 };
 
 // Part `k` of `list` beside the state, with so many rows.
-inline void check_part(const char* op, int k, const at::Tensor& tensor, const char* list,
-                       const at::Tensor& state, const c10::SymInt& rows) {
+inline void check_part(const char* op, int k, const Tensor& tensor, const char* list,
+                       const Tensor& state, const c10::SymInt& rows) {
   const auto& [name, type, type_name, dims, columns, shape] = kStateTensors[k];
   check_given(op, name, tensor);
   check_type(tensor.scalar_type() == type, op, {name, " of ", list, " must be ", type_name},
@@ -56,15 +52,15 @@ inline void check_part(const char* op, int k, const at::Tensor& tensor, const ch
 }
 
 // That contiguous tensors share no byte; of those without memory nothing is known.
-inline void check_apart(const char* op, const char* name, const at::Tensor& tensor,
-                        const char* other_name, const at::Tensor& other) {
+inline void check_apart(const char* op, const char* name, const Tensor& tensor,
+                        const char* other_name, const Tensor& other) {
   if (tensor.is_meta() || other.is_meta() || tensor.numel() == 0 || other.numel() == 0) return;
   const auto* const a = static_cast<const char*>(tensor.const_data_ptr());
   const auto* const b = static_cast<const char*>(other.const_data_ptr());
   check_value(a + tensor.nbytes() <= b || b + other.nbytes() <= a, op,
               {name, " must share no memory with ", other_name, " of the state"}, "an overlap");
 }
-inline void check_apart(const char* op, const char* name, const at::Tensor& tensor,
+inline void check_apart(const char* op, const char* name, const Tensor& tensor,
                         at::TensorList state) {
   for (int k = 0; k < kStateParts; ++k) {
     check_apart(op, name, tensor, kStateTensors[k].name, state[k]);
@@ -152,12 +148,11 @@ inline double parse_threshold(const char* op, double threshold) {
 }
 
 // Bools [C] of regions.
-inline void check_mask(const char* op, const at::Tensor& mask, at::TensorList state) {
-  check_type(mask.scalar_type() == at::kBool, op, "mask must be bool", mask.scalar_type());
+inline void check_mask(const char* op, const Tensor& mask, at::TensorList state) {
+  Inputs in(op);
+  in.add_size("C", state[kRegionKey].sym_size(0), "region_key");
+  in.add("mask", mask, Dtypes::kBool, "[C]");
   check_device(op, "mask", mask, "the state", state[0]);
-  check_value(mask.dim() == 1, op, "mask must be [C] as region_key is", mask.sym_sizes());
-  check_size(mask.sym_size(0).sym_eq(state[kRegionKey].sym_size(0)), op,
-             "mask must be [C] as region_key is", mask.sym_sizes());
 }
 
 }  // namespace torchvox

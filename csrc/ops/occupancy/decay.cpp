@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/occupancy/decay.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/occupancy/checks.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 std::tuple<Tensor, Tensor> occupancy_decay_(at::TensorList state, int64_t factor, int64_t step,
                                             int64_t forget, const OptionalTensor& mask_in) {
@@ -35,7 +30,7 @@ std::tuple<Tensor, Tensor> occupancy_decay_(at::TensorList state, int64_t factor
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(occupancy_decay_));
+  ops.add("occupancy_decay_", occupancy_decay_);
   ops.in_place("occupancy_decay_", mutating);
 }
 

@@ -1,22 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/occupancy/insert.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/occupancy/checks.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-
-Merge parse_merge(const char* op, std::string_view merge) {
-  check_value(merge == "add" || merge == "replace" || merge == "keep", op,
-              "merge must be 'add', 'replace' or 'keep'", "'", merge, "'");
-  return merge == "add" ? Merge::kAdd : merge == "keep" ? Merge::kKeep : Merge::kReplace;
-}
 
 constexpr std::array kLayers = {kRegionStamp, kLogOdds,   kHitMiss,     kTouch,
                                 kTraversal,   kSampleRow, kSampleCount, kSampleMean,
@@ -34,7 +23,7 @@ void check_layers(const char* op, at::TensorList state, const Tensor& keys, at::
   const auto empty = [&](int k) { return state[k].sym_size(0) == 0; };
   for (size_t i = 0; i < layers.size(); ++i) {
     const int k = kLayers[i];
-    // Of a state without room nobody knows which layers are off.
+    // Of a state without room it is unknown which layers are off.
     const bool known = !empty(kRegionKey) || (k >= kSampleRow && !empty(kSampleCount));
     const bool off = k > kLogOdds && empty(k == kSampleRow ? kSampleCount : k) &&
         (known || layers[i].sym_numel() == 0);
@@ -57,14 +46,16 @@ Tensor occupancy_insert_(at::TensorList state, const Tensor& keys_in, at::Tensor
   const char* op = "occupancy_insert_";
   InsertArgs args;
   args.state = parse_state(op, state);
-  check_type(keys_in.scalar_type() == at::kLong, op, "keys must be int64", keys_in.scalar_type());
+  Inputs in(op);
+  in.add("keys", keys_in, Dtypes::kInt64, "[K]");
   check_device(op, "keys", keys_in, "the state", state[0]);
-  check_value(keys_in.dim() == 1, op, "keys must be [K]", keys_in.sym_sizes());
   check_below(keys_in.sym_size(0), kIndexLimit, op, "keys must have K < 2^31 elements",
               keys_in.sym_size(0));
   check_layers(op, state, keys_in, layers_in);
   args.sensor = parse_sensor(op, sensor);
-  args.merge = parse_merge(op, merge);
+  args.merge = parse_choice<Merge>(
+      op, "merge", merge,
+      {{"add", Merge::kAdd}, {"replace", Merge::kReplace}, {"keep", Merge::kKeep}});
   if (num_valid_in) {
     check_integers(op, "num_valid", *num_valid_in);
     check_device(op, "num_valid", *num_valid_in, "the state", state[0]);
@@ -101,7 +92,7 @@ Tensor occupancy_insert_(at::TensorList state, const Tensor& keys_in, at::Tensor
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(occupancy_insert_));
+  ops.add("occupancy_insert_", occupancy_insert_);
   ops.in_place("occupancy_insert_", mutating);
 }
 

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/occupancy/integrate/integrate.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/occupancy/checks.h"
 #include "csrc/ops/rays/checks.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 constexpr std::array<const char*, 10> kFlagNames = {
     "end_as_free",        "stop_at_occupied", "exclude_origin",   "exclude_sample", "exclude_ray",
@@ -54,17 +50,6 @@ Ndt parse_ndt(const char* op, std::optional<c10::ArrayRef<double>> given, double
   return ndt;
 }
 
-void check_of_rays(const char* op, const char* name, const OptionalTensor& given,
-                   const Tensor& points, at::ScalarType type, const char* type_name) {
-  if (!given) return;
-  const Rule rule{name, " must be [N] as points are"};
-  check_type(given->scalar_type() == type, op, {name, " must be ", type_name},
-             given->scalar_type());
-  check_device(op, name, *given, points);
-  check_value(given->dim() == 1, op, rule, given->sym_sizes());
-  check_size(given->sym_size(0).sym_eq(points.sym_size(0)), op, rule, given->sym_sizes());
-}
-
 Tensor occupancy_integrate_(
     at::TensorList state, const Tensor& points, const Tensor& origins, double voxel_size,
     c10::ArrayRef<double> map_origin, c10::ArrayRef<double> sensor, c10::SymInt max_touched,
@@ -92,14 +77,11 @@ Tensor occupancy_integrate_(
   args.skip_missing = parse_word(op, "missing", missing, "allocate", "skip");
   check_value(!(args.skip_missing && args.has(kStopAtOccupied)), op,
               "missing must be 'allocate' with the flag 'stop_at_occupied'", "'skip'");
-  if (stamp_in) {
-    check_type(stamp_in->scalar_type() == at::kInt, op, "stamp must be int32",
-               stamp_in->scalar_type());
-    check_device(op, "stamp", *stamp_in, points);
-    check_size(stamp_in->sym_numel().sym_eq(1), op, "stamp must be [1]", stamp_in->sym_sizes());
-  }
-  check_of_rays(op, "timestamps", timestamps_in, points, at::kDouble, "float64");
-  check_of_rays(op, "intensity", intensity_in, points, at::kFloat, "float32");
+  Inputs in(op);
+  in.add("points", points, Dtypes::kFloats, "[N, C]");
+  in.add("stamp", stamp_in, Dtypes::kInt32, stamp_in && stamp_in->dim() == 0 ? "[]" : "[1]");
+  in.add("timestamps", timestamps_in, Dtypes::kFloat64, "[N]");
+  in.add("intensity", intensity_in, Dtypes::kFloat32, "[N]");
   check_value(std::isfinite(time_base), op, "time_base must be finite", time_base);
   const auto is_on = [&](int k) { return state[k].sym_size(0) != 0; };
   check_value(is_on(kSampleCov) == ndt.has_value(), op,
@@ -141,7 +123,7 @@ Tensor occupancy_integrate_(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(occupancy_integrate_));
+  ops.add("occupancy_integrate_", occupancy_integrate_);
   ops.in_place("occupancy_integrate_", mutating);
 }
 

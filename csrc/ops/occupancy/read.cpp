@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ops that read a map: occupancy_query, occupancy_crop, occupancy_raycast, occupancy_extract.
-#include <torch/library.h>
-
 #include <limits>
 
 #include "csrc/kernels/occupancy/extract.h"
 #include "csrc/kernels/occupancy/query.h"
 #include "csrc/kernels/occupancy/raycast.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/occupancy/checks.h"
 #include "csrc/ops/rays/checks.h"
 #include "csrc/ops/voxel/args.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 void parse_lookup(const char* op, OccupancyLookup& lookup, at::TensorList state, double voxel_size,
                   c10::ArrayRef<double> map_origin, double threshold, std::optional<double> fill) {
@@ -60,12 +56,9 @@ std::tuple<Tensor, Tensor> occupancy_crop(at::TensorList state, double voxel_siz
   args.grid = parse_voxel_grid(op, cell_size, point_cloud_range);
   c10::SymInt crops = 1;
   if (poses_in) {
-    const char* rule = "poses must be [B, 3, 4]";
-    check_coordinates(op, "poses", *poses_in);
+    Inputs in(op);
+    in.add("poses", *poses_in, Dtypes::kFloats, "[B, 3, 4]");
     check_device(op, "poses", *poses_in, "the state", state[kTable]);
-    check_value(poses_in->dim() == 3, op, rule, poses_in->sym_sizes());
-    check_size(poses_in->sym_size(1).sym_eq(3) & poses_in->sym_size(2).sym_eq(4), op, rule,
-               poses_in->sym_sizes());
     crops = poses_in->sym_size(0);
   }
   check_keys(op, args.grid, crops);
@@ -129,12 +122,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> occupancy_extract(at::TensorL
   const char* op = "occupancy_extract";
   OccupancyExtractArgs args;
   args.state = parse_state(op, state);
-  check_max_out(op, max_out);
-  check_value(select == "occupied" || select == "free" || select == "observed", op,
-              "select must be 'occupied', 'free' or 'observed'", "'", select, "'");
-  args.select = select == "occupied" ? OccupancySelect::kOccupied
-      : select == "free"             ? OccupancySelect::kFree
-                                     : OccupancySelect::kObserved;
+  check_count(op, "max_out", max_out);
+  args.select = parse_choice<OccupancySelect>(op, "select", select,
+                                              {{"occupied", OccupancySelect::kOccupied},
+                                               {"free", OccupancySelect::kFree},
+                                               {"observed", OccupancySelect::kObserved}});
   args.threshold = parse_threshold(op, threshold);
   const Tensor& beside = state[kTable];
   const Tensor logodds = empty_beside({max_out}, at::kFloat, beside);
@@ -155,10 +147,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> occupancy_extract(at::TensorL
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(occupancy_query));
-  ops.add(TORCHVOX_OP(occupancy_crop));
-  ops.add(TORCHVOX_OP(occupancy_raycast));
-  ops.add(TORCHVOX_OP(occupancy_extract));
+  ops.add("occupancy_query", occupancy_query);
+  ops.add("occupancy_crop", occupancy_crop);
+  ops.add("occupancy_raycast", occupancy_raycast);
+  ops.add("occupancy_extract", occupancy_extract);
   for (const char* op :
        {"occupancy_query", "occupancy_crop", "occupancy_raycast", "occupancy_extract"}) {
     ops.autograd(op, not_differentiable());

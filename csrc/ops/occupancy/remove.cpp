@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/occupancy/remove.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/occupancy/checks.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 Tensor occupancy_remove_(at::TensorList state, const Tensor& mask_in) {
   const char* op = "occupancy_remove_";
@@ -27,7 +22,7 @@ Tensor occupancy_remove_(at::TensorList state, const Tensor& mask_in) {
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(occupancy_remove_));
+  ops.add("occupancy_remove_", occupancy_remove_);
   ops.in_place("occupancy_remove_", mutating);
 }
 

@@ -3,32 +3,18 @@
 // Arguments that the pillar ops share, checked and turned into what kernels take.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_strided.h>
 
-#include <optional>
-#include <string_view>
-
 #include "csrc/kernels/pillars/map.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/voxel/args.h"
 
 namespace torchvox {
 
-inline void check_int32(const char* op, const char* name, const at::Tensor& tensor,
-                        const at::Tensor& points) {
-  check_type(tensor.scalar_type() == at::kInt, op, {name, " must be int32"}, tensor.scalar_type());
-  check_device(op, name, tensor, points);
-}
-
-// [rows, 4] int32: b, z, y, x.
-inline void check_indices(const char* op, const at::Tensor& indices, const at::Tensor& beside) {
-  check_int32(op, "indices", indices, beside);
-  check_value(indices.dim() == 2, op, "indices must be [V, 4]", indices.sym_sizes());
-  check_size(indices.sym_size(1).sym_eq(4), op, "indices must be [V, 4]", indices.sym_sizes());
-  check_below(indices.sym_size(0), kIndexLimit, op, "indices must have V < 2^31 rows",
-              indices.sym_size(0));
+// [V, 4] int32: b, z, y, x.
+inline void add_indices(const char* op, Inputs& in, const Tensor& indices) {
+  in.add("indices", indices, Dtypes::kInt32, "[V, 4]");
+  check_below(in["V"], kIndexLimit, op, "indices must have V < 2^31 rows", in["V"]);
 }
 
 inline void check_batch_size(const char* op, const c10::SymInt& batch_size) {
@@ -49,38 +35,21 @@ inline void check_center_axes(const char* op, int64_t center_axes) {
   check_value(center_axes == 2 || center_axes == 3, op, "center_axes must be 2 or 3", center_axes);
 }
 
-inline bool parse_padded(const char* op, std::string_view pad_semantics) {
-  check_value(pad_semantics == "reference" || pad_semantics == "none", op,
-              "pad_semantics must be 'reference' or 'none'", "'", pad_semantics, "'");
-  return pad_semantics == "reference";
-}
-
 // Points and the map of their pillars, as an op gets them.
 struct PillarInputs {
-  const at::Tensor& points;
-  const at::Tensor& indices;
-  const at::Tensor& num_points;
-  const at::Tensor& point_voxel;
-  const at::Tensor& point_slot;
+  const Tensor& points;
+  const Tensor& indices;
+  const Tensor& num_points;
+  const Tensor& point_voxel;
+  const Tensor& point_slot;
 
-  void check(const char* op) const {
+  void add_to(const char* op, Inputs& in) const {
     check_packed_points(op, points);
-    check_indices(op, indices, points);
-    check_int32(op, "num_points", num_points, points);
-    check_value(num_points.dim() == 1, op, "num_points must be [V] with the V of indices",
-                num_points.sym_sizes());
-    check_size(num_points.sym_size(0).sym_eq(indices.sym_size(0)), op,
-               "num_points must be [V] with the V of indices", num_points.sym_sizes());
-    check_of_points(op, "point_voxel", point_voxel);
-    check_of_points(op, "point_slot", point_slot);
-  }
-
- private:
-  void check_of_points(const char* op, const char* name, const at::Tensor& tensor) const {
-    check_int32(op, name, tensor, points);
-    const Rule rule{name, " must be [N] with the N of points"};
-    check_value(tensor.dim() == 1, op, rule, tensor.sym_sizes());
-    check_size(tensor.sym_size(0).sym_eq(points.sym_size(0)), op, rule, tensor.sym_sizes());
+    in.add("points", points, Dtypes::kFloats, "[N, C]");
+    add_indices(op, in, indices);
+    in.add("num_points", num_points, Dtypes::kInt32, "[V]");
+    in.add("point_voxel", point_voxel, Dtypes::kInt32, "[N]");
+    in.add("point_slot", point_slot, Dtypes::kInt32, "[N]");
   }
 };
 
@@ -100,7 +69,7 @@ struct PillarOptions {
     map.max_points = max_points;
     map.center_axes = static_cast<int>(center_axes);
     map.legacy = legacy;
-    map.padded = parse_padded(op, pad_semantics);
+    map.padded = !parse_word(op, "pad_semantics", pad_semantics, "reference", "none");
     map.rows.nx = map.grid.cells[0];
     map.rows.ny = map.grid.cells[1];
   }
@@ -108,12 +77,10 @@ struct PillarOptions {
 
 // The tensors as kernels read them, kept alive beside what refers to them.
 struct PillarTensors {
-  at::Tensor points, indices, num_points, point_voxel, point_slot;
+  Tensor points, indices, num_points, point_voxel, point_slot;
 
-  PillarTensors(const at::Tensor& points_in, const at::Tensor& indices_in)
-      : points(points_in.stride(1) == 1 || points_in.size(1) == 1 ? points_in
-                                                                  : points_in.contiguous()),
-        indices(indices_in.contiguous()) {}
+  PillarTensors(const Tensor& points_in, const Tensor& indices_in)
+      : points(readable(points_in)), indices(indices_in.contiguous()) {}
   explicit PillarTensors(const PillarInputs& in) : PillarTensors(in.points, in.indices) {
     num_points = in.num_points.contiguous();
     point_voxel = in.point_voxel.contiguous();
@@ -138,14 +105,14 @@ struct PillarTensors {
 
 // [B, channels, ny, nx] in the memory format that convolutions of few channels like best: the
 // channels of a cell are neighbors.
-inline at::Tensor empty_canvas(const c10::SymInt& batches, const c10::SymInt& channels, int64_t nx,
-                               int64_t ny, at::ScalarType type, const at::Tensor& beside) {
+inline Tensor empty_canvas(const c10::SymInt& batches, const c10::SymInt& channels, int64_t nx,
+                           int64_t ny, at::ScalarType type, const Tensor& beside) {
   return at::empty_strided_symint({batches, channels, ny, nx},
                                   {channels * (nx * ny), 1, channels * nx, channels},
                                   beside.options().dtype(type).layout(at::kStrided));
 }
 
-inline void put_strides(const at::Tensor& grad, int64_t (&strides)[4]) {
+inline void put_strides(const Tensor& grad, int64_t (&strides)[4]) {
   for (int64_t d = 0; d < 4; ++d) strides[d] = grad.stride(d);
 }
 

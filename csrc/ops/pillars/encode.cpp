@@ -1,38 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/pillars/encode/encode.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
-
-#include <functional>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/pillars/checks.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-// _pillar_encode_train returns what pillar_encode does, mean and arg.
-using PillarEncodeTrain =
-    VariantOf<decltype(torchvox::pillar_encode), std::tuple<Tensor, Tensor, Tensor>>;
-
-void check_layer(const char* op, const Tensor& weight, const Tensor& bias, const Tensor& points,
-                 int64_t center_axes) {
-  const char* shape = "weight must be [O, D] with O >= 1 and D = columns + 3 + center_axes";
-  check_type(is_coordinate_type(weight.scalar_type()), op,
-             "weight must be float16, bfloat16, float32 or float64", weight.scalar_type());
-  check_device(op, "weight", weight, points);
-  check_value(weight.dim() == 2, op, shape, weight.sym_sizes());
-  check_size(weight.sym_size(0).sym_ge(1), op, shape, weight.sym_sizes());
-  check_size(weight.sym_size(1).sym_eq(points.sym_size(1) + 3 + center_axes), op, shape,
-             weight.sym_sizes());
-  check_dtype(op, "bias", bias.scalar_type(), "weight", weight.scalar_type());
-  check_device(op, "bias", bias, points);
-  check_value(bias.dim() == 1, op, "bias must be [O] with the O of weight", bias.sym_sizes());
-  check_size(bias.sym_size(0).sym_eq(weight.sym_size(0)), op,
-             "bias must be [O] with the O of weight", bias.sym_sizes());
-}
 
 at::ScalarType calculation(at::ScalarType points, at::ScalarType weight) {
   return points == at::kDouble || weight == at::kDouble ? at::kDouble : at::kFloat;
@@ -47,11 +20,16 @@ struct Encoded {
 Encoded encode(const char* op, const PillarInputs& in, const Tensor& weight_in,
                const Tensor& bias_in, const PillarOptions& options, const c10::SymInt& batch_size,
                std::optional<at::ScalarType> out_dtype, bool train) {
-  in.check(op);
+  Inputs inputs(op);
+  in.add_to(op, inputs);
   check_batch_size(op, batch_size);
   PillarEncodeArgs args;
   options.put(op, args.map);
-  check_layer(op, weight_in, bias_in, in.points, options.center_axes);
+  inputs.add("weight", weight_in, Dtypes::kFloats, "[O >= 1, D]");
+  inputs.add("bias", bias_in, Dtypes::kFloats, "[O]");
+  check_size(inputs["D"].sym_eq(inputs["C"] + 3 + options.center_axes), op,
+             "weight must be [O, D] with D = columns + 3 + center_axes", weight_in.sym_sizes());
+  check_dtype(op, "bias", bias_in.scalar_type(), "weight", weight_in.scalar_type());
   const at::ScalarType type = out_dtype.value_or(weight_in.scalar_type());
   check_type(is_coordinate_type(type), op,
              "out_dtype must be float16, bfloat16, float32 or float64", type);
@@ -83,46 +61,23 @@ Encoded encode(const char* op, const PillarInputs& in, const Tensor& weight_in,
   return out;
 }
 
-Encoded encode_pillars(bool train, const Tensor& points, const Tensor& indices,
-                       const Tensor& num_points, const Tensor& point_voxel,
-                       const Tensor& point_slot, const Tensor& weight, const Tensor& bias,
-                       c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
-                       int64_t max_points, const c10::SymInt& batch_size, int64_t center_axes,
-                       bool legacy, std::string_view pad_semantics,
-                       std::optional<at::ScalarType> out_dtype) {
-  return encode("pillar_encode", {points, indices, num_points, point_voxel, point_slot}, weight,
-                bias, {voxel_size, range, max_points, center_axes, legacy, pad_semantics},
-                batch_size, out_dtype, train);
-}
-
-template <class... Arguments>
-Tensor pillar_encode(Arguments... arguments) {
-  return encode_pillars(/*train=*/false, arguments...).canvas;
-}
-
-template <class... Arguments>
-std::tuple<Tensor, Tensor, Tensor> pillar_encode_train(Arguments... arguments) {
-  Encoded out = encode_pillars(/*train=*/true, arguments...);
-  return {out.canvas, out.mean, out.arg};
-}
-
-void check_saved(const char* op, const Tensor& grad, const Tensor& mean, const Tensor& arg,
-                 const Tensor& points, const Tensor& indices) {
-  check_int32(op, "arg", arg, points);
-  check_value(arg.dim() == 2, op, "arg must be [V, O]", arg.sym_sizes());
-  check_size(arg.sym_size(0).sym_eq(indices.sym_size(0)), op,
-             "arg must be [V, O] with the V of indices", arg.sym_sizes());
-  check_size(arg.sym_size(1).sym_eq(grad.sym_size(1)), op, "arg must be [V, O] with the O of grad",
-             arg.sym_sizes());
-  check_type(mean.scalar_type() == at::kFloat || mean.scalar_type() == at::kDouble, op,
-             "mean must be float32 or float64", mean.scalar_type());
-  check_device(op, "mean", mean, points);
-  check_value(mean.dim() == 2, op, "mean must be [V, 3]", mean.sym_sizes());
-  check_size(mean.sym_size(0).sym_eq(indices.sym_size(0)), op, "mean must be [V, 3]",
-             mean.sym_sizes());
-  check_size(mean.sym_size(1).sym_eq(3), op, "mean must be [V, 3]", mean.sym_sizes());
-  check_type(points.scalar_type() != at::kDouble || mean.scalar_type() == at::kDouble, op,
-             "mean must be float64 with float64 points", mean.scalar_type());
+// With kTrain, what the gradient needs is returned too.
+template <bool kTrain>
+auto pillar_encode(const Tensor& points, const Tensor& indices, const Tensor& num_points,
+                   const Tensor& point_voxel, const Tensor& point_slot, const Tensor& weight,
+                   const Tensor& bias, c10::ArrayRef<double> voxel_size,
+                   c10::ArrayRef<double> range, int64_t max_points, c10::SymInt batch_size,
+                   int64_t center_axes, bool legacy, std::string_view pad_semantics,
+                   std::optional<at::ScalarType> out_dtype) {
+  const Encoded out =
+      encode("pillar_encode", {points, indices, num_points, point_voxel, point_slot}, weight, bias,
+             {voxel_size, range, max_points, center_axes, legacy, pad_semantics}, batch_size,
+             out_dtype, kTrain);
+  if constexpr (kTrain) {
+    return std::make_tuple(out.canvas, out.mean, out.arg);
+  } else {
+    return out.canvas;
+  }
 }
 
 std::tuple<Tensor, Tensor> pillar_encode_backward(const Tensor& grad, const Tensor& mean_in,
@@ -135,16 +90,16 @@ std::tuple<Tensor, Tensor> pillar_encode_backward(const Tensor& grad, const Tens
   PillarEncodeBackwardArgs args;
   PillarOptions{voxel_size, range, -1, center_axes, legacy, "none"}.put(op, args.map);
   check_packed_points(op, points);
-  check_indices(op, indices, points);
-  check_device(op, "grad", grad, points);
-  check_type(is_coordinate_type(grad.scalar_type()), op,
-             "grad must be float16, bfloat16, float32 or float64", grad.scalar_type());
-  check_value(grad.dim() == 4, op, "grad must be [B, O, ny, nx]", grad.sym_sizes());
-  check_size(grad.sym_size(2).sym_eq(args.map.rows.ny), op, "grad must be [B, O, ny, nx]",
-             grad.sym_sizes());
-  check_size(grad.sym_size(3).sym_eq(args.map.rows.nx), op, "grad must be [B, O, ny, nx]",
-             grad.sym_sizes());
-  check_saved(op, grad, mean_in, arg_in, points, indices);
+  Inputs in(op);
+  in.add("points", points, Dtypes::kFloats, "[N, C]");
+  add_indices(op, in, indices);
+  in.add_size("ny", args.map.rows.ny);
+  in.add_size("nx", args.map.rows.nx);
+  in.add("grad", grad, Dtypes::kFloats, "[B, O, ny, nx]");
+  in.add("arg", arg_in, Dtypes::kInt32, "[V, O]");
+  in.add("mean", mean_in, Dtypes::kWideFloats, "[V, 3]");
+  check_type(points.scalar_type() != at::kDouble || mean_in.scalar_type() == at::kDouble, op,
+             "mean must be float64 with float64 points", mean_in.scalar_type());
   check_type(is_coordinate_type(dtype), op, "dtype must be float16, bfloat16, float32 or float64",
              dtype);
   const c10::SymInt outputs = grad.sym_size(1);
@@ -170,88 +125,20 @@ std::tuple<Tensor, Tensor> pillar_encode_backward(const Tensor& grad, const Tens
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(pillar_encode));
+  ops.add("pillar_encode", pillar_encode<false>);
   ops.autocast("pillar_encode", {{{"weight", "bias"}}});
-  ops.add<PillarEncodeTrain>("_pillar_encode_train", pillar_encode_train);
+  ops.add("_pillar_encode_train", pillar_encode<true>);
   ops.autograd("_pillar_encode_train", not_differentiable());
+  // The forward remembers who won each channel of each pillar; the gradients of the layer gather
+  // from there. The points have none: exact batch norm rests on their moments being constants.
+  ops.differentiable("pillar_encode",
+                     {.backward = "_pillar_encode_backward",
+                      .train = "_pillar_encode_train",
+                      .derived = {{"dtype", dtype_of_argument("weight")}},
+                      .constant = "points"});
   ops.add("_pillar_encode_backward", pillar_encode_backward);
   ops.autograd("_pillar_encode_backward", no_second_derivative());
 }
 
-// The forward remembers who won each channel of each pillar; the gradients of the layer gather
-// from there. The points have none: exact batch norm rests on their moments being constants.
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-class PillarEncode : public torch::autograd::Function<PillarEncode> {
- public:
-  // `train` is the op that remembers.
-  static Tensor forward(AutogradContext* ctx, const Tensor& weight, const Tensor& /*bias*/,
-                        const Tensor& points, const Tensor& indices,
-                        c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
-                        int64_t center_axes, bool legacy,
-                        const std::function<std::tuple<Tensor, Tensor, Tensor>()>& train) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [canvas, mean, arg] = train();
-    ctx->save_for_backward({mean, arg, points, indices});
-    ctx->saved_data["voxel_size"] = voxel_size.vec();
-    ctx->saved_data["range"] = range.vec();
-    ctx->saved_data["dtype"] = static_cast<int64_t>(weight.scalar_type());
-    ctx->saved_data["center_axes"] = center_axes;
-    ctx->saved_data["legacy"] = legacy;
-    ctx->set_materialize_grads(false);
-    return canvas;
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    static const auto op =
-        typed_op<decltype(pillar_encode_backward)>("torchvox::_pillar_encode_backward");
-    variable_list out(9);
-    if (!grads[0].defined()) return out;
-    const variable_list saved = ctx->get_saved_variables();
-    auto [grad_weight, grad_bias] = op.call(
-        grads[0], saved[0], saved[1], saved[2], saved[3],
-        ctx->saved_data["voxel_size"].toDoubleVector(), ctx->saved_data["range"].toDoubleVector(),
-        static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt()),
-        ctx->saved_data["center_axes"].toInt(), ctx->saved_data["legacy"].toBool());
-    if (ctx->needs_input_grad(0)) out[0] = grad_weight;
-    if (ctx->needs_input_grad(1)) out[1] = grad_bias;
-    return out;
-  }
-};
-
-Tensor pillar_encode(const Tensor& points, const Tensor& indices, const Tensor& num_points,
-                     const Tensor& point_voxel, const Tensor& point_slot, const Tensor& weight,
-                     const Tensor& bias, c10::ArrayRef<double> voxel_size,
-                     c10::ArrayRef<double> range, int64_t max_points, c10::SymInt batch_size,
-                     int64_t center_axes, bool legacy, std::string_view pad_semantics,
-                     std::optional<at::ScalarType> out_dtype) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!wants_gradient(points),
-                              "pillar_encode: points have no gradient; detach them");
-  const auto call = [&](const auto& op) {
-    return op(points, indices, num_points, point_voxel, point_slot, weight, bias, voxel_size, range,
-              max_points, batch_size, center_axes, legacy, pad_semantics, out_dtype);
-  };
-  if (wants_gradient(weight) || wants_gradient(bias)) {
-    for (const auto& [name, tensor] : {std::pair<const char*, const Tensor&>{"points", points},
-                                       {"indices", indices},
-                                       {"weight", weight},
-                                       {"bias", bias}}) {
-      check_given("pillar_encode", name, tensor);
-    }
-    static const auto train_op = typed_op<PillarEncodeTrain>("torchvox::_pillar_encode_train");
-    const auto train = [&](auto&&... arguments) { return train_op.call(arguments...); };
-    return PillarEncode::apply(weight, bias, points, indices, voxel_size, range, center_axes,
-                               legacy, [&] { return call(train); });
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return call(torchvox::pillar_encode);
-}
-
-TORCHVOX_REGISTER_OPS(ops) { ops.autograd(TORCHVOX_OP(pillar_encode)); }
-
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

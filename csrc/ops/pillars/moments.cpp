@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/pillars/moments.h"
 
-#include <torch/library.h>
-
 #include <limits>
 
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/pillars/checks.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 // Shared memory of a block holds some rows of the triangle.
 constexpr int64_t kMostColumns = 24;
@@ -23,7 +19,8 @@ Tensor pillar_moments(const Tensor& points, const Tensor& indices, const Tensor&
                       std::string_view pad_semantics) {
   const char* op = "pillar_moments";
   const PillarInputs in{points, indices, num_points, point_voxel, point_slot};
-  in.check(op);
+  Inputs inputs(op);
+  in.add_to(op, inputs);
   check_size(points.sym_size(1).sym_le(kMostColumns), op, "points must have at most 24 columns",
              points.sym_sizes());
   PillarMomentsArgs args;
@@ -40,7 +37,7 @@ Tensor pillar_moments(const Tensor& points, const Tensor& indices, const Tensor&
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(pillar_moments));
+  ops.add("pillar_moments", pillar_moments);
   ops.autograd("pillar_moments", inference_only());
 }
 

@@ -2,44 +2,25 @@
 #include "csrc/kernels/pillars/norm.h"
 
 #include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
 
-#include <cmath>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/pillars/checks.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
 using Norm = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
                                                         const Tensor&, double);
 
-// [O] values beside a weight [O, D].
-void check_of_outputs(const char* op, const char* name, const Tensor& tensor,
-                      const Tensor& weight) {
-  check_dtype(op, name, tensor.scalar_type(), "weight", weight.scalar_type());
-  check_device(op, name, tensor, weight);
-  const Rule rule{name, " must be [O] with the O of weight"};
-  check_value(tensor.dim() == 1, op, rule, tensor.sym_sizes());
-  check_size(tensor.sym_size(0).sym_eq(weight.sym_size(0)), op, rule, tensor.sym_sizes());
-}
-
-void check_norm(const char* op, const Tensor& moments, const Tensor& weight, const Tensor& gamma,
-                double eps) {
-  check_type(is_coordinate_type(weight.scalar_type()), op,
-             "weight must be float16, bfloat16, float32 or float64", weight.scalar_type());
-  check_value(weight.dim() == 2, op, "weight must be [O, D]", weight.sym_sizes());
-  check_type(moments.scalar_type() == at::kDouble, op, "moments must be float64",
-             moments.scalar_type());
-  check_device(op, "moments", moments, weight);
-  const char* shape = "moments must be [(D + 1)(D + 2) / 2] with the D of weight";
-  const c10::SymInt width = weight.sym_size(1) + 1;
-  check_value(moments.dim() == 1, op, shape, moments.sym_sizes());
-  check_size(moments.sym_size(0).sym_eq(width * (width + 1) / 2), op, shape, moments.sym_sizes());
-  check_of_outputs(op, "gamma", gamma, weight);
+void check_norm(const char* op, Inputs& in, const Tensor& moments, const Tensor& weight,
+                const Tensor& gamma, double eps) {
+  in.add("weight", weight, Dtypes::kFloats, "[O, D]");
+  in.add("gamma", gamma, Dtypes::kFloats, "[O]");
+  check_dtype(op, "gamma", gamma.scalar_type(), "weight", weight.scalar_type());
+  in.add("moments", moments, Dtypes::kFloat64, "[size]");
+  const c10::SymInt width = in["D"] + 1;
+  check_size(in["size"].sym_eq(width * (width + 1) / 2), op,
+             "moments must be [(D + 1)(D + 2) / 2] with the D of weight", moments.sym_sizes());
   check_value(std::isfinite(eps) && eps > 0, op, "eps must be finite and above 0", eps);
 }
 
@@ -59,19 +40,17 @@ struct NormTensors {
   }
 };
 
-Tensor like_shape(const Tensor& tensor) {
-  return empty_beside(tensor.sym_sizes(), tensor.scalar_type(), tensor);
-}
-
 std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm(const Tensor& moments,
                                                        const Tensor& weight_in,
                                                        const Tensor& gamma_in,
                                                        const Tensor& beta_in, double eps) {
   const char* op = "pillar_norm";
-  check_norm(op, moments, weight_in, gamma_in, eps);
-  check_of_outputs(op, "beta", beta_in, weight_in);
-  Tensor weight = like_shape(weight_in), bias = like_shape(beta_in);
-  Tensor mean = like_shape(beta_in), var = like_shape(beta_in);
+  Inputs in(op);
+  check_norm(op, in, moments, weight_in, gamma_in, eps);
+  in.add("beta", beta_in, Dtypes::kFloats, "[O]");
+  check_dtype(op, "beta", beta_in.scalar_type(), "weight", weight_in.scalar_type());
+  Tensor weight = empty_as(weight_in), bias = empty_as(beta_in);
+  Tensor mean = empty_as(beta_in), var = empty_as(beta_in);
   if (weight_in.is_meta()) return {weight, bias, mean, var};
   const NormTensors tensors(moments, weight_in, gamma_in);
   const Tensor beta = beta_in.contiguous();
@@ -86,24 +65,26 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm(const Tensor& moments,
   return {weight, bias, mean, var};
 }
 
-std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const Tensor& grad_weight_in,
-                                                        const Tensor& grad_bias_in,
+// A gradient that is None is 0.
+std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const OptionalTensor& grad_weight_or_none,
+                                                        const OptionalTensor& grad_bias_or_none,
                                                         const Tensor& moments,
                                                         const Tensor& weight_in,
                                                         const Tensor& gamma_in, double eps) {
   const char* op = "_pillar_norm_backward";
-  check_norm(op, moments, weight_in, gamma_in, eps);
-  check_of_outputs(op, "grad_bias", grad_bias_in, weight_in);
+  Inputs in(op);
+  check_norm(op, in, moments, weight_in, gamma_in, eps);
+  const auto or_zeros = [](const OptionalTensor& grad, const Tensor& like) {
+    return grad ? *grad : at::zeros_like(like);
+  };
+  const Tensor grad_weight_in = or_zeros(grad_weight_or_none, weight_in);
+  const Tensor grad_bias_in = or_zeros(grad_bias_or_none, gamma_in);
+  in.add("grad_weight", grad_weight_in, Dtypes::kFloats, "[O, D]");
+  in.add("grad_bias", grad_bias_in, Dtypes::kFloats, "[O]");
   check_dtype(op, "grad_weight", grad_weight_in.scalar_type(), "weight", weight_in.scalar_type());
-  check_device(op, "grad_weight", grad_weight_in, "weight", weight_in);
-  check_value(grad_weight_in.dim() == 2, op, "grad_weight must be [O, D]",
-              grad_weight_in.sym_sizes());
-  for (int axis = 0; axis < 2; ++axis) {
-    check_size(grad_weight_in.sym_size(axis).sym_eq(weight_in.sym_size(axis)), op,
-               "grad_weight must be [O, D]", grad_weight_in.sym_sizes());
-  }
-  Tensor to_weight = like_shape(weight_in), to_gamma = like_shape(gamma_in);
-  Tensor to_beta = like_shape(gamma_in);
+  check_dtype(op, "grad_bias", grad_bias_in.scalar_type(), "weight", weight_in.scalar_type());
+  Tensor to_weight = empty_as(weight_in), to_gamma = empty_as(gamma_in);
+  Tensor to_beta = empty_as(gamma_in);
   if (weight_in.is_meta()) return {to_weight, to_gamma, to_beta};
   const NormTensors tensors(moments, weight_in, gamma_in);
   const Tensor grad_weight = grad_weight_in.contiguous(), grad_bias = grad_bias_in.contiguous();
@@ -119,71 +100,12 @@ std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const Tensor& grad_weigh
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(pillar_norm));
+  ops.add("pillar_norm", pillar_norm);
   ops.autocast("pillar_norm", {{{"weight", "gamma", "beta"}}, {"moments"}, "", at::kDouble});
+  ops.differentiable("pillar_norm", {.backward = "_pillar_norm_backward", .constant = "moments"});
   ops.add("_pillar_norm_backward", pillar_norm_backward);
-}
-
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-class PillarNorm : public torch::autograd::Function<PillarNorm> {
- public:
-  static variable_list forward(AutogradContext* ctx, const Tensor& moments, const Tensor& weight,
-                               const Tensor& gamma, const Tensor& beta, double eps) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [folded_weight, folded_bias, mean, var] =
-        torchvox::pillar_norm(moments, weight, gamma, beta, eps);
-    ctx->save_for_backward({moments, weight, gamma});
-    ctx->saved_data["eps"] = eps;
-    ctx->set_materialize_grads(false);
-    ctx->mark_non_differentiable({mean, var});
-    return {folded_weight, folded_bias, mean, var};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    static const auto op =
-        typed_op<decltype(pillar_norm_backward)>("torchvox::_pillar_norm_backward");
-    variable_list out(5);
-    if (!grads[0].defined() && !grads[1].defined()) return out;
-    const variable_list saved = ctx->get_saved_variables();
-    const Tensor grad_weight = grads[0].defined() ? grads[0] : at::zeros_like(saved[1]);
-    const Tensor grad_bias = grads[1].defined() ? grads[1] : at::zeros_like(saved[2]);
-    auto [to_weight, to_gamma, to_beta] = op.call(grad_weight, grad_bias, saved[0], saved[1],
-                                                  saved[2], ctx->saved_data["eps"].toDouble());
-    if (ctx->needs_input_grad(1)) out[1] = to_weight;
-    if (ctx->needs_input_grad(2)) out[2] = to_gamma;
-    if (ctx->needs_input_grad(3)) out[3] = to_beta;
-    return out;
-  }
-};
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm(const Tensor& moments, const Tensor& weight,
-                                                       const Tensor& gamma, const Tensor& beta,
-                                                       double eps) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!wants_gradient(moments),
-                              "pillar_norm: moments have no gradient; detach them");
-  if (wants_gradient(weight) || wants_gradient(gamma) || wants_gradient(beta)) {
-    for (const auto& [name, tensor] : {std::pair<const char*, const Tensor&>{"moments", moments},
-                                       {"weight", weight},
-                                       {"gamma", gamma},
-                                       {"beta", beta}}) {
-      check_given("pillar_norm", name, tensor);
-    }
-    const auto out = PillarNorm::apply(moments, weight, gamma, beta, eps);
-    return {out[0], out[1], out[2], out[3]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::pillar_norm(moments, weight, gamma, beta, eps);
-}
-
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd(TORCHVOX_OP(pillar_norm));
   ops.autograd("_pillar_norm_backward", no_second_derivative());
 }
 
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

@@ -1,31 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/pillars/scatter.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/pillars/checks.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
-void check_feats(const char* op, const Tensor& feats, const Tensor& indices) {
-  check_type(is_coordinate_type(feats.scalar_type()), op,
-             "feats must be float16, bfloat16, float32 or float64", feats.scalar_type());
-  check_indices(op, indices, feats);
-  check_value(feats.dim() == 2, op, "feats must be [V, C] with the V of indices",
-              feats.sym_sizes());
-  check_size(feats.sym_size(0).sym_eq(indices.sym_size(0)), op,
-             "feats must be [V, C] with the V of indices", feats.sym_sizes());
-}
-
 Tensor pillar_scatter(const Tensor& feats_in, const Tensor& indices_in, c10::SymInt batch_size,
                       c10::IntArrayRef size) {
   const char* op = "pillar_scatter";
-  check_feats(op, feats_in, indices_in);
+  Inputs in(op);
+  add_indices(op, in, indices_in);
+  in.add("feats", feats_in, Dtypes::kFloats, "[V, C]");
   check_batch_size(op, batch_size);
   check_value(size.size() == 2 && size[0] >= 1 && size[1] >= 1, op,
               "size must be (nx, ny), both at least 1", size);
@@ -51,10 +38,9 @@ Tensor pillar_scatter(const Tensor& feats_in, const Tensor& indices_in, c10::Sym
 
 Tensor pillar_scatter_backward(const Tensor& grad, const Tensor& indices_in) {
   const char* op = "_pillar_scatter_backward";
-  check_type(is_coordinate_type(grad.scalar_type()), op,
-             "grad must be float16, bfloat16, float32 or float64", grad.scalar_type());
-  check_value(grad.dim() == 4, op, "grad must be [B, C, ny, nx]", grad.sym_sizes());
-  check_indices(op, indices_in, grad);
+  Inputs in(op);
+  in.add("grad", grad, Dtypes::kFloats, "[B, C, ny, nx]");
+  add_indices(op, in, indices_in);
   Tensor grad_feats =
       empty_beside({indices_in.sym_size(0), grad.sym_size(1)}, grad.scalar_type(), grad);
   if (grad.is_meta() || grad_feats.numel() == 0) return grad_feats;
@@ -75,49 +61,11 @@ Tensor pillar_scatter_backward(const Tensor& grad, const Tensor& indices_in) {
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(pillar_scatter));
+  ops.add("pillar_scatter", pillar_scatter);
+  ops.differentiable("pillar_scatter", {"_pillar_scatter_backward"});
   ops.add("_pillar_scatter_backward", pillar_scatter_backward);
-}
-
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-class PillarScatter : public torch::autograd::Function<PillarScatter> {
- public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& feats, const Tensor& indices,
-                        const c10::SymInt& batch_size, c10::IntArrayRef size) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    ctx->save_for_backward({indices});
-    ctx->set_materialize_grads(false);
-    return torchvox::pillar_scatter(feats, indices, batch_size, size);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    static const auto op =
-        typed_op<decltype(pillar_scatter_backward)>("torchvox::_pillar_scatter_backward");
-    variable_list out(4);
-    if (grads[0].defined()) out[0] = op.call(grads[0], ctx->get_saved_variables()[0]);
-    return out;
-  }
-};
-
-Tensor pillar_scatter(const Tensor& feats, const Tensor& indices, c10::SymInt batch_size,
-                      c10::IntArrayRef size) {
-  if (wants_gradient(feats)) {
-    check_given("pillar_scatter", "indices", indices);
-    return PillarScatter::apply(feats, indices, batch_size, size);
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::pillar_scatter(feats, indices, std::move(batch_size), size);
-}
-
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd(TORCHVOX_OP(pillar_scatter));
   ops.autograd("_pillar_scatter_backward", no_second_derivative());
 }
 
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

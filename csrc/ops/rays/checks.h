@@ -3,47 +3,27 @@
 // Rays as arguments of ops, checked and turned into what kernels take.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cmath>
-#include <optional>
-#include <string_view>
-
 #include "csrc/kernels/rays/input.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 
-inline void check_coordinates(const char* op, const char* name, const at::Tensor& tensor) {
-  check_type(is_coordinate_type(tensor.scalar_type()), op,
-             {name, " must be float16, bfloat16, float32 or float64"}, tensor.scalar_type());
-}
-
 // Points and origins of rays; returns the number of samples.
-inline c10::SymInt check_rays(const char* op, const at::Tensor& points, const at::Tensor& origins,
+inline c10::SymInt check_rays(const char* op, const Tensor& points, const Tensor& origins,
                               const OptionalTensor& origin_index,
                               const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
                               const OptionalTensor& ray_flags) {
   check_packed_points(op, points);
   const c10::SymInt samples = check_batch(op, points, batch_offsets, num_valid);
-  check_coordinates(op, "origins", origins);
-  check_device(op, "origins", origins, points);
-  check_value(origins.dim() == 2, op, "origins must be [O, 3]", origins.sym_sizes());
-  check_size(origins.sym_size(1).sym_eq(3), op, "origins must be [O, 3]", origins.sym_sizes());
-  check_vector(op, "origin_index", origin_index, "the points", points, points.sym_size(0), "[N]");
+  Inputs in(op);
+  in.add("points", points, Dtypes::kFloats, "[N, C]");
+  in.add("origins", origins, Dtypes::kFloats, "[O, 3]");
+  in.add("origin_index", origin_index, Dtypes::kIndices, "[N]");
+  in.add("ray_flags", ray_flags, Dtypes::kUInt8, "[N]");
   if (!origin_index) {
-    check_size(origins.sym_size(0).sym_eq(samples), op,
+    check_size(in["O"].sym_eq(samples), op,
                "origins must have one row a sample where origin_index is None",
                origins.sym_sizes());
-  }
-  if (ray_flags) {
-    check_type(ray_flags->scalar_type() == at::kByte, op, "ray_flags must be uint8",
-               ray_flags->scalar_type());
-    check_device(op, "ray_flags", *ray_flags, points);
-    check_value(ray_flags->dim() == 1, op, "ray_flags must be [N]", ray_flags->sym_sizes());
-    check_size(ray_flags->sym_size(0).sym_eq(points.sym_size(0)), op, "ray_flags must be [N]",
-               ray_flags->sym_sizes());
   }
   return samples;
 }
@@ -51,10 +31,10 @@ inline c10::SymInt check_rays(const char* op, const at::Tensor& points, const at
 // The tensors of rays, which must outlive the call, and rays over them.
 struct RayTensors {
   Clouds packed;
-  at::Tensor origins;
+  Tensor origins;
   OptionalTensor origin_index, flags;
 
-  RayTensors(const at::Tensor& points, const at::Tensor& origins_in, const OptionalTensor& index,
+  RayTensors(const Tensor& points, const Tensor& origins_in, const OptionalTensor& index,
              const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
              const OptionalTensor& ray_flags)
       : packed(points, batch_offsets, num_valid),
@@ -111,11 +91,6 @@ inline MapRays parse_map_rays(const char* op, double voxel_size, c10::ArrayRef<d
     rays.box.upper[axis] = bound(std::ceil((upper - map_origin[axis]) / voxel_size));
   }
   return rays;
-}
-
-inline void check_max_out(const char* op, const c10::SymInt& max_out) {
-  check_size(max_out.sym_ge(0), op, "max_out must be >= 0", max_out);
-  check_below(max_out, kIndexLimit, op, "max_out must be below 2^31", max_out);
 }
 
 }  // namespace torchvox

@@ -1,31 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/rays/transform_points.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/rays/checks.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-
 Tensor transform_points(const Tensor& points, const Tensor& poses_in,
                         const OptionalTensor& pose_index_in) {
   const char* op = "transform_points";
-  const char* rule = "poses must be [O, 3, 4]";
   check_packed_points(op, points);
-  check_coordinates(op, "poses", poses_in);
-  check_device(op, "poses", poses_in, points);
-  check_value(poses_in.dim() == 3, op, rule, poses_in.sym_sizes());
-  check_size(poses_in.sym_size(1).sym_eq(3), op, rule, poses_in.sym_sizes());
-  check_size(poses_in.sym_size(2).sym_eq(4), op, rule, poses_in.sym_sizes());
-  check_vector(op, "pose_index", pose_index_in, "the points", points, points.sym_size(0), "[N]");
-  if (!pose_index_in) {
-    check_size(poses_in.sym_size(0).sym_eq(1), op, "poses must be one where pose_index is None",
-               poses_in.sym_sizes());
-  }
+  Inputs in(op);
+  in.add("points", points, Dtypes::kFloats, "[N, C]");
+  in.add("poses", poses_in, Dtypes::kFloats, "[O, 3, 4]");
+  in.add("pose_index", pose_index_in, Dtypes::kIndices, "[N]");
+  check_size(pose_index_in ? c10::SymBool(true) : in["O"].sym_eq(1), op,
+             "poses must be one where pose_index is None", poses_in.sym_sizes());
   const Tensor out = empty_beside({points.sym_size(0), 3}, at::kDouble, points);
   if (!points.is_meta()) {
     const Clouds packed(points, {}, {});
@@ -44,7 +35,7 @@ Tensor transform_points(const Tensor& points, const Tensor& poses_in,
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(transform_points));
+  ops.add("transform_points", transform_points);
   ops.autograd("transform_points", inference_only());
 }
 

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/rays/visibility.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/rays/checks.h"
 #include "csrc/ops/voxel/args.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 std::tuple<Tensor, Tensor, Tensor> ray_visibility(
     const Tensor& points, const Tensor& origins, c10::ArrayRef<double> voxel_size,
@@ -52,7 +48,7 @@ std::tuple<Tensor, Tensor, Tensor> ray_visibility(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(ray_visibility));
+  ops.add("ray_visibility", ray_visibility);
   ops.autograd("ray_visibility", not_differentiable());
 }
 

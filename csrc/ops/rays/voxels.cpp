@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/rays/voxels.h"
 
-#include <torch/library.h>
-
 #include "csrc/kernels/rays/regions.h"
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/rays/checks.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> ray_voxels(
     const Tensor& points, const Tensor& origins, double voxel_size,
@@ -23,7 +19,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> ray_voxels(
   RayVoxelsArgs args;
   args.rays = parse_map_rays(op, voxel_size, map_origin, point_cloud_range, min_range, max_range,
                              long_rays);
-  check_max_out(op, max_out);
+  check_count(op, "max_out", max_out);
   const Tensor indices = empty_beside({max_out, 4}, at::kInt, points);
   const Tensor ray = empty_beside({max_out}, at::kInt, points);
   const Tensor span = empty_beside({max_out, 2}, at::kDouble, points);
@@ -57,7 +53,7 @@ std::tuple<Tensor, Tensor> ray_regions(const Tensor& points, const Tensor& origi
   RayRegionsArgs args;
   args.rays = parse_map_rays(op, voxel_size, map_origin, point_cloud_range, min_range, max_range,
                              long_rays);
-  check_max_out(op, max_out);
+  check_count(op, "max_out", max_out);
   const Tensor keys = empty_beside({max_out}, at::kLong, points);
   const Tensor counts = empty_beside({1, int64_t{kRayCounts}}, at::kLong, points);
   if (!points.is_meta()) {
@@ -72,8 +68,8 @@ std::tuple<Tensor, Tensor> ray_regions(const Tensor& points, const Tensor& origi
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(ray_voxels));
-  ops.add(TORCHVOX_OP(ray_regions));
+  ops.add("ray_voxels", ray_voxels);
+  ops.add("ray_regions", ray_regions);
   for (const char* op : {"ray_voxels", "ray_regions"}) ops.autograd(op, not_differentiable());
 }
 

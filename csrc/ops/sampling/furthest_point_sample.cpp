@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/sampling/fps/furthest_point_sample.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 // What the batched and the ragged op have in common.
 struct Options {
@@ -25,11 +18,6 @@ struct Options {
   bool skip_origin;
   std::optional<double> init_dist2;
 };
-
-void check_count(const char* op, const char* name, const c10::SymInt& value) {
-  check_size(value.sym_ge(0), op, {name, " must be >= 0"}, value);
-  check_below(value, kIndexLimit, op, {name, " must be below 2^31"}, value);
-}
 
 // Checks every option and sets what does not need the data.
 FpsArgs parse_options(const char* op, const Tensor& points, const c10::SymInt& clouds,
@@ -144,9 +132,9 @@ std::tuple<Tensor, Tensor> furthest_point_sample_ragged(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(furthest_point_sample));
+  ops.add("furthest_point_sample", furthest_point_sample);
   ops.autograd("furthest_point_sample", not_differentiable());
-  ops.add(TORCHVOX_OP(furthest_point_sample_ragged));
+  ops.add("furthest_point_sample_ragged", furthest_point_sample_ragged);
   ops.autograd("furthest_point_sample_ragged", not_differentiable());
 }
 

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/sampling/furthest_point_sample_with_dist.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
 
 Tensor furthest_point_sample_with_dist(const Tensor& distances, c10::SymInt num_samples,
                                        const OptionalTensor& lengths, int64_t start,
@@ -49,7 +43,7 @@ Tensor furthest_point_sample_with_dist(const Tensor& distances, c10::SymInt num_
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(furthest_point_sample_with_dist));
+  ops.add("furthest_point_sample_with_dist", furthest_point_sample_with_dist);
   ops.autograd("furthest_point_sample_with_dist", not_differentiable());
   ops.autocast("furthest_point_sample_with_dist", {{}, {"distances"}});
 }

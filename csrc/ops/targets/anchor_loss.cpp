@@ -2,17 +2,13 @@
 #include "csrc/kernels/targets/anchor_loss.h"
 
 #include <ATen/ops/empty_like.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
 
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/targets/target_checks.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 using Numbers = c10::ArrayRef<double>;
 
 // The tensors and options of a call, checked: `args` has what needs no memory.
@@ -31,67 +27,41 @@ struct AnchorLossCall {
   void bind(const Body& body);
 
  private:
-  int64_t check_map(const char* name, const Tensor& map);
+  int64_t check_map(Inputs& in, const char* name, const Tensor& map);
 };
 
-// Values an anchor of a map: [B, A * n, H, W] or [B, H, W, A, n].
-int64_t AnchorLossCall::check_map(const char* name, const Tensor& map) {
-  check_type(is_coordinate_type(map.scalar_type()), op,
-             {name, " must be float16, bfloat16, float32 or float64"}, map.scalar_type());
+// Values of a map for each anchor: [B, A * n, H, W] or [B, H, W, A, n].
+int64_t AnchorLossCall::check_map(Inputs& in, const char* name, const Tensor& map) {
+  const bool apart = map.dim() == 5;
+  in.add(name, map, Dtypes::kFloats, apart ? "[B, H, W, A, *]" : "[B, *, H, W]");
   check_dtype(op, name, map.scalar_type(), "cls", cls.scalar_type());
-  check_device(op, name, map, "cls", cls);
-  const Rule rule{name,
-                  " must be [B, A * n, H, W] or [B, H, W, A, n], with the H, W, A of anchors"};
-  check_value(map.dim() == 4 || map.dim() == 5, op, rule, map.sym_sizes());
-  check_size(map.sym_size(0).sym_eq(cls.sym_size(0)), op, {name, " must have the batch of cls"},
-             map.sym_sizes());
-  const int first = map.dim() == 4 ? 2 : 1;
-  for (int axis = 0; axis < map.dim() - 2 && axis < 3; ++axis) {
-    check_size(map.sym_size(first + axis).sym_eq(anchors.sym_size(axis)), op, rule,
-               map.sym_sizes());
-  }
-  if (map.dim() == 5) return map.sym_size(4).guard_int(__FILE__, __LINE__);
-  const int64_t channels = map.sym_size(1).guard_int(__FILE__, __LINE__);
-  check_value(channels % args.per_cell == 0, op, rule, map.sym_sizes());
-  return channels / args.per_cell;
+  const int64_t values = map.sym_size(apart ? 4 : 1).guard_int(__FILE__, __LINE__);
+  if (apart) return values;
+  check_value(values % args.per_cell == 0, op,
+              {name, " must be [B, A * n, H, W] with the A of anchors"}, values);
+  return values / args.per_cell;
 }
 
 void AnchorLossCall::check_tensors() {
-  const Rule anchors_rule = "anchors must be [H, W, A, 7] with A >= 1";
-  check_type(anchors.scalar_type() == at::kFloat, op, "anchors must be float32",
-             anchors.scalar_type());
-  check_value(anchors.dim() == 4, op, anchors_rule, anchors.sym_sizes());
-  check_size(anchors.sym_size(3).sym_eq(7), op, anchors_rule, anchors.sym_sizes());
-  args.per_cell = anchors.sym_size(2).guard_int(__FILE__, __LINE__);
-  check_value(args.per_cell >= 1, op, anchors_rule, anchors.sym_sizes());
-  args.classes = check_map("cls", cls);
-  check_device(op, "anchors", anchors, "cls", cls);
-  const int64_t codes = check_map("box", box);
+  Inputs in(op);
+  in.add("anchors", anchors, Dtypes::kFloat32, "[H, W, A >= 1, 7]");
+  args.per_cell = in["A"].guard_int(__FILE__, __LINE__);
+  args.classes = check_map(in, "cls", cls);
+  const int64_t codes = check_map(in, "box", box);
   check_value(codes >= 7 && codes <= kMostCodes, op, "box must have 7 to 10 values an anchor",
               codes);
   args.codes = static_cast<int>(codes);
   if (direction) {
-    const int64_t bins = check_map("direction", *direction);
+    const int64_t bins = check_map(in, "direction", *direction);
     check_value(bins == 2, op, "direction must have 2 bins an anchor", bins);
   }
-  check_boxes_and_labels(op, boxes, labels);
-  check_device(op, "boxes", boxes, "cls", cls);
-  check_size(boxes.sym_size(0).sym_eq(cls.sym_size(0)), op, "boxes must have the batch of cls",
-             boxes.sym_sizes());
+  Targets::add(in, boxes, labels, std::nullopt, std::nullopt);
+  check_few_rows(op, boxes);
   if (codes >= 9) {
     check_size(boxes.sym_size(2).sym_ge(9), op, "boxes must have 9 columns, as box has velocities",
                boxes.sym_sizes());
   }
-  const Rule assigned_rule = "assigned must be [B, H, W, A], as anchors";
-  check_type(assigned.scalar_type() == at::kInt, op, "assigned must be int32",
-             assigned.scalar_type());
-  check_device(op, "assigned", assigned, "cls", cls);
-  check_value(assigned.dim() == 4, op, assigned_rule, assigned.sym_sizes());
-  check_size(assigned.sym_size(0).sym_eq(cls.sym_size(0)), op, assigned_rule, assigned.sym_sizes());
-  for (int axis = 0; axis < 3; ++axis) {
-    check_size(assigned.sym_size(axis + 1).sym_eq(anchors.sym_size(axis)), op, assigned_rule,
-               assigned.sym_sizes());
-  }
+  in.add("assigned", assigned, Dtypes::kInt32, "[B, H, W, A]");
 }
 
 void AnchorLossCall::check_options(double dir_offset, double dir_limit,
@@ -202,95 +172,12 @@ std::tuple<Tensor, Tensor, Tensor> anchor_loss_backward(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(anchor_loss));
+  ops.add("anchor_loss", anchor_loss);
   ops.autocast("anchor_loss", {{{"cls", "box", "direction"}}, {"anchors", "boxes"}});
+  ops.differentiable("anchor_loss", {"_anchor_loss_backward"});
   ops.add("_anchor_loss_backward", anchor_loss_backward);
-}
-
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-const auto& backward_op() {
-  static const auto op =
-      typed_op<decltype(anchor_loss_backward)>("torchvox::_anchor_loss_backward");
-  return op;
-}
-
-class AnchorLoss : public torch::autograd::Function<AnchorLoss> {
- public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& cls, const Tensor& box,
-                        const OptionalTensor& direction, const Tensor& anchors, const Tensor& boxes,
-                        const Tensor& labels, const Tensor& assigned, double dir_offset,
-                        double dir_limit, std::optional<Numbers> code_weights, double beta,
-                        double negative_weight, std::string_view mode) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    ctx->save_for_backward(
-        {cls, box, direction.value_or(Tensor()), anchors, boxes, labels, assigned});
-    ctx->saved_data["dir_offset"] = dir_offset;
-    ctx->saved_data["dir_limit"] = dir_limit;
-    if (code_weights) ctx->saved_data["code_weights"] = code_weights->vec();
-    ctx->saved_data["beta"] = beta;
-    ctx->saved_data["negative_weight"] = negative_weight;
-    ctx->saved_data["mode"] = std::string(mode);
-    ctx->set_materialize_grads(false);
-    return torchvox::anchor_loss(cls, box, direction, anchors, boxes, labels, assigned, dir_offset,
-                                 dir_limit, code_weights, beta, negative_weight, mode);
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    variable_list out(kInputs);
-    if (!grads[0].defined()) return out;
-    const variable_list saved = ctx->get_saved_variables();
-    auto& data = ctx->saved_data;
-    const auto given = data.find("code_weights");
-    std::vector<double> weights;
-    if (given != data.end()) weights = given->second.toDoubleVector();
-    const std::string mode = data["mode"].toStringRef();
-    const auto [cls, box, direction] = backward_op().call(
-        grads[0], saved[0], saved[1], defined(saved[2]), saved[3], saved[4], saved[5], saved[6],
-        data["dir_offset"].toDouble(), data["dir_limit"].toDouble(),
-        given != data.end() ? std::optional<Numbers>(weights) : std::nullopt,
-        data["beta"].toDouble(), data["negative_weight"].toDouble(), mode);
-    const std::array<Tensor, 3> maps{cls, box, direction};
-    for (size_t k = 0; k < maps.size(); ++k) {
-      if (saved[k].defined() && ctx->needs_input_grad(k)) out[k] = maps[k];
-    }
-    return out;
-  }
-
- private:
-  static constexpr size_t kInputs = 13;
-};
-
-Tensor anchor_loss(const Tensor& cls, const Tensor& box, const OptionalTensor& direction,
-                   const Tensor& anchors, const Tensor& boxes, const Tensor& labels,
-                   const Tensor& assigned, double dir_offset, double dir_limit,
-                   std::optional<Numbers> code_weights, double beta, double negative_weight,
-                   std::string_view mode) {
-  if (wants_gradient(cls) || wants_gradient(box) || (direction && wants_gradient(*direction))) {
-    for (const auto& [name, tensor] : {std::pair<const char*, const Tensor&>{"cls", cls},
-                                       {"box", box},
-                                       {"anchors", anchors},
-                                       {"boxes", boxes},
-                                       {"labels", labels},
-                                       {"assigned", assigned}}) {
-      check_given("anchor_loss", name, tensor);
-    }
-    return AnchorLoss::apply(cls, box, direction, anchors, boxes, labels, assigned, dir_offset,
-                             dir_limit, code_weights, beta, negative_weight, mode);
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::anchor_loss(cls, box, direction, anchors, boxes, labels, assigned, dir_offset,
-                               dir_limit, code_weights, beta, negative_weight, mode);
-}
-
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.autograd(TORCHVOX_OP(anchor_loss));
   ops.autograd("_anchor_loss_backward", no_second_derivative());
 }
 
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/targets/anchor_targets.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/targets/target_checks.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 constexpr const char* kAnchorTargets = "anchor_targets";
 
@@ -34,17 +29,15 @@ std::tuple<Tensor, Tensor> anchor_targets(const Tensor& boxes_in, const Tensor& 
                                           at::ArrayRef<double> unmatched, std::string_view mode,
                                           std::optional<at::ArrayRef<double>> min_pos) {
   const char* op = kAnchorTargets;
-  Targets::check(op, boxes_in, labels_in, weight_in, num_boxes_in);
-  const Rule anchors_rule = "anchors must be [H, W, A, 7] with A <= 64";
-  check_type(anchors_in.scalar_type() == at::kFloat, op, "anchors must be float32",
-             anchors_in.scalar_type());
-  check_device(op, "anchors", anchors_in, "boxes", boxes_in);
-  check_value(anchors_in.dim() == 4, op, anchors_rule, anchors_in.sym_sizes());
-  check_size(anchors_in.sym_size(3).sym_eq(7), op, anchors_rule, anchors_in.sym_sizes());
+  Inputs in(op);
+  Targets::add(in, boxes_in, labels_in, weight_in, num_boxes_in);
+  check_few_rows(op, boxes_in);
+  in.add("anchors", anchors_in, Dtypes::kFloat32, "[H, W, A, 7]");
   const int64_t per_cell = anchors_in.sym_size(2).guard_int(__FILE__, __LINE__);
-  check_value(per_cell <= kMostAnchors, op, anchors_rule, anchors_in.sym_sizes());
-  check_below(anchors_in.sym_size(0) * anchors_in.sym_size(1) * per_cell, kIndexLimit, op,
-              "anchors must be fewer than 2^31", anchors_in.sym_sizes());
+  check_value(per_cell <= kMostAnchors, op, "anchors must be [H, W, A, 7] with A <= 64",
+              anchors_in.sym_sizes());
+  check_below(in["H"] * in["W"] * per_cell, kIndexLimit, op, "anchors must be fewer than 2^31",
+              anchors_in.sym_sizes());
   check_per_anchor("class_of_anchor", class_of_anchor.size(), per_cell);
   check_per_anchor("matched", matched.size(), per_cell);
   check_per_anchor("unmatched", unmatched.size(), per_cell);
@@ -59,10 +52,8 @@ std::tuple<Tensor, Tensor> anchor_targets(const Tensor& boxes_in, const Tensor& 
     args.rule[a].unmatched = overlap_threshold("unmatched", unmatched[a], false);
     args.rule[a].min_pos = overlap_threshold("min_pos", (min_pos ? *min_pos : unmatched)[a], true);
   }
-  const Tensor assigned =
-      empty_beside({boxes_in.sym_size(0), anchors_in.sym_size(0), anchors_in.sym_size(1), per_cell},
-                   at::kInt, boxes_in);
-  const Tensor num_pos = empty_beside({boxes_in.sym_size(0)}, at::kInt, boxes_in);
+  const Tensor assigned = empty_beside({in["B"], in["H"], in["W"], per_cell}, at::kInt, boxes_in);
+  const Tensor num_pos = empty_beside({in["B"]}, at::kInt, boxes_in);
   if (boxes_in.is_meta()) return {assigned, num_pos};
 
   const Targets targets(boxes_in, labels_in, weight_in, num_boxes_in);
@@ -78,7 +69,7 @@ std::tuple<Tensor, Tensor> anchor_targets(const Tensor& boxes_in, const Tensor& 
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(anchor_targets));
+  ops.add("anchor_targets", anchor_targets);
   ops.autocast("anchor_targets", {{}, {"boxes", "weight", "anchors"}});
   ops.autograd("anchor_targets", not_differentiable());
 }

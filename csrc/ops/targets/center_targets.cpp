@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/targets/center_targets.h"
 
-#include <torch/library.h>
-
-#include "csrc/ops/core/autograd.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/targets/target_checks.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 constexpr const char* kCenterTargets = "center_targets";
 
@@ -53,12 +48,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> center_targets(
     at::ArrayRef<double> pillar_size, int64_t cells, at::IntArrayRef size,
     at::IntArrayRef task_of_class, c10::SymInt max_objects, double overlap, int64_t min_radius) {
   const char* op = kCenterTargets;
-  Targets::check(op, boxes_in, labels_in, weight_in, num_boxes_in);
+  Inputs in(op);
+  Targets::add(in, boxes_in, labels_in, weight_in, num_boxes_in);
+  check_few_rows(op, boxes_in);
   CenterTargetsArgs args;
   set_map(point_cloud_range, pillar_size, cells, size, args);
   set_tasks(task_of_class, args);
-  check_size(max_objects.sym_ge(0), op, "max_objects must be >= 0", max_objects);
-  check_below(max_objects, kIndexLimit, op, "max_objects must be below 2^31", max_objects);
+  check_count(op, "max_objects", max_objects);
   check_value(overlap >= 0 && overlap < 1, op, "overlap must be in [0, 1)", overlap);
   check_value(min_radius >= 0 && min_radius < (1 << 30), op, "min_radius must be in [0, 2^30)",
               min_radius);
@@ -84,7 +80,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> center_targets(
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(center_targets));
+  ops.add("center_targets", center_targets);
   ops.autocast("center_targets", {{}, {"boxes", "weight"}});
   ops.autograd("center_targets", not_differentiable());
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The boxes that a detector is taught, checked and as kernels see them.
+// The boxes that a detector is trained on, checked and as kernels see them.
 #pragma once
 
 #include "csrc/kernels/targets/target_boxes.h"
@@ -8,47 +8,22 @@
 
 namespace torchvox {
 
-// The first `axes` sizes of `tensor` are those of `other`.
-inline void check_leading(const char* op, const Rule& rule, const at::Tensor& tensor,
-                          const at::Tensor& other, int axes) {
-  for (int axis = 0; axis < axes; ++axis) {
-    check_size(tensor.sym_size(axis).sym_eq(other.sym_size(axis)), op, rule, tensor.sym_sizes());
-  }
-}
-
-inline void check_boxes_and_labels(const char* op, const at::Tensor& boxes,
-                                   const at::Tensor& labels) {
-  check_type(boxes.scalar_type() == at::kFloat, op, "boxes must be float32", boxes.scalar_type());
-  check_columns(op, boxes, 7, 3, "boxes must be [B, G, 7], with 7 columns or more");
-  const Rule labels_rule = "labels must be [B, G], as boxes";
-  check_integers(op, "labels", labels);
-  check_device(op, "labels", labels, "boxes", boxes);
-  check_value(labels.dim() == 2, op, labels_rule, labels.sym_sizes());
-  check_leading(op, labels_rule, labels, boxes, 2);
-}
-
 // The tensors that a kernel reads, which keep their memory.
 struct Targets {
-  at::Tensor boxes;
-  std::optional<at::Tensor> labels, weight, num_boxes;
+  Tensor boxes;
+  OptionalTensor labels, weight, num_boxes;
 
-  static void check(const char* op, const at::Tensor& boxes, const at::Tensor& labels,
-                    const std::optional<at::Tensor>& weight,
-                    const std::optional<at::Tensor>& num_boxes) {
-    check_boxes_and_labels(op, boxes, labels);
-    if (weight) {
-      const Rule rule = "weight must be [B, G], as boxes";
-      check_type(weight->scalar_type() == at::kFloat, op, "weight must be float32",
-                 weight->scalar_type());
-      check_device(op, "weight", *weight, "boxes", boxes);
-      check_value(weight->dim() == 2, op, rule, weight->sym_sizes());
-      check_leading(op, rule, *weight, boxes, 2);
-    }
-    check_vector(op, "num_boxes", num_boxes, "boxes", boxes, boxes.sym_size(0), "[B]");
+  // Declares them to `in`.
+  static void add(Inputs& in, const Tensor& boxes, const Tensor& labels,
+                  const OptionalTensor& weight, const OptionalTensor& num_boxes) {
+    in.add("boxes", boxes, Dtypes::kFloat32, "[B, G, 7+]");
+    in.add("labels", labels, Dtypes::kIndices, "[B, G]");
+    in.add("weight", weight, Dtypes::kFloat32, "[B, G]");
+    in.add("num_boxes", num_boxes, Dtypes::kIndices, "[B]");
   }
 
-  Targets(const at::Tensor& boxes_in, const at::Tensor& labels_in,
-          const std::optional<at::Tensor>& weight_in, const std::optional<at::Tensor>& num_boxes_in)
+  Targets(const Tensor& boxes_in, const Tensor& labels_in, const OptionalTensor& weight_in,
+          const OptionalTensor& num_boxes_in)
       : boxes(readable(boxes_in)),
         labels(labels_in.contiguous()),
         weight(contiguous(weight_in)),

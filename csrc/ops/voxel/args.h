@@ -3,15 +3,9 @@
 // Arguments that the voxel ops share, checked and turned into what kernels take.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <string>
-#include <string_view>
-
 #include "csrc/kernels/spatial/voxel_grid.h"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/register.h"
+#include "csrc/ops/core/op.h"
 
 namespace torchvox {
 
@@ -49,29 +43,13 @@ inline void check_keys(const char* op, const VoxelGrid& grid, const c10::SymInt&
   check_below(batches - 1, most, op, rule, batches, " * ", nx, " * ", ny, " * ", nz);
 }
 
-inline VoxelOrder parse_order(const char* op, std::string_view order) {
-  if (order == "zyx") return VoxelOrder::kZyx;
-  if (order == "xyz") return VoxelOrder::kXyz;
-  check_value(order == "first", op, "order must be 'first', 'zyx' or 'xyz'", "'", order, "'");
-  return VoxelOrder::kFirst;
-}
-
-inline bool parse_bounds(const char* op, std::string_view bounds) {
-  check_value(bounds == "grid" || bounds == "range", op, "bounds must be 'grid' or 'range'", "'",
-              bounds, "'");
-  return bounds == "range";
-}
-
-inline VoxelReduce parse_reduce(const char* op, std::string_view reduce, bool with_none) {
-  if (reduce == "mean") return VoxelReduce::kMean;
-  if (reduce == "max") return VoxelReduce::kMax;
-  if (reduce == "min") return VoxelReduce::kMin;
-  if (reduce == "sum") return VoxelReduce::kSum;
-  check_value(with_none && reduce == "none", op,
-              std::string("reduce must be ") + (with_none ? "'none', " : "") +
-                  "'mean', 'max', 'min' or 'sum'",
-              "'", reduce, "'");
-  return VoxelReduce::kNone;
+inline VoxelReduce parse_reduce(const char* op, std::string_view reduce) {
+  return parse_choice<VoxelReduce>(op, "reduce", reduce,
+                                   {{"none", VoxelReduce::kNone},
+                                    {"mean", VoxelReduce::kMean},
+                                    {"max", VoxelReduce::kMax},
+                                    {"min", VoxelReduce::kMin},
+                                    {"sum", VoxelReduce::kSum}});
 }
 
 inline bool has_arg(VoxelReduce reduce) {

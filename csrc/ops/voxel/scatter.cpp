@@ -1,42 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // voxel_csr lists the points of each row once; voxel_scatter reduces over that list many times.
-#include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
-
 #include "csrc/kernels/voxel/csr.h"
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/reduction.h"
 
 namespace torchvox {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
-void check_int32_vector(const char* op, const char* name, const Tensor& tensor,
-                        const c10::SymInt& length, const char* shape) {
-  check_given(op, name, tensor);
-  check_type(tensor.scalar_type() == at::kInt, op, {name, " must be int32"}, tensor.scalar_type());
-  check_value(tensor.dim() == 1, op, {name, " must be ", shape}, tensor.sym_sizes());
-  check_size(tensor.sym_size(0).sym_eq(length), op, {name, " must be ", shape}, tensor.sym_sizes());
-}
-
-void check_rows(const char* op, const Tensor& point_voxel, const c10::SymInt& num_rows) {
-  check_given(op, "point_voxel", point_voxel);
-  check_value(point_voxel.dim() == 1, op, "point_voxel must be [N]", point_voxel.sym_sizes());
-  check_int32_vector(op, "point_voxel", point_voxel, point_voxel.sym_size(0), "[N]");
-  check_below(point_voxel.sym_size(0), kMostEntries, op,
-              "point_voxel must have N < 2^31 - 1 elements", point_voxel.sym_size(0));
+void add_rows(const char* op, Inputs& in, const Tensor& point_voxel, const c10::SymInt& num_rows) {
+  in.add("point_voxel", point_voxel, Dtypes::kInt32, "[N]");
+  in.add_size("num_rows", num_rows);
+  check_below(in["N"], kMostEntries, op, "point_voxel must have N < 2^31 - 1 elements", in["N"]);
   check_size(num_rows.sym_ge(0), op, "num_rows must be in [0, 2^31 - 1)", num_rows);
   check_below(num_rows, kMostEntries, op, "num_rows must be in [0, 2^31 - 1)", num_rows);
 }
 
 std::tuple<Tensor, Tensor> voxel_csr(const Tensor& point_voxel_in, c10::SymInt num_rows) {
   const char* op = "voxel_csr";
-  check_rows(op, point_voxel_in, num_rows);
+  Inputs in(op);
+  add_rows(op, in, point_voxel_in, num_rows);
   Tensor offsets = empty_beside({num_rows + 1}, at::kInt, point_voxel_in);
   Tensor perm = empty_beside({point_voxel_in.sym_size(0)}, at::kInt, point_voxel_in);
   if (point_voxel_in.is_meta()) return {offsets, perm};
@@ -51,34 +34,20 @@ std::tuple<Tensor, Tensor> voxel_csr(const Tensor& point_voxel_in, c10::SymInt n
   return {offsets, perm};
 }
 
-void check_matrix(const char* op, const char* name, const Tensor& tensor, const char* shape,
-                  const c10::SymInt& rows) {
-  check_given(op, name, tensor);
-  check_value(tensor.dim() == 2, op, {name, " must be ", shape}, tensor.sym_sizes());
-  check_size(tensor.sym_size(0).sym_eq(rows), op, {name, " must be ", shape}, tensor.sym_sizes());
-  check_type(is_coordinate_type(tensor.scalar_type()), op,
-             {name, " must be float16, bfloat16, float32 or float64"}, tensor.scalar_type());
-}
-
 std::tuple<Tensor, Tensor> voxel_scatter(const Tensor& feats_in, const Tensor& point_voxel_in,
                                          c10::SymInt num_rows, std::string_view reduce_name,
                                          const OptionalTensor& offsets_in,
                                          const OptionalTensor& perm_in) {
   const char* op = "voxel_scatter";
   const Reduction reduce = parse_reduction(op, reduce_name);
-  check_rows(op, point_voxel_in, num_rows);
-  check_matrix(op, "feats", feats_in, "[N, C] with the N of point_voxel",
-               point_voxel_in.sym_size(0));
-  check_device(op, "point_voxel", point_voxel_in, feats_in);
+  Inputs in(op);
+  add_rows(op, in, point_voxel_in, num_rows);
+  in.add("feats", feats_in, Dtypes::kFloats, "[N, C]");
   check_value(offsets_in.has_value() == perm_in.has_value(), op,
               "offsets and perm must be given together, from voxel_csr",
               offsets_in ? "offsets alone" : "perm alone");
-  if (offsets_in) {
-    check_int32_vector(op, "offsets", *offsets_in, num_rows + 1, "[num_rows + 1]");
-    check_int32_vector(op, "perm", *perm_in, point_voxel_in.sym_size(0), "[N]");
-    check_device(op, "offsets", *offsets_in, feats_in);
-    check_device(op, "perm", *perm_in, feats_in);
-  }
+  in.add("offsets", offsets_in, Dtypes::kInt32, "[num_rows + 1]");
+  in.add("perm", perm_in, Dtypes::kInt32, "[N]");
   const c10::SymInt channels = feats_in.sym_size(1);
   Tensor out = empty_beside({num_rows, channels}, feats_in.scalar_type(), feats_in);
   Tensor arg = is_extreme(reduce) ? empty_beside({num_rows, channels}, at::kInt, feats_in)
@@ -113,22 +82,11 @@ Tensor voxel_scatter_backward(const Tensor& grad_in, const Tensor& point_voxel_i
                               std::string_view reduce_name) {
   const char* op = "_voxel_scatter_backward";
   const Reduction reduce = parse_reduction(op, reduce_name);
-  check_value(grad_in.dim() == 2, op, "grad must be [num_rows, C]", grad_in.sym_sizes());
-  const c10::SymInt rows = grad_in.sym_size(0);
-  check_rows(op, point_voxel_in, rows);
-  check_matrix(op, "grad", grad_in, "[num_rows, C]", rows);
-  check_int32_vector(op, "offsets", offsets_in, rows + 1, "[num_rows + 1]");
-  check_type(arg_in.scalar_type() == at::kInt, op, "arg must be int32", arg_in.scalar_type());
-  if (is_extreme(reduce)) {
-    check_size(arg_in.sym_numel().sym_eq(grad_in.sym_numel()), op, "arg must be [num_rows, C]",
-               arg_in.sym_sizes());
-  }
-  for (const auto& [name, tensor] :
-       {std::pair<const char*, const Tensor&>{"point_voxel", point_voxel_in},
-        {"offsets", offsets_in},
-        {"arg", arg_in}}) {
-    check_device(op, name, tensor, grad_in);
-  }
+  Inputs in(op);
+  in.add("grad", grad_in, Dtypes::kFloats, "[num_rows, C]");
+  in.add("point_voxel", point_voxel_in, Dtypes::kInt32, "[N]");
+  in.add("offsets", offsets_in, Dtypes::kInt32, "[num_rows + 1]");
+  in.add("arg", arg_in, Dtypes::kInt32, is_extreme(reduce) ? "[num_rows, C]" : "[0]");
   Tensor grad_feats =
       at::empty_symint({point_voxel_in.sym_size(0), grad_in.sym_size(1)}, grad_in.options());
   if (grad_in.is_meta()) return grad_feats;
@@ -150,70 +108,25 @@ Tensor voxel_scatter_backward(const Tensor& grad_in, const Tensor& point_voxel_i
   return grad_feats;
 }
 
+// The gradient takes the counts of rows from the list of points that the forward used.
+void list_points(const Call& call) {
+  if (call.optional("offsets") || call.optional("perm")) return;
+  static const auto list =
+      typed_op<std::tuple<Tensor, Tensor>(const Tensor&, c10::SymInt)>("torchvox::voxel_csr");
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  std::tie(call["offsets"], call["perm"]) =
+      list.call(call.tensor("point_voxel"), call["num_rows"].toSymInt());
+}
+
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(voxel_csr));
+  ops.add("voxel_csr", voxel_csr);
   ops.autograd("voxel_csr", not_differentiable());
-  ops.add(TORCHVOX_OP(voxel_scatter));
+  ops.add("voxel_scatter", voxel_scatter);
+  ops.differentiable("voxel_scatter",
+                     {.backward = "_voxel_scatter_backward", .prepare = list_points});
   ops.add("_voxel_scatter_backward", voxel_scatter_backward);
   ops.autograd("_voxel_scatter_backward", no_second_derivative());
 }
 
-// The gradient of a point is read from its row: a gather, with the row's count taken from the same
-// list of points that the forward used.
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-const auto& backward_op() {
-  static const auto op =
-      typed_op<decltype(voxel_scatter_backward)>("torchvox::_voxel_scatter_backward");
-  return op;
-}
-
-class VoxelScatter : public torch::autograd::Function<VoxelScatter> {
- public:
-  static variable_list forward(AutogradContext* ctx, const Tensor& feats, const Tensor& point_voxel,
-                               const c10::SymInt& num_rows, std::string_view reduce,
-                               const OptionalTensor& offsets_in, const OptionalTensor& perm_in) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    OptionalTensor offsets = offsets_in, perm = perm_in;
-    if (!offsets && !perm) {
-      std::tie(offsets, perm) = torchvox::voxel_csr(point_voxel, num_rows);
-    }
-    auto [out, arg] = torchvox::voxel_scatter(feats, point_voxel, num_rows, reduce, offsets, perm);
-    ctx->save_for_backward({point_voxel, *offsets, arg});
-    ctx->saved_data["reduce"] = std::string(reduce);
-    ctx->set_materialize_grads(false);
-    ctx->mark_non_differentiable({arg});
-    return {out, arg};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    variable_list out(6);
-    if (!grads[0].defined()) return out;
-    const variable_list saved = ctx->get_saved_variables();
-    out[0] = backward_op().call(grads[0], saved[0], saved[1], saved[2],
-                                ctx->saved_data["reduce"].toStringRef());
-    return out;
-  }
-};
-
-std::tuple<Tensor, Tensor> voxel_scatter(const Tensor& feats, const Tensor& point_voxel,
-                                         c10::SymInt num_rows, std::string_view reduce,
-                                         const OptionalTensor& offsets,
-                                         const OptionalTensor& perm) {
-  if (wants_gradient(feats)) {
-    check_given("voxel_scatter", "point_voxel", point_voxel);
-    const auto out = VoxelScatter::apply(feats, point_voxel, num_rows, reduce, offsets, perm);
-    return {out[0], out[1]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return torchvox::voxel_scatter(feats, point_voxel, num_rows, reduce, offsets, perm);
-}
-
-TORCHVOX_REGISTER_OPS(ops) { ops.autograd(TORCHVOX_OP(voxel_scatter)); }
-
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox

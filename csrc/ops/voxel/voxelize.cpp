@@ -1,25 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/library.h>
-
-#include <functional>
 #include <limits>
 
-#include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/checks.h"
-#include "csrc/ops/core/device.h"
+#include "csrc/ops/core/op.h"
 #include "csrc/ops/voxel/args.h"
 
 namespace torchvox {
 namespace {
-
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-// What voxelize returns, point_slot and arg.
-using TrainOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-using VoxelizeTrain = VariantOf<decltype(torchvox::voxelize), TrainOutputs>;
 
 // What voxelize, _voxelize_train and voxel_map have in common.
 struct Request {
@@ -63,9 +51,11 @@ Plan make_plan(const Request& r) {
   Plan plan;
   VoxelizeArgs& args = plan.args;
   args.grid = parse_voxel_grid(r.op, r.voxel_size, r.range);
-  args.order = parse_order(r.op, r.order);
+  args.order = parse_choice<VoxelOrder>(
+      r.op, "order", r.order,
+      {{"first", VoxelOrder::kFirst}, {"zyx", VoxelOrder::kZyx}, {"xyz", VoxelOrder::kXyz}});
   args.grid.x_major = args.order == VoxelOrder::kXyz;
-  args.grid.check_range = parse_bounds(r.op, r.bounds);
+  args.grid.check_range = parse_word(r.op, "bounds", r.bounds, "grid", "range");
   check_value(r.max_points >= -1, r.op, "max_points must be -1 (no limit) or more", r.max_points);
   check_size(r.max_voxels.sym_ge(-1), r.op, "max_voxels must be -1 (no limit) or more",
              r.max_voxels);
@@ -85,7 +75,7 @@ Plan make_plan(const Request& r) {
 
 void add_reduction(const Request& r, const Reduction& reduction, Plan& plan) {
   VoxelizeArgs& args = plan.args;
-  args.reduce = parse_reduce(r.op, reduction.reduce, /*with_none=*/true);
+  args.reduce = parse_reduce(r.op, reduction.reduce);
   check_value(args.reduce != VoxelReduce::kNone || args.max_points >= 0, r.op,
               "max_points must be 0 or more with reduce='none'", args.max_points);
   const at::ScalarType type = reduction.out_dtype.value_or(r.points.scalar_type());
@@ -145,30 +135,24 @@ Outputs compute(const Request& r, const Reduction* reduction, bool with_slot, bo
   return out;
 }
 
-Outputs compute_voxelize(bool train, const Tensor& points, c10::ArrayRef<double> voxel_size,
-                         c10::ArrayRef<double> range, int64_t max_points,
-                         const c10::SymInt& max_voxels, const OptionalTensor& batch_offsets,
-                         const OptionalTensor& num_valid, std::string_view reduce,
-                         std::string_view order, std::string_view bounds,
-                         std::optional<at::ScalarType> out_dtype, bool center_relative) {
+// With kTrain, what the gradient needs is returned too.
+template <bool kTrain>
+auto voxelize(const Tensor& points, c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
+              int64_t max_points, c10::SymInt max_voxels, const OptionalTensor& batch_offsets,
+              const OptionalTensor& num_valid, std::string_view reduce, std::string_view order,
+              std::string_view bounds, std::optional<at::ScalarType> out_dtype,
+              bool center_relative) {
   const Reduction reduction{reduce, out_dtype, center_relative};
-  return compute({"voxelize", points, voxel_size, range, max_points, max_voxels, batch_offsets,
-                  num_valid, order, bounds},
-                 &reduction, train, train);
-}
-
-template <class... Arguments>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxelize(Arguments... arguments) {
-  Outputs out = compute_voxelize(/*train=*/false, arguments...);
-  return {out.features, out.indices, out.num_points, out.point_voxel, out.counts};
-}
-
-template <class... Arguments>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> voxelize_train(
-    Arguments... arguments) {
-  Outputs out = compute_voxelize(/*train=*/true, arguments...);
-  return {out.features, out.indices,    out.num_points, out.point_voxel,
-          out.counts,   out.point_slot, out.arg};
+  const Outputs out = compute({"voxelize", points, voxel_size, range, max_points, max_voxels,
+                               batch_offsets, num_valid, order, bounds},
+                              &reduction, kTrain, kTrain);
+  const auto public_outputs =
+      std::make_tuple(out.features, out.indices, out.num_points, out.point_voxel, out.counts);
+  if constexpr (kTrain) {
+    return std::tuple_cat(public_outputs, std::make_tuple(out.point_slot, out.arg));
+  } else {
+    return public_outputs;
+  }
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxel_map(
@@ -186,44 +170,21 @@ std::vector<int64_t> grid_size(c10::ArrayRef<double> voxel_size, c10::ArrayRef<d
   return {grid.cells[0], grid.cells[1], grid.cells[2]};
 }
 
-// grad [C, P, F] or [C, F]; point_voxel, point_slot [N]; num_points [C]; arg [C, F] for max and
-// min.
 Tensor voxelize_backward(const Tensor& grad, const Tensor& point_voxel, const Tensor& point_slot,
                          const Tensor& num_points, const Tensor& arg, std::string_view reduce_name,
                          at::ScalarType dtype) {
   const char* op = "_voxelize_backward";
-  const VoxelReduce reduce = parse_reduce(op, reduce_name, /*with_none=*/true);
+  const VoxelReduce reduce = parse_reduce(op, reduce_name);
   const int64_t dim = reduce == VoxelReduce::kNone ? 3 : 2;
-  check_value(grad.dim() == dim, op, dim == 3 ? "grad must be [C, P, F]" : "grad must be [C, F]",
-              grad.sym_sizes());
-  check_type(is_coordinate_type(grad.scalar_type()) && is_coordinate_type(dtype), op,
-             "grad and dtype must be float16, bfloat16, float32 or float64", grad.scalar_type(),
-             " and ", dtype);
-  for (const auto& [name, tensor] :
-       {std::pair<const char*, const Tensor&>{"point_voxel", point_voxel},
-        {"point_slot", point_slot},
-        {"num_points", num_points},
-        {"arg", arg}}) {
-    check_type(tensor.scalar_type() == at::kInt, op, std::string(name) + " must be int32",
-               tensor.scalar_type());
-    check_device(op, name, tensor, grad);
-  }
-  check_value(point_voxel.dim() == 1 && point_slot.dim() == 1 && num_points.dim() == 1, op,
-              "point_voxel, point_slot and num_points must have one dimension",
-              point_voxel.sym_sizes(), ", ", point_slot.sym_sizes(), " and ",
-              num_points.sym_sizes());
-  check_size(point_slot.sym_size(0).sym_eq(point_voxel.sym_size(0)), op,
-             "point_slot must be [N] as point_voxel is", point_slot.sym_sizes());
-  check_size(num_points.sym_size(0).sym_eq(grad.sym_size(0)), op,
-             "num_points must be [C] as grad is", num_points.sym_sizes());
-  const c10::SymInt columns = grad.sym_size(dim - 1);
-  if (has_arg(reduce)) {
-    check_value(arg.dim() == 2, op, "arg must be [C, F]", arg.sym_sizes());
-    check_size(arg.sym_size(0).sym_eq(grad.sym_size(0)), op, "arg must be [C, F]", arg.sym_sizes());
-    check_size(arg.sym_size(1).sym_eq(columns), op, "arg must be [C, F]", arg.sym_sizes());
-  }
-  Tensor grad_points =
-      at::empty_symint({point_voxel.sym_size(0), columns}, grad.options().dtype(dtype));
+  Inputs in(op);
+  in.add("grad", grad, Dtypes::kFloats, dim == 3 ? "[C, P, F]" : "[C, F]");
+  in.add("point_voxel", point_voxel, Dtypes::kInt32, "[N]");
+  in.add("point_slot", point_slot, Dtypes::kInt32, "[N]");
+  in.add("num_points", num_points, Dtypes::kInt32, "[C]");
+  in.add("arg", arg, Dtypes::kInt32, has_arg(reduce) ? "[C, F]" : "[0]");
+  check_type(is_coordinate_type(dtype), op, "dtype must be float16, bfloat16, float32 or float64",
+             dtype);
+  Tensor grad_points = at::empty_symint({in["N"], in["F"]}, grad.options().dtype(dtype));
   if (grad.is_meta()) return grad_points;
   const Tensor g = grad.contiguous(), voxel = point_voxel.contiguous(),
                slot = point_slot.contiguous(), stored = num_points.contiguous(),
@@ -247,75 +208,21 @@ Tensor voxelize_backward(const Tensor& grad, const Tensor& point_voxel, const Te
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add(TORCHVOX_OP(voxelize));
+  ops.add("voxelize", voxelize<false>);
+  // A stored point takes its share of its voxel's gradient, in every column; the choice of the
+  // cell has no gradient.
+  ops.differentiable("voxelize",
+                     {.backward = "_voxelize_backward",
+                      .train = "_voxelize_train",
+                      .derived = {{"dtype", dtype_of_argument("points")}}});
   ops.add("_voxelize_backward", voxelize_backward);
-  ops.add<VoxelizeTrain>("_voxelize_train", voxelize_train);
-  ops.autograd("_voxelize_train", not_differentiable());
-  ops.add(TORCHVOX_OP(voxel_map));
-  ops.autograd("voxel_map", not_differentiable());
-  ops.composite(TORCHVOX_OP(grid_size));
-}
-
-// A stored point takes its share of its voxel's gradient, in every column; the choice of the cell
-// has no gradient. When one is wanted, the variant of the op that also returns slots runs in its
-// place.
-namespace autograd {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-class Voxelize : public torch::autograd::Function<Voxelize> {
- public:
-  // `train` is the op that also returns slots.
-  static variable_list forward(AutogradContext* ctx, const Tensor& points, std::string_view reduce,
-                               const std::function<TrainOutputs()>& train) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    auto [features, indices, num_points, point_voxel, counts, point_slot, arg] = train();
-    ctx->save_for_backward({point_voxel, point_slot, num_points, arg});
-    ctx->saved_data["reduce"] = std::string(reduce);
-    ctx->saved_data["dtype"] = static_cast<int64_t>(points.scalar_type());
-    ctx->set_materialize_grads(false);
-    ctx->mark_non_differentiable({indices, num_points, point_voxel, counts, point_slot, arg});
-    return {features, indices, num_points, point_voxel, counts, point_slot, arg};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    static const auto op = typed_op<decltype(voxelize_backward)>("torchvox::_voxelize_backward");
-    Tensor grad_points;
-    if (grads[0].defined() && ctx->needs_input_grad(0)) {
-      const variable_list saved = ctx->get_saved_variables();
-      grad_points = op.call(grads[0], saved[0], saved[1], saved[2], saved[3],
-                            ctx->saved_data["reduce"].toStringRef(),
-                            static_cast<at::ScalarType>(ctx->saved_data["dtype"].toInt()));
-    }
-    return {grad_points, {}, {}};
-  }
-};
-
-template <class... Options>
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxelize(
-    const Tensor& points, c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
-    int64_t max_points, c10::SymInt max_voxels, const OptionalTensor& batch_offsets,
-    const OptionalTensor& num_valid, std::string_view reduce, Options... options) {
-  const auto call = [&](const auto& op) {
-    return op(points, voxel_size, range, max_points, max_voxels, batch_offsets, num_valid, reduce,
-              options...);
-  };
-  if (wants_gradient(points)) {
-    static const auto train_op = typed_op<VoxelizeTrain>("torchvox::_voxelize_train");
-    const auto train = [&](auto&&... arguments) { return train_op.call(arguments...); };
-    const auto out = Voxelize::apply(points, reduce, [&] { return call(train); });
-    return {out[0], out[1], out[2], out[3], out[4]};
-  }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return call(torchvox::voxelize);
-}
-
-TORCHVOX_REGISTER_OPS(ops) {
   ops.autograd("_voxelize_backward", no_second_derivative());
-  ops.autograd(TORCHVOX_OP(voxelize));
+  ops.add("_voxelize_train", voxelize<true>);
+  ops.autograd("_voxelize_train", not_differentiable());
+  ops.add("voxel_map", voxel_map);
+  ops.autograd("voxel_map", not_differentiable());
+  ops.composite("grid_size", grid_size);
 }
 
-}  // namespace autograd
 }  // namespace
 }  // namespace torchvox
