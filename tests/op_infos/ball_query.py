@@ -164,6 +164,7 @@ OPS = [
         ),
         kernels=1,
         backward_kernels=6,  # rows, count, scan, place, points, queries
+        plans=("ball_kernel", "ball_cpu"),
     ),
     OpInfo(
         "ball_query",
@@ -182,5 +183,6 @@ OPS = [
         ),
         kernels=1,
         backward_kernels=6,
+        plans=("ball_kernel", "ball_cpu"),
     ),
 ]

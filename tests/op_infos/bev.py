@@ -95,6 +95,7 @@ OPS = [
         huge={"size": [1 << 24, 1 << 24]},
         kernels=1,  # all by one block
         backward_kernels=1,
+        plans=("bev_table",),
     ),
     OpInfo(
         "bev_max_height_with_index",
@@ -110,6 +111,7 @@ OPS = [
         huge={"size": [1 << 24, 1 << 24]},
         kernels=1,  # all by one block
         backward_kernels=1,
+        plans=("bev_table",),
     ),
     OpInfo(
         "_bev_max_height_backward",

@@ -338,6 +338,7 @@ OPS = [
         sample_inputs=NMS_SAMPLE_INPUTS,
         error_inputs=NMS_ERRORS,
         kernels=3,
+        plans=("nms_order",),
     ),
     OpInfo(
         "points_in_boxes",

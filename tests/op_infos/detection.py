@@ -230,6 +230,7 @@ OPS = [
         inference=True,
         huge={"post": 1 << 30},
         kernels=5,  # a memset, selection and order, two of NMS, rows
+        plans=("decode_kernels",),
     ),
     OpInfo(
         "center_decode_nms",
@@ -257,5 +258,6 @@ OPS = [
         inference=True,
         huge={"post": 1 << 30},
         kernels=5,  # a memset, selection and order, two of NMS, rows
+        plans=("decode_kernels",),
     ),
 ]

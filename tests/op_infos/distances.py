@@ -77,5 +77,6 @@ OPS = [
             ("local_index", True, ValueError, "local_index must come with batch_offsets"),
         ),
         kernels=5,
+        plans=("inverse_index",),
     )
 ]

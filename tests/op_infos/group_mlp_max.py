@@ -106,5 +106,6 @@ OPS = [
         ),
         inference=True,
         kernels=2,
+        plans=("group_mlp_cpu",),
     )
 ]

@@ -226,6 +226,7 @@ GROUP_OPS = [
         ),
         kernels=5,
         backward_kernels=1,
+        plans=("inverse_index",),
     ),
 ]
 

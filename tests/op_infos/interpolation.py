@@ -108,6 +108,7 @@ INTERPOLATE_OPS = [
         ),
         kernels=1,
         backward_kernels=5,
+        plans=("interpolate_cpu",),
     ),
     OpInfo(
         "three_interpolate",
@@ -124,6 +125,7 @@ INTERPOLATE_OPS = [
         error_inputs=(*WEIGHT_ERRORS, *PACKED_FEATURES_ERRORS),
         kernels=2,
         backward_kernels=5,
+        plans=("interpolate_cpu",),
     ),
     OpInfo(
         "_three_interpolate_backward",
@@ -144,6 +146,7 @@ INTERPOLATE_OPS = [
             ("grad", lambda t: t[:, 1:], ValueError, "grad must have the shape of the output"),
         ),
         kernels=5,
+        plans=("inverse_index", "interpolate_cpu"),
     ),
 ]
 
@@ -311,6 +314,7 @@ INTERPOLATE_FEATURES_OPS = [
         ),
         kernels=2,
         backward_kernels=11,
+        plans=("interpolate_cpu",),
     ),
 ]
 

@@ -146,6 +146,7 @@ def three(call: Call) -> Call:
     return {name: value for name, value in call.items() if name not in ("k", "norm")}
 
 
+KNN_PLANS = ("knn_kernel", "knn_order", "knn_cpu")
 OPS = [
     OpInfo(
         "knn",
@@ -159,6 +160,7 @@ OPS = [
         error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, *K_ERRORS),
         kernels=1,
         backward_kernels=6,
+        plans=KNN_PLANS,
     ),
     OpInfo(
         "knn",
@@ -173,6 +175,7 @@ OPS = [
         error_inputs=(*KNN_ERRORS, *K_ERRORS, *PACKED_ERRORS),
         kernels=8,
         backward_kernels=6,
+        plans=KNN_PLANS,
     ),
     OpInfo(
         "three_nn",
@@ -189,6 +192,7 @@ OPS = [
         error_inputs=(*KNN_ERRORS, *BATCH_ERRORS),
         kernels=1,
         backward_kernels=5,
+        plans=KNN_PLANS,
     ),
     OpInfo(
         "three_nn",
@@ -209,5 +213,6 @@ OPS = [
         error_inputs=(*KNN_ERRORS, *PACKED_ERRORS),
         kernels=8,  # a memset, order, boxes, queries, search
         backward_kernels=5,
+        plans=KNN_PLANS,
     ),
 ]

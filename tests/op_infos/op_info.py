@@ -48,6 +48,7 @@ class OpInfo:
     huge: Call = field(default_factory=dict)
     kernels: int = 0  # GPU kernels and memsets of one call(1000, 0)
     backward_kernels: int = 0  # and of its backward, from a contiguous gradient
+    plans: tuple[str, ...] = ()  # launch plans of its kernels, see helpers.PLANS
     layout: str = ""  # of an op that has an OpInfo for each layout of its batch
 
     def __str__(self) -> str:

@@ -256,6 +256,7 @@ MANY_SAMPLE_INPUTS = {"batch_size": (1 << 31) - 1}
 HUGE_CANVAS = {**MANY_SAMPLE_INPUTS, "voxel_size": [1e-3, 1e-3, 4.0]}
 OF_POINTS = {"points": 0, "point_voxel": 0, "point_slot": 0}
 
+PILLAR_PLANS = ("pillar_common", "pillar_lists", "pillar_cpu")
 OPS = [
     OpInfo(
         "pillar_encode",
@@ -275,6 +276,7 @@ OPS = [
         huge=HUGE_CANVAS,
         kernels=3,
         backward_kernels=2,
+        plans=PILLAR_PLANS,
     ),
     OpInfo(
         "_pillar_encode_train",
@@ -285,6 +287,7 @@ OPS = [
         error_inputs=ENCODE_ERRORS,
         huge=HUGE_CANVAS,
         kernels=3,
+        plans=PILLAR_PLANS,
     ),
     OpInfo(
         "_pillar_encode_backward",
@@ -305,6 +308,7 @@ OPS = [
             ("dtype", torch.int32, TypeError, "dtype must be"),
         ),
         kernels=2,
+        plans=("pillar_common", "pillar_lists"),
     ),
     OpInfo(
         "pillar_moments",
@@ -323,6 +327,7 @@ OPS = [
         ),
         inference=True,
         kernels=5,
+        plans=("pillar_lists",),
     ),
     OpInfo(
         "pillar_norm",

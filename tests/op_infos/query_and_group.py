@@ -148,6 +148,7 @@ OPS = [
         ),
         kernels=2,
         backward_kernels=8,
+        plans=("ball_kernel", "ball_cpu"),
     ),
     OpInfo(
         "_query_and_group_backward",
@@ -163,5 +164,6 @@ OPS = [
             ("use_xyz", False, ValueError, "for_points and for_query must be False"),
         ),
         kernels=8,
+        plans=("inverse_index",),
     ),
 ]

@@ -56,5 +56,6 @@ OPS = [
         ),
         huge={"capacity": 1 << 50},
         kernels=5,  # count, two of the sum, offsets, write
+        plans=("ball_kernel", "ball_cpu"),
     ),
 ]

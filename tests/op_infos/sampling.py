@@ -148,6 +148,7 @@ FPS_OPS = [
             *LISTS_ERRORS,
         ),
         kernels=1,
+        plans=("fps_kernel", "fps_members", "fps_cpu"),
     ),
     OpInfo(
         "furthest_point_sample_ragged",
@@ -162,6 +163,7 @@ FPS_OPS = [
             ("out_offsets", lambda t: t[1:], ValueError, "out_offsets must be"),
         ),
         kernels=3,  # the unused slots, and clouds of up to 128 and 1024 tie codes
+        plans=("fps_kernel", "fps_members", "fps_cpu"),
     ),
     OpInfo(
         "furthest_point_sample_with_dist",
@@ -301,6 +303,7 @@ GATHER_OPS = [
         ),
         kernels=5,
         backward_kernels=1,
+        plans=("inverse_index",),
     ),
 ]
 

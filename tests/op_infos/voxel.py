@@ -286,6 +286,7 @@ VOXELIZE_ERRORS = (
     ("max_points", {"max_points": -1, "reduce": "none"}, ValueError, "max_points must be"),
     *refused("out_dtype", TypeError, "out_dtype must be", torch.int32, torch.uint8, torch.bool),
 )
+VOXEL_PLANS = tuple(f"voxel_{of}" for of in ("table", "ranking", "kernels", "common", "partitions"))
 OPS += [
     OpInfo(
         "voxelize",
@@ -303,6 +304,7 @@ OPS += [
         huge={"max_voxels": 1 << 45},
         kernels=1,  # all steps in one cooperative launch
         backward_kernels=1,
+        plans=VOXEL_PLANS,
     ),
     OpInfo(
         "_voxelize_train",
@@ -311,6 +313,7 @@ OPS += [
         sample_inputs=VOXELIZE_SAMPLE_INPUTS,
         error_inputs=VOXELIZE_ERRORS,
         kernels=1,  # all steps in one cooperative launch
+        plans=VOXEL_PLANS,
     ),
     OpInfo(
         "_voxelize_backward",
@@ -336,5 +339,6 @@ OPS += [
         sample_inputs=MAP_SAMPLE_INPUTS,
         error_inputs=VOXEL_ERRORS,
         kernels=1,  # all steps in one cooperative launch
+        plans=VOXEL_PLANS,
     ),
 ]
