@@ -167,7 +167,7 @@ OPS += [
             *ORDER_ERRORS,
         ),
         plans=("voxel_table", "voxel_partitions"),
-    ),
+    )
 ]
 
 # ------------------------------------------------------------------------------ sums and means

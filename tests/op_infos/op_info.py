@@ -204,16 +204,24 @@ PACKED_ERRORS = (
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
+HALVES = {name: DTYPES[name] for name in ("float16", "bfloat16")}
+
+
+def cast(call: Call, **dtypes: torch.dtype) -> Call:
+    """The call with the arguments of these names in other dtypes."""
+    changed = {k: map_tensors({k: call[k]}, lambda t, to=to: t.to(to)) for k, to in dtypes.items()}
+    return {**call, **{k: value[k] for k, value in changed.items()}}
+
+
 def in_dtypes(
     make: Callable[[], Call], *names: str, dtypes=DTYPES
 ) -> dict[str, Callable[[], Call]]:
     """Samples whose arguments of these names have other dtypes."""
 
-    def sample(dtype: torch.dtype) -> Call:
-        call = make()
-        return {**call, **map_tensors({k: call[k] for k in names}, lambda t: t.to(dtype))}
-
-    return {name: lambda dtype=dtype: sample(dtype) for name, dtype in dtypes.items()}
+    return {
+        name: lambda dtype=dtype: cast(make(), **dict.fromkeys(names, dtype))
+        for name, dtype in dtypes.items()
+    }
 
 
 def refused(argument: str, error: type, words: str, *values: Any) -> tuple:
