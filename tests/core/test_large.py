@@ -332,17 +332,6 @@ def no_arg() -> Tensor:
     return torch.zeros(0, dtype=torch.int32)
 
 
-def scattered_gradient() -> tuple[tuple, dict]:
-    offsets = torch.arange(MANY + 1, dtype=torch.int32)
-    return arguments(last_row(MANY, *[3.0] * 9), offsets[:-1], offsets, no_arg(), "sum")
-
-
-def voxel_gradient() -> tuple[tuple, dict]:
-    rows = torch.arange(MANY, dtype=torch.int32)
-    return arguments(last_row(MANY, *[3.0] * 9), rows, rows * 0, torch.ones_like(rows), no_arg(),
-                     "mean", torch.float32)  # fmt: skip
-
-
 VOXELS = (
     Large("bev_max_height", lambda: arguments(many_points(), **BEV),
           (at("height", (0, *LAST[::-1]), 7), at("counts", ..., [[CELLS + 1, MANY, 0, 0]] * 2))),
@@ -365,7 +354,10 @@ VOXELS = (
           (at("out", (1000, 2), 7), total("out", MANY - 1, s_[:1000, 2]))),
     Large("voxel_scatter", lambda: arguments(many_points(), million_rows(), 1001, "max"),
           (at("arg", 1000, [MANY - 1] * 9),)),
-    Large("_voxel_scatter_backward", scattered_gradient, (at("out", -1, 3), total("out", 27))),
+    Large("_voxel_scatter_backward",
+          lambda: arguments(last_row(MANY, *[3.0] * 9), counting(MANY, MANY),
+                            torch.arange(MANY + 1, dtype=torch.int32), no_arg(), "sum"),
+          (at("out", -1, 3), total("out", 27))),
     Large("voxel_map", lambda: arguments(many_points(), **GRID, max_points=-1, max_voxels=4096),
           (at("counts", 0, COUNTS), at("indices", CELLS, [0, 0, *LAST[::-1]]),
            at("point_voxel", -1, CELLS), at("point_slot", -1, 0), total("num_points", MANY))),
@@ -374,7 +366,10 @@ VOXELS = (
     Large("voxelize",  # features of 2.16e9 elements
           lambda: arguments(many_points()[-5000:], **GRID, max_points=8, max_voxels=MANY // 8),
           (at("features", s_[-1000:], 0), at("indices", s_[-1000:], -1))),
-    Large("_voxelize_backward", voxel_gradient, (at("out", -1, 3), total("out", 27))),
+    Large("_voxelize_backward",
+          lambda: arguments(last_row(MANY, *[3.0] * 9), rows := counting(MANY, MANY), rows * 0,
+                            torch.ones_like(rows), no_arg(), "mean", torch.float32),
+          (at("out", -1, 3), total("out", 27))),
     Large("voxel_cells",
           lambda: arguments(changed(torch.full((1 << 29,), 7), -1, (1 << 63) - 1), 20, [0, 0, 0]),
           (at("out", -1, [7, *[(1 << 20) - 1] * 3]), at("out", 0, [0, 1, 1, 1]))),
@@ -413,23 +408,17 @@ def wide_rows() -> Tensor:
     return changed(torch.zeros(1, 3, 9), (0, 2), 4.0)
 
 
-def twos(*shape: int) -> Tensor:
-    return torch.full(shape, 2, dtype=torch.int32)
+def filled(value: int, *shape: int) -> Tensor:
+    return torch.full(shape, value, dtype=torch.int32)
 
 
-def two_segments() -> tuple[Tensor, Tensor, str]:
-    return many_points(), torch.tensor([0, MANY - 1, MANY]), "max"
+def two_segments() -> Tensor:
+    return torch.tensor([0, MANY - 1, MANY])
 
 
 def segment_winners() -> tuple[tuple, dict]:
-    points, offsets, reduce = two_segments()
-    out, arg = ops.segment_reduce(points, offsets, reduce)
-    return arguments(out, offsets, arg, MANY, reduce)
-
-
-def weights_to_backpropagate() -> tuple[tuple, dict]:
-    idx, weight = counting(3 * MANY, 1000).view(1, -1, 3), torch.ones(1, MANY, 3)
-    return arguments(torch.ones(1, MANY, 9), torch.ones(1, 1000, 9), idx, weight)
+    out, arg = ops.segment_reduce(many_points(), two_segments(), "max")
+    return arguments(out, two_segments(), arg, MANY, "max")
 
 
 def distances() -> Tensor:
@@ -440,22 +429,10 @@ def distances() -> Tensor:
     return rows
 
 
-def many_slots() -> tuple[tuple, dict]:  # a cloud takes fewer than 2^31
-    half = MANY // 2
-    query, idx = torch.zeros(2, half, 3), torch.ones(2, half, 9, dtype=torch.int32)
-    return arguments(torch.full((2, half, 9), 0.5), torch.ones(2, 2, 3), query, idx)
-
-
 def grouped(offset: float) -> tuple[Tensor, Tensor]:
     """40 points, of which one lies beside the others, and MANY // 4 queries at the origin."""
     points = changed(torch.zeros(1, 40, 3), (0, 1), offset)
     return points, torch.zeros(1, MANY // 4, 3)
-
-
-def group_gradient() -> tuple[tuple, dict]:
-    idx = torch.full((1, MANY // 4, 8), 7, dtype=torch.int32)
-    grad = torch.ones(1, 1, 1, 5).expand(1, MANY // 4, 8, 5)
-    return arguments(grad, *grouped(0.0), idx, 2, [0.5], [8])
 
 
 def wide_layer(dtype: torch.dtype) -> tuple[tuple, dict]:
@@ -467,11 +444,6 @@ def wide_layer(dtype: torch.dtype) -> tuple[tuple, dict]:
                      [weight[0] * 0], use_xyz=False)  # fmt: skip
 
 
-def counted_lists() -> tuple[tuple, dict]:
-    count = changed(torch.full((1, MANY), 9, dtype=torch.int32), (0, -1), 2)
-    return arguments(torch.full((1, MANY, 9), 3, dtype=torch.int32), 4, count=count)
-
-
 PACKED = [0, 5, 3 * MANY]  # a short cloud before a long one
 NEIGHBORS = (
     Large("gather_points",
@@ -479,17 +451,17 @@ NEIGHBORS = (
           (at("out", s_[0, :, 2], [7, 1, 0, 0]),)),
     Large("_gather_points_backward",
           lambda: arguments(torch.ones(1, MANY, 9),
-                            changed(twos(1, MANY) - 3, (0, -1), MANY - 1), MANY),
+                            changed(filled(-1, 1, MANY), (0, -1), MANY - 1), MANY),
           (at("out", (0, -1), 1), total("out", 9))),
-    Large("segment_reduce", lambda: arguments(*two_segments()),
+    Large("segment_reduce", lambda: arguments(many_points(), two_segments(), "max"),
           (at("out", s_[:, 2], [1, 7]), at("arg", s_[:, 2], [0, MANY - 1]))),
     Large("segment_reduce",
           lambda: arguments(torch.arange(27.0).view(3, 9), torch.arange(MANY + 1),
-                            index=twos(MANY)),
+                            index=filled(2, MANY)),
           (at("out", s_[-1000:], [list(range(18, 27))] * 1000),)),
     Large("_segment_reduce_backward", segment_winners,
           (at("out", s_[-1, :4], [63.5, 62.5, 7, 5]), at("out", (0, 2), 1))),
-    Large("group_points", lambda: arguments(wide_rows(), twos(1, MANY // 8, 8)),
+    Large("group_points", lambda: arguments(wide_rows(), filled(2, 1, MANY // 8, 8)),
           (at("out", s_[0, -1000:], 4),)),
     Large("group_points",
           lambda: arguments(many_points(), ints([4, 5], [MANY - 1, 4]),
@@ -499,16 +471,20 @@ NEIGHBORS = (
           lambda: arguments(torch.ones(1, MANY // 8, 8, 9), counting(MANY, 1000).view(1, -1, 8),
                             1000),
           (at("out", ..., MANY / 1000),)),
-    Large("neighbor_rows", counted_lists,
+    Large("neighbor_rows",
+          lambda: arguments(filled(3, 1, MANY, 9), 4,
+                            count=changed(filled(9, 1, MANY), (0, -1), 2)),
           (at("out", (0, -1), [3, 3] + [-1] * 7), total("out", 27 * MANY - 7 * 4))),
     Large("three_interpolate",
-          lambda: arguments(torch.ones(1, 1, 9), twos(1, MANY, 3) * 0, torch.ones(1, MANY, 3)),
+          lambda: arguments(torch.ones(1, 1, 9), filled(0, 1, MANY, 3), torch.ones(1, MANY, 3)),
           (at("out", s_[0, -1000:], 3),)),
     Large("three_interpolate",
           lambda: arguments(many_points(), ints([4, 5, -1], [MANY - 1, 4, 5]), torch.ones(2, 3),
                             **clouds([0, 5, MANY], [0, 1, 2])),
           (at("out", s_[:, 2], [1, 8]),)),
-    Large("_three_interpolate_backward", weights_to_backpropagate,  # exact sums, as above
+    Large("_three_interpolate_backward",  # exact sums, as above
+          lambda: arguments(torch.ones(1, MANY, 9), torch.ones(1, 1000, 9),
+                            counting(3 * MANY, 1000).view(1, -1, 3), torch.ones(1, MANY, 3)),
           (at("grad_features", ..., 3 * MANY / 1000), at("grad_weight", ..., 9))),
     Large("interpolation_weights",
           lambda: arguments(changed(torch.ones(3 * MANY, 3), -1, [0.0, math.inf, math.inf])),
@@ -525,7 +501,9 @@ NEIGHBORS = (
                             torch.zeros(1, 2, 3), ints([[0, 3 * MANY - 1], [-1, 3 * MANY]])),
           (at("grad_points", (0, -1), [1] * 3), total("grad_points", 3),
            at("grad_query", ..., [[[-1] * 3, [0] * 3]]))),
-    Large("_neighbor_distance_backward", many_slots,  # sums of chunks round
+    Large("_neighbor_distance_backward",  # a cloud takes fewer slots; sums of chunks round
+          lambda: arguments(torch.full((2, MANY // 2, 9), 0.5), torch.ones(2, 2, 3),
+                            torch.zeros(2, MANY // 2, 3), filled(1, 2, MANY // 2, 9)),
           (at("grad_query", ..., -9), at("grad_points", s_[:, 0], 0),
            *(at("grad_points", (cloud, 1), pytest.approx([9.0 * (MANY // 2)] * 3, rel=1.3e-6))
              for cloud in (0, 1)))),
@@ -569,7 +547,9 @@ NEIGHBORS = (
     Large("query_and_group",  # 2.9e9 elements
           lambda: arguments(*(call := grouped(0.25)), call[0], [0.5], [8]),
           (at("grouped", s_[0, -1000:, 1], 0.25),)),
-    Large("_query_and_group_backward", group_gradient,
+    Large("_query_and_group_backward",
+          lambda: arguments(torch.ones(1, 1, 1, 5).expand(1, MANY // 4, 8, 5), *grouped(0.0),
+                            filled(7, 1, MANY // 4, 8), 2, [0.5], [8]),
           (at("grad_query", ..., -8), at("grad_points", (0, 7), 2 * MANY),
            at("grad_points", s_[0, :7], 0), at("grad_points", s_[0, 8:], 0),
            at("grad_features", (0, 7), 2 * MANY))),
@@ -644,7 +624,7 @@ LAST_VOXEL = [8 * ((REGIONS - 1) & 4095) + 7.5, 8 * ((REGIONS - 1) >> 12) + 7.5,
 
 
 @pytest.fixture
-def state():
+def state(memory_of_one_case):
     """Regions 0 to REGIONS - 1 along x and y, all free; the last one holds one occupied voxel."""
     state = torchvox.occupancy_state(REGIONS + 4, device="cuda")
     x, bias = torch.arange(REGIONS), 1 << 20

@@ -185,7 +185,7 @@ MAP = ("map_runner", "cpu 0.1 4 poses.txt results.pt cloud0.bin", "12 numbers fo
     ("runner", "arguments", "words", "poses"),
     [
         ("classifier_runner", "missing.pt 6 results.pt cloud0.bin", "missing.pt", None),
-        ("classifier_runner", "junk.pt 6 results.pt cloud0.bin", "junk.pt", None),
+        ("classifier_runner", "junk.pt 6 results.pt cloud0.bin", "", None),
         ("classifier_runner", "model.pt 4 results.pt cloud0.bin", "", None),
         ("detector_runner", "pair.pt 6 results.pt cloud0.bin", "gives 2 outputs, not boxes", None),
         *((*MAP, poses) for poses in ("1 0 0 0 0 1 0 0 0 0 1", "1 0 0 0 0 1 0 x 0 0 1 0", None)),
