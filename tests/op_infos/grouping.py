@@ -178,7 +178,6 @@ GROUP_OPS = [
         varying={"features": 1},
         sample_inputs=GROUP_SAMPLE_INPUTS,
         gradients=("features",),
-        differentiable=(0,),
         gradcheck_inputs=GROUP_GRADCHECK,
         formula=group_formula,
         supports_gradgrad=True,
@@ -196,7 +195,6 @@ GROUP_OPS = [
         varying={"features": 0},
         sample_inputs=PACKED_SAMPLE_INPUTS,
         gradients=("features",),
-        differentiable=(0,),
         gradcheck_inputs=PACKED_GRADCHECK,
         formula=group_formula,
         supports_gradgrad=True,
@@ -210,7 +208,6 @@ GROUP_OPS = [
         varying={"grad": 1, "idx": 1},
         sample_inputs=GROUP_BACKWARD_SAMPLE_INPUTS,
         gradients=("grad",),
-        differentiable=(0,),
         gradcheck_inputs={
             "float64": lambda: {
                 "grad": gradcheck_features(12).unflatten(1, (4, 3)),

@@ -89,7 +89,6 @@ INTERPOLATE_OPS = [
         varying={"features": 1},
         sample_inputs=INTERPOLATE_SAMPLE_INPUTS,
         gradients=("features", "weight"),
-        differentiable=(0,),
         gradcheck_inputs=INTERPOLATE_GRADCHECK,
         formula=interpolate_formula,
         error_inputs=(
@@ -109,7 +108,6 @@ INTERPOLATE_OPS = [
         varying={"features": 0},
         sample_inputs={"local index": lambda: packed_interpolate(local_index=True)},
         gradients=("features", "weight"),
-        differentiable=(0,),
         gradcheck_inputs={"rows": lambda: gradcheck_packed(weight=weights_of(30, 3).double())},
         formula=interpolate_formula,
         error_inputs=(*WEIGHT_ERRORS, *PACKED_FEATURES_ERRORS),
@@ -189,7 +187,6 @@ WEIGHTS_OPS = [
             "float64": lambda: {"dist2": some_distances(40).double()},
         },
         gradients=("dist2",),
-        differentiable=(0,),
         gradcheck_inputs={
             "distance": lambda: {"dist2": gradcheck_distances()},
             "squared": lambda: {"dist2": gradcheck_distances(), "eps": 0.25, "weight": "dist2"},
@@ -275,7 +272,6 @@ INTERPOLATE_FEATURES_OPS = [
         varying={"points": 1, "features": 1},
         sample_inputs=INTERPOLATE_FEATURES_SAMPLE_INPUTS,
         gradients=("features", "query", "points"),
-        differentiable=(0,),
         gradcheck_inputs={
             "distance": interpolate_features_gradcheck,
             "squared": lambda: interpolate_features_gradcheck(eps=0.25, weight="dist2"),

@@ -153,7 +153,6 @@ OPS = [
         varying={"points": 1},
         sample_inputs=KNN_SAMPLE_INPUTS,
         gradients=("points", "query"),
-        differentiable=(0,),
         gradcheck_inputs=KNN_GRADCHECK,
         formula=formula,
         error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, *K_ERRORS),
@@ -168,7 +167,6 @@ OPS = [
         varying={"points": 0},
         sample_inputs=PACKED_SAMPLE_INPUTS,
         gradients=("points", "query"),
-        differentiable=(0,),
         gradcheck_inputs=PACKED_GRADCHECK,
         formula=formula,
         error_inputs=(*KNN_ERRORS, *K_ERRORS, *PACKED_ERRORS),
@@ -185,7 +183,6 @@ OPS = [
             for name in ("loop", "query lengths", "two dimensions", *DTYPES, "no clouds")
         },
         gradients=("points", "query"),
-        differentiable=(0,),
         gradcheck_inputs={"squared": lambda: three(KNN_GRADCHECK["squared"]())},
         formula=formula,
         error_inputs=(*KNN_ERRORS, *BATCH_ERRORS),
@@ -203,7 +200,6 @@ OPS = [
             for name in ("local index", "float64")
         },
         gradients=("points", "query"),
-        differentiable=(0,),
         gradcheck_inputs={
             name: lambda make=PACKED_GRADCHECK[name]: three(make())
             for name in ("rows", "local index")

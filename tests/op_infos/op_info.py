@@ -29,7 +29,7 @@ class OpInfo:
     varying: dict[str, int]
     sample_inputs: dict[str, Callable[[], Call]] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()  # arguments that get a gradient
-    differentiable: tuple[int, ...] = ()  # outputs that carry one
+    differentiable: tuple[int, ...] = (0,)  # outputs that carry one, of ops with gradients
     # Calls in float64 whose values lie away from every decision (cell faces, ties).
     gradcheck_inputs: dict[str, Callable[[], Call]] = field(default_factory=dict)
     step: float = 1e-6  # of the numerical derivative: outputs of float32 need a large one

@@ -265,7 +265,6 @@ OPS = [
         coupled_inputs=MAP,
         sample_inputs=SOME_SAMPLE_INPUTS,
         gradients=("weight", "bias"),
-        differentiable=(0,),
         gradcheck_inputs={
             name: lambda name=name: encode_gradcheck(**MODES.get(name, {}))
             for name in ["plain", *list(MODES)[:4]]
@@ -372,7 +371,6 @@ OPS = [
             "one cell": lambda: {**scatter_call(60), "indices": one_cell().repeat(2, 1)[:60]},
         },
         gradients=("feats",),
-        differentiable=(0,),
         gradcheck_inputs={"plain": lambda: {**scatter_call(20), "feats": gradcheck_cloud(20, 8)}},
         formula=scatter_formula,
         error_inputs=(

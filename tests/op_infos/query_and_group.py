@@ -106,7 +106,6 @@ OPS = [
         varying={"points": 1, "features": 1},
         sample_inputs=GROUP_SAMPLE_INPUTS,
         gradients=("points", "query", "features"),
-        differentiable=(0,),
         gradcheck_inputs=GRADCHECK,
         formula=group_formula,
         error_inputs=(

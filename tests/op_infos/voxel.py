@@ -124,7 +124,6 @@ OPS = [
         varying={"feats": 0, "point_voxel": 0},
         sample_inputs=SCATTER_SAMPLE_INPUTS,
         gradients=("feats",),
-        differentiable=(0,),
         gradcheck_inputs=SCATTER_GRADCHECK,
         formula=scatter_formula,
         error_inputs=(
@@ -205,6 +204,8 @@ VOXELIZE_SAMPLE_INPUTS = {
         60, reduce="none", out_dtype=torch.float16, center_relative=True
     ),
     "half mean": lambda: voxelize_call(60, out_dtype=torch.float16, bounds="range"),
+    "forty slots": lambda: voxelize_call(3000, reduce="none", max_points=40),
+    "ten of many": lambda: voxelize_call(3000, max_points=10, max_voxels=30, order="zyx"),
 }
 METERS = {"voxel_size": [1.0] * 3}
 VOXEL_ERRORS = (
@@ -294,7 +295,6 @@ OPS += [
         varying={"points": 0},
         sample_inputs=VOXELIZE_SAMPLE_INPUTS,
         gradients=("points",),
-        differentiable=(0,),
         gradcheck_inputs={
             **{name: lambda name=name: voxelize_gradcheck(name) for name in ("none", *REDUCTIONS)},
             "center relative": lambda: voxelize_gradcheck("mean", center_relative=True),
