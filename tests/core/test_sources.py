@@ -88,7 +88,7 @@ RETIRED = re.compile(
 
 # Phrases that an engineer has to read twice, and what to write instead. Add a line to retire
 # another one: a pattern of one line of text, whatever its case.
-THING = "(warp|thread|block|task|lane|point|row|line|box|number|column)"
+THING = "(point|row|line|box|number|column)"
 WHOLE = "(voxel|row|cell|box|sample|file|query|region|point|cloud|line|batch|segment|step)"
 PHRASES = {
     r"takes no part": "is not compared",
