@@ -5,6 +5,7 @@ import contextlib
 import os
 import resource
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,22 +14,40 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("TORCHVOX_DATA", ROOT.parent / "shared" / "data"))
 
-# Names of the values that a launch plan may be forced to; other plans take plain integers.
-PLAN_VALUES = {
-    "voxel_table": {"dense": 0, "hash": 1, "hash_wide": 2},
-    "voxel_kernels": {"separate": 0, "fused": 1},
-    "voxel_common": {"general": 0, "common": 1},
-    "fps_kernel": {"block": 0, "lazy": 1, "generic": 2},
-    "ball_kernel": {"scan": 0, "cells": 1},
-    "group_mlp": {"portable": 0, "tensor cores": 1},
-    "knn_kernel": {"scan": 0, "tiles": 1, "select": 2},
-    "knn_order": {"block": 0, "sort": 1},
-    "inverse_index": {"counted": 0, "sorted": 1},
-    "nms_order": {"counted": 0, "sorted": 1},
-    "decode_kernels": {"separate": 0, "fused": 1},
-    "pillar_lists": {"fixed": 0, "packed": 1},
-    "pillar_common": {"general": 0, "common": 1},
-    "bev_table": {"dense": 0, "cleared": 1, "started": 2, "small": 3},
+
+class Plan(NamedTuple):
+    """A decision that may be forced: where it is taken, and its values."""
+
+    devices: tuple[str, ...]
+    values: dict[Any, int]
+
+
+CPU, CUDA = ("cpu",), ("cuda",)
+INSTRUCTIONS = Plan(CPU, {"baseline": 0, "AVX2": 1, "AVX-512": 2})
+PLANS = {
+    "voxel_table": Plan(CUDA, {"dense": 0, "hash": 1, "hash_wide": 2}),
+    "voxel_ranking": Plan(CUDA, {"bitmap": 0, "sort": 1}),
+    "voxel_kernels": Plan(CUDA, {"separate": 0, "fused": 1}),
+    "voxel_common": Plan(CUDA, {"general": 0, "common": 1}),
+    "voxel_partitions": Plan(CPU, {n: n for n in (1, 2, 3, 5, 16)}),
+    "fps_kernel": Plan(CUDA, {"block": 0, "lazy": 1, "generic": 2}),
+    "fps_members": Plan(CUDA, {n: n for n in (1, 2, 7, 8, 40)}),
+    "fps_cpu": INSTRUCTIONS,
+    "ball_kernel": Plan(CPU + CUDA, {"scan": 0, "cells": 1}),
+    "ball_cpu": INSTRUCTIONS,
+    "group_mlp": Plan(CUDA, {"portable": 0, "tensor cores": 1}),  # not the same bits
+    "group_mlp_cpu": INSTRUCTIONS,
+    "knn_kernel": Plan(CPU + CUDA, {"scan": 0, "tiles": 1, "select": 2}),
+    "knn_order": Plan(CUDA, {"block": 0, "sort": 1}),
+    "knn_cpu": INSTRUCTIONS,
+    "inverse_index": Plan(CUDA, {"counted": 0, "sorted": 1}),
+    "interpolate_cpu": INSTRUCTIONS,
+    "nms_order": Plan(CUDA, {"counted": 0, "sorted": 1}),
+    "decode_kernels": Plan(CUDA, {"separate": 0, "fused": 1}),
+    "pillar_lists": Plan(CUDA, {"fixed": 0, "packed": 1}),
+    "pillar_common": Plan(CUDA, {"general": 0, "common": 1}),
+    "pillar_cpu": INSTRUCTIONS,
+    "bev_table": Plan(CUDA, {"dense": 0, "cleared": 1, "started": 2, "small": 3}),
 }
 
 
@@ -87,11 +106,13 @@ def check_op(name: str, device: str, *args, **options) -> tuple[torch.Tensor, ..
 
 @contextlib.contextmanager
 def forced(**plans):
-    """Forces launch plans, for example forced(voxel_table="hash"), for the time of a block."""
+    """Forces launch plans, for example forced(voxel_table="hash"), for the time of a block; a value
+    that has no name is a number."""
     from torchvox import _C
 
     for name, value in plans.items():
-        _C.set_plan_override(name, PLAN_VALUES.get(name, {}).get(value, value))
+        values = PLANS[name].values if name in PLANS else {}
+        _C.set_plan_override(name, values.get(value, value))
     try:
         yield
     finally:

@@ -111,10 +111,7 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], tuple]]]
         lambda: torchvox.nn.RayVisibility(**voxel.GRID),
         lambda n: (cloud(n), cloud(4)[:, :3], torch.arange(n) % 4),
     ),
-    "SharedMLP": (
-        lambda: torchvox.nn.SharedMLP(4, [8, 6]).eval(),
-        lambda n: (rows(n, 4),),
-    ),
+    "SharedMLP": (lambda: torchvox.nn.SharedMLP(4, [8, 6]).eval(), lambda n: (rows(n, 4),)),
 }
 
 

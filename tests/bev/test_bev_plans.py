@@ -27,20 +27,6 @@ def test_every_plan_gives_the_bits_of_the_reference(name, plan, dtype, size):
 @pytest.mark.gpu
 @each_op
 @each_plan
-def test_every_plan_takes_batches_strides_and_doubles(name, plan):
-    points, options = polluted(), {"num_valid": torch.tensor([500, 9, 2000, 3])}
-    options["batch_offsets"] = torch.tensor([3, 700, 700, 1800, 1900])
-    wide = torch.cat([points, points], dim=1)[:, 1:]
-    with forced(bev_table=plan):
-        for p in (points, points.double(), points.half(), wide, wide[::2], points[:0]):
-            assert_as_reference("cuda", name, p, RANGE, [33, 21], lowest_code=0, **options)
-            for dtype in (torch.uint8, torch.uint16):
-                assert_as_reference("cuda", name, p, RANGE, [36, 21], out_dtype=dtype, **options)
-
-
-@pytest.mark.gpu
-@each_op
-@each_plan
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_plan_replays_with_other_points(name, plan, dtype):
     static, options = polluted().cuda(), {"out_dtype": dtype}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A device allocator for torch.cuda.memory.CUDAPluggableAllocator that counts the blocks in use and
-// fails where it is told to, as the one of torch does on a full GPU.
+// fails on request, as torch's own allocator does on a full GPU.
 #include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
 

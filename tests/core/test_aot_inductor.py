@@ -9,7 +9,7 @@ import torch
 from programs import Every
 from samples import OPS
 
-# torch 2.11 hands a dtype argument of a custom op on as another one (pytorch#169157, mended by
+# torch 2.11 hands a dtype argument of a custom op on as another one (pytorch#169157, fixed by
 # pytorch#173562), so calls that name a dtype are left to the test below.
 PACKED = [op for op in OPS if not any(isinstance(v, torch.dtype) for v in op.call(50, 0).values())]
 

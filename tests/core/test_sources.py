@@ -86,18 +86,71 @@ RETIRED = re.compile(
 )
 
 
-def test_retired_words_stay_away():
+# Phrases that an engineer has to read twice, and what to write instead. Add a line to retire
+# another one: a pattern of one line of text, whatever its case.
+THING = "(point|row|line|box|number|column)"
+WHOLE = "(voxel|row|cell|box|sample|file|query|region|point|cloud|line|batch|segment|step)"
+PHRASES = {
+    r"takes no part": "is not compared",
+    r"without a word": "silently",
+    r"of one's own": "your own",
+    r"\bmends\b|\bmended\b": "fixes",
+    r"(are|is|be|as) told\b": "is given, is set",
+    r"let in again": "allowed again",
+    r"\bslips\b": "passes",
+    r"nobody wants": "padding",
+    r"(?<!waits )for nothing\b": "for free, needlessly",
+    r"\banew\b": "again",
+    r"\bbut for\b": "except",
+    rf"\b(a|one) {THING} an? {WHOLE}\b": "one .. per ..",
+    r"\b(a|one) (warp|thread|block|task|lane) an? [a-z]": "one .. per ..",
+    r"(?<!there )(?<!where )\bis no (file|folder|checkpoint|detector|rotation)": "is not a ..",
+}
+PROSE = ("csrc/", "torchvox/", "tests/", "docs/", "README.md", "CONTRIBUTING.md")
+
+
+def tracked(*suffixes: str) -> list[str]:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
         pytest.skip("no repository")
-    for file in listed.stdout.split():
-        if (
-            file.endswith((".py", ".h", ".cuh", ".cpp", ".cu", ".md", ".yaml"))
-            and file not in ALLOWED
-            and "third_party" not in file
-        ):
-            found = RETIRED.search((ROOT / file).read_text())
-            assert not found, f"{file}: {found.group()!r}"
+    files = [f for f in listed.stdout.split() if f.endswith(suffixes) and (ROOT / f).is_file()]
+    return [file for file in files if file not in ALLOWED and "third_party" not in file]
+
+
+def test_retired_words_stay_away():
+    for file in tracked(".py", ".h", ".cuh", ".cpp", ".cu", ".md", ".yaml"):
+        word = RETIRED.search((ROOT / file).read_text())
+        assert not word, f"{file}: {word.group()!r}"
+
+
+def test_retired_phrases_stay_away():
+    patterns = [(re.compile(pattern, re.IGNORECASE), pattern) for pattern in PHRASES]
+    hits = [
+        f"{file}:{number}: {match.group()!r}: write {PHRASES[pattern]!r}"
+        for file in tracked(".py", ".h", ".cuh", ".cpp", ".cu", ".md", ".yaml")
+        if file.startswith(PROSE)
+        for number, line in enumerate((ROOT / file).read_text().split("\n"), 1)
+        for compiled, pattern in patterns
+        if (match := compiled.search(line))
+    ]
+    assert not hits, "\n".join(hits)
+
+
+WIDTH = 120
+WIDE_LINES: tuple[str, ...] = ()  # "file:number" of lines of pages that may be wider
+
+
+def test_lines_of_pages_are_at_most_120_columns():
+    """Outside of tables, code and links."""
+    wide = []
+    for file in tracked(".md"):
+        is_code = False
+        for number, line in enumerate((ROOT / file).read_text().split("\n"), 1):
+            is_code ^= line.lstrip().startswith("```")
+            plain = is_code or line.lstrip().startswith(("|", "!", "[")) or "http" in line
+            if len(line) > WIDTH and not plain:
+                wide.append(f"{file}:{number}")
+    assert sorted(set(wide) - set(WIDE_LINES)) == []
 
 
 def test_every_mutant_fits_the_tree():

@@ -11,7 +11,7 @@ from samples import cloud, on
 
 import torchvox
 
-ROWS_LAST = ("features", "indices", "num_points")  # the outputs that have a row a voxel
+ROWS_LAST = ("features", "indices", "num_points")  # the outputs with one row per voxel
 
 
 def module(trim: bool) -> torchvox.nn.Voxelize:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launch plans, threads and batches decide no bit."""
+"""Selections of many candidates by every plan of the GPU."""
 
 import pytest
 import torch
@@ -7,12 +7,6 @@ from helpers import assert_same_bits, forced
 from op_infos import detection as infos
 from samples import on
 
-CASES = {
-    f"{op.name}, {name}": (op, make)
-    for op in infos.OPS
-    if op.name != "box_decode"
-    for name, make in {"plain": lambda op=op: op.call(40, 0), **op.sample_inputs}.items()
-}
 # Selections that end at the first level, at a later one, among ties, and without a cut.
 LARGE = {
     "spread": lambda: infos.anchor_call(3000, pre=900, score_threshold=0.0),
@@ -34,12 +28,11 @@ def with_logits(step: float, values: int) -> dict:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernels", ["separate", "fused"])
-@pytest.mark.parametrize("name", [*CASES, *LARGE])
-def test_every_plan_has_the_bits_of_the_cpu(name, kernels):
-    op, make = CASES.get(name, (None, LARGE.get(name)))
-    call = make()
-    name = op.name if op else ("center_decode_nms" if "heatmap" in call else "anchor_decode_nms")
-    run = getattr(torch.ops.torchvox, name)
+@pytest.mark.parametrize("name", LARGE)
+def test_large_selections_have_the_bits_of_the_cpu(name, kernels):
+    call = LARGE[name]()
+    op = "center_decode_nms" if "heatmap" in call else "anchor_decode_nms"
+    run = getattr(torch.ops.torchvox, op)
     with forced(decode_kernels=kernels):
-        got = tuple(t.cpu() for t in run(**on("cuda", call)))
-    assert_same_bits(got, tuple(run(**call)), name)
+        outputs = run(**on("cuda", call))
+    assert_same_bits(tuple(outputs), tuple(run(**call)), op)

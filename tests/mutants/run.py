@@ -75,8 +75,9 @@ def copy(name: str | Path, changed_only: bool = False) -> None:
 
 def take_library() -> None:
     """That of the working tree: faults in Python need no other."""
-    for pattern in ("lib/*", "_C*.so", "_build.py"):
-        for path in (ROOT / "torchvox").glob(pattern):
+    package = ROOT / "torchvox"
+    for path in (*package.glob("lib/**/*"), *package.glob("_C*.so"), package / "_build.py"):
+        if path.is_file():
             copy(path.relative_to(ROOT))
 
 

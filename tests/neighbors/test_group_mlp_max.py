@@ -145,12 +145,7 @@ def test_indices_outside_of_the_cloud_are_rows_of_zeros(device, dtype):
 @pytest.mark.parametrize("widths", [(64, 64, 128), (33,)], ids=str)
 def test_the_cpu_has_the_bits_of_the_reference(dtype, widths):
     call = scene(dtype, widths, m=10)
-    expected = reference.group_mlp_max(**call)
-    assert_same_bits(torchvox.group_mlp_max(**call), expected)
-    for plan, values in (("group_mlp_cpu", (0, 1, 2)), ("group_mlp", (0, 1))):
-        for value in values:
-            with forced(**{plan: value}):
-                assert_same_bits(torchvox.group_mlp_max(**call), expected)
+    assert_same_bits(torchvox.group_mlp_max(**call), reference.group_mlp_max(**call))
 
 
 @pytest.mark.gpu

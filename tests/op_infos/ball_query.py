@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from .op_info import PACKED_ERRORS, Call, OpInfo, cloud, generator
+from .op_info import PACKED_ERRORS, Call, OpInfo, cast, cloud, generator, in_dtypes, refused
 from .sampling import batch_of_clouds
 
 QUERIES = 9
@@ -25,14 +25,9 @@ def ball_call(n: int, seed: int = 0) -> Call:
     }
 
 
-def ball(dimensions: int = 3, dtype: torch.dtype = torch.float32, **options) -> Call:
-    return {
-        "points": batch_of_clouds(40, dimensions=dimensions).to(dtype),
-        "query": queries(dimensions=dimensions).to(dtype),
-        "radius": 2.0,
-        "k": 6,
-        **options,
-    }
+def ball(dimensions: int = 3, **options) -> Call:
+    points, query = batch_of_clouds(40, dimensions=dimensions), queries(dimensions=dimensions)
+    return {"points": points, "query": query, "radius": 2.0, "k": 6, **options}
 
 
 OPTIONS = {
@@ -58,10 +53,6 @@ def packed_ball(n: int = 40, seed: int = 0, **options) -> Call:
     }
 
 
-def packed_in(dtype: torch.dtype, dimensions: int) -> Call:
-    return packed_ball(points=cloud(40, dimensions).to(dtype), query=cloud(9, dimensions).to(dtype))
-
-
 BALL_SAMPLE_INPUTS = {
     **{name: lambda options=options: ball(**options) for name, options in OPTIONS.items()},
     "lengths": lambda: ball(
@@ -69,17 +60,15 @@ BALL_SAMPLE_INPUTS = {
     ),
     "two dimensions": lambda: ball(2),
     "seven dimensions": lambda: ball(7, radius=5.0),
-    "float16": lambda: ball(dtype=torch.float16),
-    "bfloat16": lambda: ball(dtype=torch.bfloat16),
-    "float64": lambda: ball(dtype=torch.float64),
+    **in_dtypes(ball, "points", "query"),
     "no queries": lambda: {**ball(), "query": torch.zeros(2, 0, 3)},
     "no clouds": lambda: {**ball(), "points": torch.zeros(0, 5, 3), "query": torch.zeros(0, 4, 3)},
 }
 PACKED_SAMPLE_INPUTS = {
     **{name: lambda options=options: packed_ball(**options) for name, options in OPTIONS.items()},
     "local index": lambda: packed_ball(local_index=True),
-    "float16": lambda: packed_in(torch.float16, 3),
-    "float64": lambda: packed_in(torch.float64, 5),
+    "float16": lambda: cast(packed_ball(), points=torch.half, query=torch.half),
+    "float64": lambda: packed_ball(points=cloud(40, 5).double(), query=cloud(9, 5).double()),
 }
 
 
@@ -119,10 +108,7 @@ def ball_formula(call: Call, outs: tuple) -> tuple:
     return (torch.where(torch.arange(idx.size(-1)) < count[..., None], d, 0.0),)
 
 
-GRADCHECK = {
-    "first": gradcheck_ball,
-    "pad": lambda: gradcheck_ball(fill="pad", dist_order="loop"),
-}
+GRADCHECK = {"first": gradcheck_ball, "pad": lambda: gradcheck_ball(fill="pad", dist_order="loop")}
 PACKED_GRADCHECK = {
     "rows": gradcheck_packed,
     "local index": lambda: gradcheck_packed(local_index=True),
@@ -135,8 +121,7 @@ ERRORS = (
     ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
     ("query", lambda t: t[..., :2], ValueError, "query must have the D of points"),
     ("query", lambda t: t[0], ValueError, r"query must be \["),
-    ("radius", -1.0, ValueError, "radius must be >= 0"),
-    ("radius", float("nan"), ValueError, "radius must be >= 0"),
+    *refused("radius", ValueError, "radius must be >= 0", -1.0, float("nan")),
     ("radius2", -1.0, ValueError, "radius2 must be >= 0"),
     ("min_radius", -1.0, ValueError, "min_radius must be >= 0"),
     ("core_dist2", float("nan"), ValueError, "core_dist2 must be a number"),
@@ -152,7 +137,6 @@ OPS = [
         varying={"points": 1},
         sample_inputs=BALL_SAMPLE_INPUTS,
         gradients=("points", "query"),
-        differentiable=(0,),
         gradcheck_inputs=GRADCHECK,
         formula=ball_formula,
         error_inputs=(
@@ -164,6 +148,7 @@ OPS = [
         ),
         kernels=1,
         backward_kernels=6,  # rows, count, scan, place, points, queries
+        plans=("ball_kernel", "ball_cpu"),
     ),
     OpInfo(
         "ball_query",
@@ -172,7 +157,6 @@ OPS = [
         varying={"points": 0},
         sample_inputs=PACKED_SAMPLE_INPUTS,
         gradients=("points", "query"),
-        differentiable=(0,),
         gradcheck_inputs=PACKED_GRADCHECK,
         formula=ball_formula,
         error_inputs=(
@@ -182,5 +166,6 @@ OPS = [
         ),
         kernels=1,
         backward_kernels=6,
+        plans=("ball_kernel", "ball_cpu"),
     ),
 ]

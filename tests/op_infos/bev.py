@@ -81,35 +81,23 @@ def bev_backward_batch() -> Call:
 
 
 OPS = [
-    OpInfo(
-        "bev_max_height",
-        bev_call,
-        varying={"points": 0},
-        sample_inputs=BEV_SAMPLE_INPUTS,
-        gradients=("points",),
-        differentiable=(0,),
-        gradcheck_inputs={"float64": bev_gradcheck},
-        step=1 / 128,
-        formula=bev_formula,
-        error_inputs=(*BEV_ERRORS, *CODE_ERRORS),
-        huge={"size": [1 << 24, 1 << 24]},
-        kernels=1,  # all by one block
-        backward_kernels=1,
-    ),
-    OpInfo(
-        "bev_max_height_with_index",
-        bev_call,
-        varying={"points": 0},
-        sample_inputs=BEV_SAMPLE_INPUTS,
-        gradients=("points",),
-        differentiable=(0,),
-        gradcheck_inputs={"float64": bev_gradcheck},
-        step=1 / 128,
-        formula=bev_formula,
-        error_inputs=(*BEV_ERRORS, *CODE_ERRORS),
-        huge={"size": [1 << 24, 1 << 24]},
-        kernels=1,  # all by one block
-        backward_kernels=1,
+    *(
+        OpInfo(
+            name,
+            bev_call,
+            varying={"points": 0},
+            sample_inputs=BEV_SAMPLE_INPUTS,
+            gradients=("points",),
+            gradcheck_inputs={"float64": bev_gradcheck},
+            step=1 / 128,
+            formula=bev_formula,
+            error_inputs=(*BEV_ERRORS, *CODE_ERRORS),
+            huge={"size": [1 << 24, 1 << 24]},
+            kernels=1,  # all by one block
+            backward_kernels=1,
+            plans=("bev_table",),
+        )
+        for name in ("bev_max_height", "bev_max_height_with_index")
     ),
     OpInfo(
         "_bev_max_height_backward",
@@ -223,7 +211,6 @@ OPS += [
         varying={"points": 0, "features": 0},
         sample_inputs=RASTER_SAMPLE_INPUTS,
         gradients=("points", "features"),
-        differentiable=(0,),
         gradcheck_inputs={"float64": raster_gradcheck},
         step=1 / 128,
         formula=raster_formula,

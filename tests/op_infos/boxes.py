@@ -67,8 +67,7 @@ IOU_SAMPLE_INPUTS = {
 IOU_ERRORS = (
     ("a", lambda t: t.half(), TypeError, "a must be float32 or float64"),
     ("b", lambda t: t.double(), TypeError, "b must have the dtype of a"),
-    ("a", lambda t: t[:, :6], ValueError, r"a must be \[N, 7\]"),
-    ("a", lambda t: t[0], ValueError, r"a must be \[N, 7\]"),
+    *refused("a", ValueError, r"a must be \[N, 7\]", lambda t: t[:, :6], lambda t: t[0]),
     ("b", lambda t: t[None], ValueError, r"b must be \["),
     ("mode", "camera", ValueError, "mode must be 'bev' or '3d'"),
     ("paired", True, ValueError, r"b must be \["),
@@ -300,7 +299,6 @@ OPS = [
         varying={"a": 0},
         sample_inputs=IOU_SAMPLE_INPUTS,
         gradients=("a", "b"),
-        differentiable=(0,),
         gradcheck_inputs={
             "paired": gradcheck_pairs,
             "paired, 3d": lambda: gradcheck_pairs(mode="3d"),
@@ -338,6 +336,7 @@ OPS = [
         sample_inputs=NMS_SAMPLE_INPUTS,
         error_inputs=NMS_ERRORS,
         kernels=3,
+        plans=("nms_order",),
     ),
     OpInfo(
         "points_in_boxes",

@@ -55,6 +55,7 @@ OPS = [
             *refused("bits", ValueError, "bits must be 1 to 63", 0, -2, 64),
             *refused("order", ValueError, "order must be", "key", ""),
         ),
+        plans=("voxel_table", "voxel_partitions"),
     ),
     OpInfo(
         "serialize",

@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from .op_info import Call, OpInfo, generator
+from .op_info import HALVES, Call, OpInfo, generator, in_dtypes
 
 WIDTH, ANCHORS, BATCH = 3, 2, 2
 GRID = {"voxel_size": [0.5, 0.5, 4.0], "point_cloud_range": [0.0, -8.0, -3.0, 8.0, 8.0, 1.0]}
@@ -34,24 +34,15 @@ def anchors(n: int) -> Tensor:
 
 
 def anchor_call(
-    n: int,
-    seed: int = 0,
-    classes: tuple[int, ...] = (3,),
-    code: int = 7,
-    bins: int = 2,
-    dtype: torch.dtype = torch.float32,
-    **options,
+    n: int, seed: int = 0, classes: tuple[int, ...] = (3,), code: int = 7, bins: int = 2, **options
 ) -> Call:
-    """A head a number of classes."""
+    """A head for each number of classes."""
     heads = range(len(classes))
+    directions = [head_map(ANCHORS * bins, n, seed + h + 18) for h in heads]
     call = {
-        "cls": [
-            spoilt(head_map(ANCHORS * c, n, seed + h) - 1).to(dtype) for h, c in enumerate(classes)
-        ],
-        "box": [spoilt(head_map(ANCHORS * code, n, seed + h + 9, 0.5)).to(dtype) for h in heads],
-        "direction": [head_map(ANCHORS * bins, n, seed + h + 18).to(dtype) for h in heads]
-        if bins
-        else None,
+        "cls": [spoilt(head_map(ANCHORS * c, n, seed + h) - 1) for h, c in enumerate(classes)],
+        "box": [spoilt(head_map(ANCHORS * code, n, seed + h + 9, 0.5)) for h in heads],
+        "direction": directions if bins else None,
         "anchors": [anchors(n) for _ in heads],
         "score_threshold": 0.3,
         "nms_threshold": [0.1],
@@ -62,35 +53,24 @@ def anchor_call(
     return {**call, **options}
 
 
+CENTER_MAPS = {"offset": 2, "z": 1, "dim": 3, "rot": 2, "vel": 2}  # channels
+
+
 def center_call(
-    n: int,
-    seed: int = 0,
-    classes: tuple[int, ...] = (2, 1),
-    velocity: bool = True,
-    dtype: torch.dtype = torch.float32,
-    **options,
+    n: int, seed: int = 0, classes: tuple[int, ...] = (2, 1), velocity: bool = True, **options
 ) -> Call:
     heads = range(len(classes))
     maps = {
-        "heatmap": [spoilt(head_map(c, n, seed + h) - 1).to(dtype) for h, c in enumerate(classes)],
+        "heatmap": [spoilt(head_map(c, n, seed + h) - 1) for h, c in enumerate(classes)],
         **{
-            name: [spoilt(head_map(channels, n, seed + h + k, 0.5)).to(dtype) for h in heads]
-            for k, (name, channels) in enumerate(
-                [("offset", 2), ("z", 1), ("dim", 3), ("rot", 2), ("vel", 2)], start=5
-            )
+            name: [spoilt(head_map(channels, n, seed + h + k, 0.5)) for h in heads]
+            for k, (name, channels) in enumerate(CENTER_MAPS.items(), start=5)
         },
     }
     if not velocity:
         maps["vel"] = None
-    rest = {
-        **GRID,
-        "stride": 2,
-        "score_threshold": 0.3,
-        "nms_threshold": [0.2],
-        "pre": 40,
-        "post": 15,
-    }
-    return {**maps, **rest, **options}
+    thresholds = {"score_threshold": 0.3, "nms_threshold": [0.2]}
+    return {**maps, **GRID, "stride": 2, **thresholds, "pre": 40, "post": 15, **options}
 
 
 def decode_call(n: int, seed: int = 0, code: int = 7, bins: int = 2, **options) -> Call:
@@ -115,7 +95,6 @@ def no_samples(call: Call) -> Call:
 
 BY_CLASS = {"group": "class", "closed": False}
 SHARED = {**BY_CLASS, "shared_pre": True, "global_post": True}
-TYPES = {"float16": torch.half, "bfloat16": torch.bfloat16}
 
 ANCHOR_SAMPLE_INPUTS = {
     "by class": lambda: anchor_call(40, **BY_CLASS),
@@ -135,7 +114,7 @@ ANCHOR_SAMPLE_INPUTS = {
     "none after": lambda: anchor_call(40, post=0),
     "four bins": lambda: anchor_call(40, bins=4, dir_limit=0.5),
     "no samples": lambda: no_samples(anchor_call(40)),
-    **{name: lambda dtype=dtype: anchor_call(40, dtype=dtype) for name, dtype in TYPES.items()},
+    **in_dtypes(lambda: anchor_call(40), "cls", "box", "direction", dtypes=HALVES),
 }
 CENTER_SAMPLE_INPUTS = {
     "best class": lambda: center_call(40, best_class=True, closed=True),
@@ -146,7 +125,7 @@ CENTER_SAMPLE_INPUTS = {
     "together": lambda: center_call(40, group="none", pre=30),
     "everything passes": lambda: center_call(40, score_threshold=-1.0, pre=4000, post=9),
     "no samples": lambda: no_samples(center_call(40)),
-    **{name: lambda dtype=dtype: center_call(40, dtype=dtype) for name, dtype in TYPES.items()},
+    **in_dtypes(lambda: center_call(40), "heatmap", *CENTER_MAPS, dtypes=HALVES),
 }
 DECODE_SAMPLE_INPUTS = {
     "pair": lambda: decode_call(40, code=8),
@@ -154,18 +133,11 @@ DECODE_SAMPLE_INPUTS = {
     "pair and velocity": lambda: decode_call(40, code=10, bins=0),
     "anchors of each": lambda: decode_call(40, anchors=torch.ones(BATCH, 40, 7)),
     "one": lambda: decode_call(1, deltas=torch.ones(7), anchors=torch.ones(7), direction=None),
-    **{
-        name: lambda dtype=dtype: decode_call(
-            40,
-            deltas=decode_call(40)["deltas"].to(dtype),
-            direction=decode_call(40)["direction"].to(dtype),
-        )
-        for name, dtype in TYPES.items()
-    },
+    **in_dtypes(lambda: decode_call(40), "deltas", "direction", dtypes=HALVES),
 }
 
 NO_MAPS = {name: [] for name in ("cls", "box", "direction", "anchors")}
-NO_CENTERS = {name: [] for name in ("heatmap", "offset", "z", "dim", "rot", "vel")}
+NO_CENTERS = {name: [] for name in ("heatmap", *CENTER_MAPS)}
 # Without a tensor there is no device, unless a compiler has chosen one.
 NO_TENSOR = "must (have a tensor or more, got none|be 1 to 8 maps, got 0)"
 OPTION_ERRORS = (
@@ -230,11 +202,12 @@ OPS = [
         inference=True,
         huge={"post": 1 << 30},
         kernels=5,  # a memset, selection and order, two of NMS, rows
+        plans=("decode_kernels",),
     ),
     OpInfo(
         "center_decode_nms",
         center_call,
-        varying={name: 2 for name in ("heatmap", "offset", "z", "dim", "rot", "vel")},
+        varying=dict.fromkeys(("heatmap", *CENTER_MAPS), 2),
         sample_inputs=CENTER_SAMPLE_INPUTS,
         error_inputs=(
             *OPTION_ERRORS,
@@ -257,5 +230,6 @@ OPS = [
         inference=True,
         huge={"post": 1 << 30},
         kernels=5,  # a memset, selection and order, two of NMS, rows
+        plans=("decode_kernels",),
     ),
 ]

@@ -4,7 +4,7 @@
 import torch
 
 from .grouping import NEIGHBORS, neighbors, packed
-from .op_info import Call, OpInfo, generator
+from .op_info import HALVES, Call, OpInfo, cast, generator, in_dtypes
 
 
 def distance_call(n: int, seed: int = 0, **options) -> Call:
@@ -29,17 +29,6 @@ def ragged_distance_call(n: int, **options) -> Call:
     }
 
 
-def distance_in(dtype: torch.dtype) -> Call:
-    call = distance_call(40)
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    return {
-        **call,
-        "grad_dist2": call["grad_dist2"].to(wide),
-        "points": call["points"].to(dtype),
-        "query": call["query"].to(dtype),
-    }
-
-
 DISTANCE_SAMPLE_INPUTS = {
     "norm 1": lambda: distance_call(40, norm=1),
     "count": lambda: distance_call(40, count=torch.randint(-1, 5, (2, 15), generator=generator(1))),
@@ -52,9 +41,10 @@ DISTANCE_SAMPLE_INPUTS = {
         "grad_dist2": torch.zeros(2, 15, 0),
         "idx": neighbors(15, 40, k=0),
     },
-    "float16": lambda: distance_in(torch.float16),
-    "bfloat16": lambda: distance_in(torch.bfloat16),
-    "float64": lambda: distance_in(torch.float64),
+    **in_dtypes(lambda: distance_call(40), "points", "query", dtypes=HALVES),
+    "float64": lambda: cast(
+        distance_call(40), **dict.fromkeys(("grad_dist2", "points", "query"), torch.double)
+    ),
 }
 
 OPS = [
@@ -77,5 +67,6 @@ OPS = [
             ("local_index", True, ValueError, "local_index must come with batch_offsets"),
         ),
         kernels=5,
+        plans=("inverse_index",),
     )
 ]

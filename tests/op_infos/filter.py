@@ -166,7 +166,8 @@ OPS += [
             *refused("key_bits", ValueError, "key_bits must be", -1, 0, 64),
             *ORDER_ERRORS,
         ),
-    ),
+        plans=("voxel_table", "voxel_partitions"),
+    )
 ]
 
 # ------------------------------------------------------------------------------ sums and means
@@ -278,5 +279,6 @@ OPS += [
         kernels=8,  # four of voxelize, rows, a sum, counts
         error_inputs=(*KEYS_ERRORS, *ORDER_ERRORS, *FAR_ERRORS),
         inference=True,
+        plans=("voxel_table", "voxel_partitions"),
     ),
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from torch import Tensor
 import torchvox
 
 from .ball_query import queries
-from .op_info import Call, OpInfo, generator, map_tensors
+from .op_info import Call, OpInfo, cast, generator
 from .sampling import batch_of_clouds
 
 CHANNELS = 5
@@ -51,13 +51,6 @@ def first_weight(columns: slice) -> Call:
     return {"weights": [weights[0][:, columns].contiguous(), *weights[1:]]}
 
 
-def in_dtypes(coordinates: torch.dtype, others: torch.dtype, **options) -> Call:
-    call = mlp(**options)
-    near = {name: call[name].to(coordinates) for name in ("points", "query")}
-    rest = {name: call[name] for name in ("features", "weights", "biases")}
-    return {**call, **near, **map_tensors(rest, lambda t: t.to(others))}
-
-
 MLP_SAMPLE_INPUTS = {
     "one layer": lambda: mlp_call(40, widths=(33,)),
     "wide": lambda: mlp_call(40, widths=(70, 20, 131)),
@@ -71,9 +64,12 @@ MLP_SAMPLE_INPUTS = {
     "one slot": lambda: mlp(idx=mlp_call(40)["idx"][..., :1]),
     "no slots": lambda: mlp(idx=torch.zeros(2, 9, 0, dtype=torch.int32)),
     "two dimensions": lambda: mlp_call(40, dimensions=2),
-    "float64": lambda: in_dtypes(torch.float64, torch.float64, normalize_radius=0.3),
-    "float64 points": lambda: in_dtypes(torch.float64, torch.float32),
-    "float16 points": lambda: in_dtypes(torch.float16, torch.float32, normalize_radius=0.3),
+    "float64": lambda: cast(
+        mlp(normalize_radius=0.3),
+        **dict.fromkeys(("points", "query", "features", "weights", "biases"), torch.double),
+    ),
+    "float64 points": lambda: cast(mlp(), points=torch.double, query=torch.double),
+    "float16 points": lambda: cast(mlp(normalize_radius=0.3), points=torch.half, query=torch.half),
     "no queries": lambda: mlp(
         query=torch.zeros(2, 0, 3),
         idx=torch.zeros(2, 0, 6, dtype=torch.int32),
@@ -106,5 +102,6 @@ OPS = [
         ),
         inference=True,
         kernels=2,
+        plans=("group_mlp_cpu",),
     )
 ]

@@ -6,11 +6,19 @@ from torch import Tensor
 
 from torchvox import reference
 
-from .op_info import PACKED_ERRORS, Call, OpInfo, generator, gradcheck_cloud
+from .op_info import (
+    HALVES,
+    PACKED_ERRORS,
+    Call,
+    OpInfo,
+    generator,
+    gradcheck_cloud,
+    in_dtypes,
+    refused,
+)
 
 NEIGHBORS = 3
 POINTS = 30  # rows of the features, where the call varies another size
-HALF = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def neighbors(queries: int, n: int, seed: int = 0, k: int = NEIGHBORS) -> Tensor:
@@ -134,13 +142,7 @@ GROUP_BACKWARD_SAMPLE_INPUTS = {
         **group_backward_call(40),
         "grad": torch.randn(2, 40, NEIGHBORS, 8, generator=generator(2)),
     },
-    **{
-        name: lambda dtype=dtype: {
-            **group_backward_call(40),
-            "grad": group_backward_call(40)["grad"].to(dtype),
-        }
-        for name, dtype in HALF.items()
-    },
+    **in_dtypes(lambda: group_backward_call(40), "grad", dtypes=HALVES),
     # Chunks of 256: one point takes 900 gradients.
     "one point": lambda: {
         **group_backward_call(300),
@@ -176,7 +178,6 @@ GROUP_OPS = [
         varying={"features": 1},
         sample_inputs=GROUP_SAMPLE_INPUTS,
         gradients=("features",),
-        differentiable=(0,),
         gradcheck_inputs=GROUP_GRADCHECK,
         formula=group_formula,
         supports_gradgrad=True,
@@ -194,7 +195,6 @@ GROUP_OPS = [
         varying={"features": 0},
         sample_inputs=PACKED_SAMPLE_INPUTS,
         gradients=("features",),
-        differentiable=(0,),
         gradcheck_inputs=PACKED_GRADCHECK,
         formula=group_formula,
         supports_gradgrad=True,
@@ -208,7 +208,6 @@ GROUP_OPS = [
         varying={"grad": 1, "idx": 1},
         sample_inputs=GROUP_BACKWARD_SAMPLE_INPUTS,
         gradients=("grad",),
-        differentiable=(0,),
         gradcheck_inputs={
             "float64": lambda: {
                 "grad": gradcheck_features(12).unflatten(1, (4, 3)),
@@ -226,6 +225,7 @@ GROUP_OPS = [
         ),
         kernels=5,
         backward_kernels=1,
+        plans=("inverse_index",),
     ),
 ]
 
@@ -265,15 +265,11 @@ ROWS_OPS = [
             ("num_points", -1, ValueError, "num_points must not be negative"),
             ("count", lambda t: t.float(), TypeError, "count must be int32 or int64"),
             ("count", lambda t: t[:1], ValueError, "count must be one number a query"),
-            (
-                "local_index",
-                True,
-                ValueError,
-                "local_index must come with batch_offsets and query_batch_offsets",
-            ),
+            *refused("local_index", ValueError,
+                     "local_index must come with batch_offsets and query_batch_offsets", True),
         ),
         kernels=1,
-    ),
-]
+    )
+]  # fmt: skip
 
 OPS = [*GROUP_OPS, *ROWS_OPS]

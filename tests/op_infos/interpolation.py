@@ -18,7 +18,7 @@ from .grouping import (
     packed_rows,
     rows_of,
 )
-from .op_info import Call, OpInfo, generator, some_gradient
+from .op_info import Call, OpInfo, cast, generator, in_dtypes, refused, some_gradient
 
 
 def weights_of(*shape: int, seed: int = 0) -> Tensor:
@@ -27,11 +27,6 @@ def weights_of(*shape: int, seed: int = 0) -> Tensor:
 
 def interpolate_call(n: int, seed: int = 0, **options) -> Call:
     return {**group_call(n, seed), "weight": weights_of(2, 15, 3, seed=seed), **options}
-
-
-def interpolate_in(dtype: torch.dtype, weight: torch.dtype) -> Call:
-    call = interpolate_call(40)
-    return {**call, "features": call["features"].to(dtype), "weight": call["weight"].to(weight)}
 
 
 def packed_interpolate(n: int = 40, seed: int = 0, **options) -> Call:
@@ -55,11 +50,9 @@ INTERPOLATE_SAMPLE_INPUTS = {
         "channels_first": True,
     },
     "forty channels": lambda: {**interpolate_call(40), "features": features_of(40, 0, 40)},
-    "float16": lambda: interpolate_in(torch.float16, torch.float16),
-    "float16, weights float32": lambda: interpolate_in(torch.float16, torch.float32),
-    "bfloat16": lambda: interpolate_in(torch.bfloat16, torch.bfloat16),
-    "float64": lambda: interpolate_in(torch.float64, torch.float64),
-    "float64, weights float32": lambda: interpolate_in(torch.float64, torch.float32),
+    **in_dtypes(lambda: interpolate_call(40), "features", "weight"),
+    "float16, weights float32": lambda: cast(interpolate_call(40), features=torch.half),
+    "float64, weights float32": lambda: cast(interpolate_call(40), features=torch.double),
 }
 INTERPOLATE_GRADCHECK = {
     "channels last": interpolate_gradcheck,
@@ -87,8 +80,7 @@ def interpolate_backward_of(name: str) -> Call:
 
 WEIGHT_ERRORS = (
     ("weight", lambda t: t.double(), TypeError, "weight must be float32 or of the dtype"),
-    ("weight", lambda t: t[..., :2], ValueError, r"weight must be \["),
-    ("weight", lambda t: t[0], ValueError, r"weight must be \["),
+    *refused("weight", ValueError, r"weight must be \[", lambda t: t[..., :2], lambda t: t[0]),
 )
 INTERPOLATE_OPS = [
     OpInfo(
@@ -97,7 +89,6 @@ INTERPOLATE_OPS = [
         varying={"features": 1},
         sample_inputs=INTERPOLATE_SAMPLE_INPUTS,
         gradients=("features", "weight"),
-        differentiable=(0,),
         gradcheck_inputs=INTERPOLATE_GRADCHECK,
         formula=interpolate_formula,
         error_inputs=(
@@ -108,6 +99,7 @@ INTERPOLATE_OPS = [
         ),
         kernels=1,
         backward_kernels=5,
+        plans=("interpolate_cpu",),
     ),
     OpInfo(
         "three_interpolate",
@@ -116,14 +108,12 @@ INTERPOLATE_OPS = [
         varying={"features": 0},
         sample_inputs={"local index": lambda: packed_interpolate(local_index=True)},
         gradients=("features", "weight"),
-        differentiable=(0,),
-        gradcheck_inputs={
-            "rows": lambda: gradcheck_packed(weight=weights_of(30, 3).double()),
-        },
+        gradcheck_inputs={"rows": lambda: gradcheck_packed(weight=weights_of(30, 3).double())},
         formula=interpolate_formula,
         error_inputs=(*WEIGHT_ERRORS, *PACKED_FEATURES_ERRORS),
         kernels=2,
         backward_kernels=5,
+        plans=("interpolate_cpu",),
     ),
     OpInfo(
         "_three_interpolate_backward",
@@ -144,6 +134,7 @@ INTERPOLATE_OPS = [
             ("grad", lambda t: t[:, 1:], ValueError, r"grad must be \[B, M, C\]"),
         ),
         kernels=5,
+        plans=("inverse_index", "interpolate_cpu"),
     ),
 ]
 
@@ -196,7 +187,6 @@ WEIGHTS_OPS = [
             "float64": lambda: {"dist2": some_distances(40).double()},
         },
         gradients=("dist2",),
-        differentiable=(0,),
         gradcheck_inputs={
             "distance": lambda: {"dist2": gradcheck_distances()},
             "squared": lambda: {"dist2": gradcheck_distances(), "eps": 0.25, "weight": "dist2"},
@@ -233,15 +223,6 @@ def interpolate_features_call(n: int, seed: int = 0, **options) -> Call:
     }
 
 
-def interpolate_features_of(dtype: torch.dtype, features: torch.dtype) -> Call:
-    call = interpolate_features_call(40)
-    return {
-        "query": call["query"].to(dtype),
-        "points": call["points"].to(dtype),
-        "features": call["features"].to(features),
-    }
-
-
 def coincident() -> Call:
     """Queries that lie on points."""
     call = interpolate_features_call(40)
@@ -255,10 +236,15 @@ INTERPOLATE_FEATURES_SAMPLE_INPUTS = {
     "lengths": lambda: interpolate_features_call(
         40, lengths=torch.tensor([2, 0]), query_lengths=torch.tensor([9, 15], dtype=torch.int32)
     ),
-    "half features": lambda: interpolate_features_of(torch.float32, torch.float16),
-    "float64 points": lambda: interpolate_features_of(torch.float64, torch.float32),
-    "float64 features": lambda: interpolate_features_of(torch.float32, torch.float64),
-    "half points": lambda: interpolate_features_of(torch.bfloat16, torch.bfloat16),
+    **{
+        name: lambda dtypes=dtypes: cast(interpolate_features_call(40), **dtypes)
+        for name, dtypes in {
+            "half features": {"features": torch.half},
+            "float64 points": {"query": torch.double, "points": torch.double},
+            "float64 features": {"features": torch.double},
+            "half points": dict.fromkeys(("query", "points", "features"), torch.bfloat16),
+        }.items()
+    },
 }
 
 
@@ -286,7 +272,6 @@ INTERPOLATE_FEATURES_OPS = [
         varying={"points": 1, "features": 1},
         sample_inputs=INTERPOLATE_FEATURES_SAMPLE_INPUTS,
         gradients=("features", "query", "points"),
-        differentiable=(0,),
         gradcheck_inputs={
             "distance": interpolate_features_gradcheck,
             "squared": lambda: interpolate_features_gradcheck(eps=0.25, weight="dist2"),
@@ -298,11 +283,11 @@ INTERPOLATE_FEATURES_OPS = [
             ("points", lambda t: t.half(), TypeError, "query must have the dtype of points"),
             ("points", lambda t: t[:1], ValueError, "query must have the B of points"),
             ("features", lambda t: t.int(), TypeError, "features must be float"),
-            (
+            *refused(
                 "features",
-                lambda t: t[:, 1:],
                 ValueError,
                 r"features must be \[B, N, C\] with the B",
+                lambda t: t[:, 1:],
             ),
             ("eps", -1.0, ValueError, "eps must be finite and positive"),
             ("weight", "inverse", ValueError, "weight must be 'dist' or 'dist2'"),
@@ -311,7 +296,8 @@ INTERPOLATE_FEATURES_OPS = [
         ),
         kernels=2,
         backward_kernels=11,
-    ),
+        plans=("interpolate_cpu",),
+    )
 ]
 
 OPS = [*INTERPOLATE_OPS, *WEIGHTS_OPS, *INTERPOLATE_FEATURES_OPS]

@@ -3,7 +3,17 @@
 
 import torch
 
-from .op_info import PACKED_ERRORS, Call, OpInfo, cloud, generator, gradcheck_cloud
+from .op_info import (
+    DTYPES,
+    PACKED_ERRORS,
+    Call,
+    OpInfo,
+    cast,
+    cloud,
+    generator,
+    gradcheck_cloud,
+    in_dtypes,
+)
 from .sampling import batch_of_clouds
 
 QUERIES = 21
@@ -25,13 +35,9 @@ def knn_call(n: int, seed: int = 0) -> Call:
     }
 
 
-def knn(dimensions: int = 3, dtype: torch.dtype = torch.float32, **options) -> Call:
-    return {
-        "points": batch_of_clouds(40, dimensions=dimensions).to(dtype),
-        "query": queries(dimensions=dimensions).to(dtype),
-        "k": 5,
-        **options,
-    }
+def knn(dimensions: int = 3, **options) -> Call:
+    points, query = batch_of_clouds(40, dimensions=dimensions), queries(dimensions=dimensions)
+    return {"points": points, "query": query, "k": 5, **options}
 
 
 def packed_knn(n: int = 40, seed: int = 0, **options) -> Call:
@@ -45,15 +51,11 @@ def packed_knn(n: int = 40, seed: int = 0, **options) -> Call:
     }
 
 
-def doubled(call: Call) -> Call:
-    return {**call, "points": call["points"].double(), "query": call["query"].double()}
-
-
-TYPES = {"float16": torch.half, "bfloat16": torch.bfloat16, "float64": torch.double}
+DOUBLE = {"points": torch.double, "query": torch.double}
 KNN_SAMPLE_INPUTS = {
     "loop": lambda: knn(dist_order="loop"),
     "norm 1": lambda: knn(norm=1),
-    "norm 1, float64": lambda: knn(norm=1, dtype=torch.double),
+    "norm 1, float64": lambda: cast(knn(norm=1), **DOUBLE),
     "query lengths": lambda: knn(query_lengths=torch.tensor([0, 99], dtype=torch.int32)),
     "one neighbor": lambda: knn(k=1),
     "more than a warp": lambda: knn(k=33),
@@ -61,7 +63,7 @@ KNN_SAMPLE_INPUTS = {
     "one dimension": lambda: knn(1),
     "two dimensions": lambda: knn(2),
     "seven dimensions": lambda: knn(7),
-    **{name: lambda dtype=dtype: knn(dtype=dtype) for name, dtype in TYPES.items()},
+    **in_dtypes(knn, "points", "query"),
     "no neighbors": lambda: knn(k=0),
     "no queries": lambda: {**knn(), "query": torch.zeros(2, 0, 3)},
     "no clouds": lambda: {**knn(), "points": torch.zeros(0, 5, 3), "query": torch.zeros(0, 4, 3)},
@@ -70,7 +72,7 @@ PACKED_SAMPLE_INPUTS = {
     "local index": lambda: packed_knn(local_index=True),
     "norm 1": lambda: packed_knn(norm=1),
     "loop, many": lambda: packed_knn(dist_order="loop", k=40),
-    "float64": lambda: doubled(packed_knn()),
+    "float64": lambda: cast(packed_knn(), **DOUBLE),
 }
 OFFSETS = torch.zeros(3, dtype=torch.int32)
 KNN_ERRORS = (
@@ -89,10 +91,7 @@ BATCH_ERRORS = (
     ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
     ("query_lengths", torch.zeros(3, dtype=torch.int32), ValueError, "query_lengths must be"),
 )
-K_ERRORS = (
-    ("k", -1, ValueError, "k must be >= 0"),
-    ("norm", 3, ValueError, "norm must be 1 or 2"),
-)
+K_ERRORS = (("k", -1, ValueError, "k must be >= 0"), ("norm", 3, ValueError, "norm must be 1 or 2"))
 
 
 def gradcheck_call(clouds: int, **options) -> Call:
@@ -146,6 +145,7 @@ def three(call: Call) -> Call:
     return {name: value for name, value in call.items() if name not in ("k", "norm")}
 
 
+KNN_PLANS = ("knn_kernel", "knn_order", "knn_cpu")
 OPS = [
     OpInfo(
         "knn",
@@ -153,12 +153,12 @@ OPS = [
         varying={"points": 1},
         sample_inputs=KNN_SAMPLE_INPUTS,
         gradients=("points", "query"),
-        differentiable=(0,),
         gradcheck_inputs=KNN_GRADCHECK,
         formula=formula,
         error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, *K_ERRORS),
         kernels=1,
         backward_kernels=6,
+        plans=KNN_PLANS,
     ),
     OpInfo(
         "knn",
@@ -167,12 +167,12 @@ OPS = [
         varying={"points": 0},
         sample_inputs=PACKED_SAMPLE_INPUTS,
         gradients=("points", "query"),
-        differentiable=(0,),
         gradcheck_inputs=PACKED_GRADCHECK,
         formula=formula,
         error_inputs=(*KNN_ERRORS, *K_ERRORS, *PACKED_ERRORS),
         kernels=8,
         backward_kernels=6,
+        plans=KNN_PLANS,
     ),
     OpInfo(
         "three_nn",
@@ -180,15 +180,15 @@ OPS = [
         varying={"points": 1},
         sample_inputs={
             name: lambda make=KNN_SAMPLE_INPUTS[name]: three(make())
-            for name in ("loop", "query lengths", "two dimensions", *TYPES, "no clouds")
+            for name in ("loop", "query lengths", "two dimensions", *DTYPES, "no clouds")
         },
         gradients=("points", "query"),
-        differentiable=(0,),
         gradcheck_inputs={"squared": lambda: three(KNN_GRADCHECK["squared"]())},
         formula=formula,
         error_inputs=(*KNN_ERRORS, *BATCH_ERRORS),
         kernels=1,
         backward_kernels=5,
+        plans=KNN_PLANS,
     ),
     OpInfo(
         "three_nn",
@@ -200,7 +200,6 @@ OPS = [
             for name in ("local index", "float64")
         },
         gradients=("points", "query"),
-        differentiable=(0,),
         gradcheck_inputs={
             name: lambda make=PACKED_GRADCHECK[name]: three(make())
             for name in ("rows", "local index")
@@ -209,5 +208,6 @@ OPS = [
         error_inputs=(*KNN_ERRORS, *PACKED_ERRORS),
         kernels=8,  # a memset, order, boxes, queries, search
         backward_kernels=5,
+        plans=KNN_PLANS,
     ),
 ]

@@ -29,7 +29,7 @@ class OpInfo:
     varying: dict[str, int]
     sample_inputs: dict[str, Callable[[], Call]] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()  # arguments that get a gradient
-    differentiable: tuple[int, ...] = ()  # outputs that carry one
+    differentiable: tuple[int, ...] = (0,)  # outputs that carry one, of ops with gradients
     # Calls in float64 whose values lie away from every decision (cell faces, ties).
     gradcheck_inputs: dict[str, Callable[[], Call]] = field(default_factory=dict)
     step: float = 1e-6  # of the numerical derivative: outputs of float32 need a large one
@@ -48,6 +48,7 @@ class OpInfo:
     huge: Call = field(default_factory=dict)
     kernels: int = 0  # GPU kernels and memsets of one call(1000, 0)
     backward_kernels: int = 0  # and of its backward, from a contiguous gradient
+    plans: tuple[str, ...] = ()  # launch plans of its kernels, see helpers.PLANS
     layout: str = ""  # of an op that has an OpInfo for each layout of its batch
 
     def __str__(self) -> str:
@@ -203,16 +204,24 @@ PACKED_ERRORS = (
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
+HALVES = {name: DTYPES[name] for name in ("float16", "bfloat16")}
+
+
+def cast(call: Call, **dtypes: torch.dtype) -> Call:
+    """The call with the arguments of these names in other dtypes."""
+    changed = {k: map_tensors({k: call[k]}, lambda t, to=to: t.to(to)) for k, to in dtypes.items()}
+    return {**call, **{k: value[k] for k, value in changed.items()}}
+
+
 def in_dtypes(
     make: Callable[[], Call], *names: str, dtypes=DTYPES
 ) -> dict[str, Callable[[], Call]]:
     """Samples whose arguments of these names have other dtypes."""
 
-    def sample(dtype: torch.dtype) -> Call:
-        call = make()
-        return {**call, **map_tensors({k: call[k] for k in names}, lambda t: t.to(dtype))}
-
-    return {name: lambda dtype=dtype: sample(dtype) for name, dtype in dtypes.items()}
+    return {
+        name: lambda dtype=dtype: cast(make(), **dict.fromkeys(names, dtype))
+        for name, dtype in dtypes.items()
+    }
 
 
 def refused(argument: str, error: type, words: str, *values: Any) -> tuple:

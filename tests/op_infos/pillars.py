@@ -256,6 +256,7 @@ MANY_SAMPLE_INPUTS = {"batch_size": (1 << 31) - 1}
 HUGE_CANVAS = {**MANY_SAMPLE_INPUTS, "voxel_size": [1e-3, 1e-3, 4.0]}
 OF_POINTS = {"points": 0, "point_voxel": 0, "point_slot": 0}
 
+PILLAR_PLANS = ("pillar_common", "pillar_lists", "pillar_cpu")
 OPS = [
     OpInfo(
         "pillar_encode",
@@ -264,7 +265,6 @@ OPS = [
         coupled_inputs=MAP,
         sample_inputs=SOME_SAMPLE_INPUTS,
         gradients=("weight", "bias"),
-        differentiable=(0,),
         gradcheck_inputs={
             name: lambda name=name: encode_gradcheck(**MODES.get(name, {}))
             for name in ["plain", *list(MODES)[:4]]
@@ -275,6 +275,7 @@ OPS = [
         huge=HUGE_CANVAS,
         kernels=3,
         backward_kernels=2,
+        plans=PILLAR_PLANS,
     ),
     OpInfo(
         "_pillar_encode_train",
@@ -285,6 +286,7 @@ OPS = [
         error_inputs=ENCODE_ERRORS,
         huge=HUGE_CANVAS,
         kernels=3,
+        plans=PILLAR_PLANS,
     ),
     OpInfo(
         "_pillar_encode_backward",
@@ -305,6 +307,7 @@ OPS = [
             ("dtype", torch.int32, TypeError, "dtype must be"),
         ),
         kernels=2,
+        plans=("pillar_common", "pillar_lists"),
     ),
     OpInfo(
         "pillar_moments",
@@ -323,6 +326,7 @@ OPS = [
         ),
         inference=True,
         kernels=5,
+        plans=("pillar_lists",),
     ),
     OpInfo(
         "pillar_norm",
@@ -367,7 +371,6 @@ OPS = [
             "one cell": lambda: {**scatter_call(60), "indices": one_cell().repeat(2, 1)[:60]},
         },
         gradients=("feats",),
-        differentiable=(0,),
         gradcheck_inputs={"plain": lambda: {**scatter_call(20), "feats": gradcheck_cloud(20, 8)}},
         formula=scatter_formula,
         error_inputs=(

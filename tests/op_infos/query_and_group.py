@@ -6,7 +6,7 @@ import torch
 import torchvox
 
 from .ball_query import gradcheck_ball, queries
-from .op_info import Call, OpInfo, generator, some_gradient
+from .op_info import Call, OpInfo, cast, generator, in_dtypes, refused, some_gradient
 from .sampling import batch_of_clouds
 
 
@@ -25,16 +25,6 @@ def group(n: int = 40, **options) -> Call:
     return {**group_call(n), **options}
 
 
-def in_dtypes(coordinates: torch.dtype, features: torch.dtype, **options) -> Call:
-    call = group(**options)
-    return {
-        **call,
-        "points": call["points"].to(coordinates),
-        "query": call["query"].to(coordinates),
-        "features": call["features"].to(features),
-    }
-
-
 GROUP_SAMPLE_INPUTS = {
     "no features": lambda: group(features=None),
     "features first": lambda: group(features_first=True, closed=True, dist_order="loop"),
@@ -43,10 +33,9 @@ GROUP_SAMPLE_INPUTS = {
     "query lengths": lambda: group(query_lengths=torch.tensor([3, 99], dtype=torch.int32)),
     "two dimensions": lambda: group(points=batch_of_clouds(40, 0, 2), query=queries(0, 2)),
     "no slots": lambda: group(ks=[0, 0]),
-    "float16": lambda: in_dtypes(torch.float16, torch.float16, normalize_xyz=True),
-    "bfloat16 features": lambda: in_dtypes(torch.float32, torch.bfloat16),
-    "float64": lambda: in_dtypes(torch.float64, torch.float64, normalize_xyz=True),
-    "float64 points": lambda: in_dtypes(torch.float64, torch.float32),
+    **in_dtypes(lambda: group(normalize_xyz=True), "points", "query", "features"),
+    "bfloat16 features": lambda: cast(group(), features=torch.bfloat16),
+    "float64 points": lambda: cast(group(), points=torch.double, query=torch.double),
     "no queries": lambda: group(query=torch.zeros(2, 0, 3)),
 }
 
@@ -97,20 +86,17 @@ def backward_call(n: int, seed: int = 0, **options) -> Call:
     }
 
 
+FEATURES_ALONE = {"for_points": False, "for_query": False}
 BACKWARD_SAMPLE_INPUTS = {
     "normalized": lambda: backward_call(40, normalize_xyz=True, features_first=True),
     "points only": lambda: {**backward_call(40), "for_query": False, "for_features": False},
-    "features only": lambda: {**backward_call(40), "for_points": False, "for_query": False},
-    "features alone": lambda: {
-        **backward_call(40, use_xyz=False),
-        "for_points": False,
-        "for_query": False,
-    },
-    "mixed": lambda: {**backward_call(40), "grad": backward_call(40)["grad"].bfloat16()},
-    "float16": lambda: {
-        **backward_call(40, points=batch_of_clouds(40).half(), query=queries().half()),
-        "grad": backward_call(40)["grad"].half(),
-    },
+    "features only": lambda: backward_call(40) | FEATURES_ALONE,
+    "features alone": lambda: backward_call(40, use_xyz=False) | FEATURES_ALONE,
+    "mixed": lambda: cast(backward_call(40), grad=torch.bfloat16),
+    "float16": lambda: cast(
+        backward_call(40, points=batch_of_clouds(40).half(), query=queries().half()),
+        grad=torch.half,
+    ),
 }
 
 OPS = [
@@ -120,34 +106,23 @@ OPS = [
         varying={"points": 1, "features": 1},
         sample_inputs=GROUP_SAMPLE_INPUTS,
         gradients=("points", "query", "features"),
-        differentiable=(0,),
         gradcheck_inputs=GRADCHECK,
         formula=group_formula,
         error_inputs=(
             *LAYOUT_ERRORS,
             ("features", lambda t: t[:, 1:], ValueError, r"features must be \[B, N, C\]"),
             ("features", lambda t: t.int(), TypeError, "features must be float"),
-            (
-                "features",
-                {"features": None, "use_xyz": False},
-                ValueError,
-                "features must be given",
-            ),
+            *refused("features", ValueError, "features must be given",
+                     {"features": None, "use_xyz": False}),
             ("radii", {"radii": [0.1] * 9, "ks": [3] * 9}, ValueError, "radii must be 1 to 8"),
-            *(
-                (
-                    "radii",
-                    {"radii": [1.0, r], "normalize_xyz": True},
-                    ValueError,
-                    "radii must be > 0",
-                )
-                for r in (0.0, 1e-46)
-            ),
+            *refused("radii", ValueError, "radii must be > 0",
+                     *({"radii": [1.0, r], "normalize_xyz": True} for r in (0.0, 1e-46))),
             ("dist_order", "fast", ValueError, "dist_order must be"),
             ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
         ),
         kernels=2,
         backward_kernels=8,
+        plans=("ball_kernel", "ball_cpu"),
     ),
     OpInfo(
         "_query_and_group_backward",
@@ -163,5 +138,6 @@ OPS = [
             ("use_xyz", False, ValueError, "for_points and for_query must be False"),
         ),
         kernels=8,
+        plans=("inverse_index",),
     ),
-]
+]  # fmt: skip

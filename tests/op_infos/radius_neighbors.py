@@ -4,7 +4,7 @@
 import torch
 
 from .ball_query import ERRORS, packed_ball
-from .op_info import PACKED_ERRORS, Call, OpInfo
+from .op_info import PACKED_ERRORS, Call, OpInfo, in_dtypes
 
 CAPACITY = 90
 
@@ -19,12 +19,6 @@ def one_cloud(**options) -> Call:
     return {**radius_call(**options), "batch_offsets": None, "query_batch_offsets": None}
 
 
-def radius_in(dtype: torch.dtype, dimensions: int) -> Call:
-    call = radius_call(40)
-    rows = {k: call[k][:, :dimensions].to(dtype) for k in ("points", "query")}
-    return {**call, **rows, "radius": 3.0}
-
-
 RADIUS_SAMPLE_INPUTS = {
     "loop": lambda: radius_call(dist_order="loop"),
     "closed": lambda: radius_call(closed=True, radius2=4.0),
@@ -35,10 +29,10 @@ RADIUS_SAMPLE_INPUTS = {
     "no room": lambda: radius_call(capacity=0),
     "no distances": lambda: radius_call(return_dist2=False),
     "one cloud": one_cloud,
-    "two dimensions": lambda: radius_in(torch.float32, 2),
-    "float16": lambda: radius_in(torch.float16, 3),
-    "bfloat16": lambda: radius_in(torch.bfloat16, 3),
-    "float64": lambda: radius_in(torch.float64, 3),
+    "two dimensions": lambda: radius_call(
+        radius=3.0, **{k: radius_call()[k][:, :2] for k in ("points", "query")}
+    ),
+    **in_dtypes(lambda: radius_call(radius=3.0), "points", "query"),
     "no queries": lambda: {**one_cloud(), "query": torch.zeros(0, 3)},
     "no points": lambda: {**one_cloud(), "points": torch.zeros(0, 3)},
 }
@@ -56,5 +50,6 @@ OPS = [
         ),
         huge={"capacity": 1 << 50},
         kernels=5,  # count, two of the sum, offsets, write
-    ),
+        plans=("ball_kernel", "ball_cpu"),
+    )
 ]

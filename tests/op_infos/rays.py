@@ -4,17 +4,7 @@
 import torch
 from torch import Tensor
 
-from .op_info import (
-    INF,
-    NAN,
-    POINTS_ERRORS,
-    Call,
-    OpInfo,
-    cloud,
-    generator,
-    in_dtypes,
-    refused,
-)
+from .op_info import INF, NAN, POINTS_ERRORS, Call, OpInfo, cloud, generator, in_dtypes, refused
 
 RANGE = [-4.0, -3.0, -2.0, 4.0, 5.0, 2.0]
 SIZE = [0.5, 0.4, 1.0]

@@ -148,6 +148,7 @@ FPS_OPS = [
             *LISTS_ERRORS,
         ),
         kernels=1,
+        plans=("fps_kernel", "fps_members", "fps_cpu"),
     ),
     OpInfo(
         "furthest_point_sample_ragged",
@@ -162,6 +163,7 @@ FPS_OPS = [
             ("out_offsets", lambda t: t[1:], ValueError, "out_offsets must be"),
         ),
         kernels=3,  # the unused slots, and clouds of up to 128 and 1024 tie codes
+        plans=("fps_kernel", "fps_members", "fps_cpu"),
     ),
     OpInfo(
         "furthest_point_sample_with_dist",
@@ -263,7 +265,6 @@ GATHER_OPS = [
         varying={"features": 1},
         sample_inputs=GATHER_SAMPLE_INPUTS,
         gradients=("features",),
-        differentiable=(0,),
         gradcheck_inputs=GATHER_GRADCHECK,
         formula=gather_formula,
         supports_gradgrad=True,
@@ -271,8 +272,7 @@ GATHER_OPS = [
             ("features", lambda t: t.int(), TypeError, "features must be float"),
             ("features", lambda t: t[0], ValueError, r"features must be \[B, N, C\]"),
             ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
-            ("idx", lambda t: t[0], ValueError, r"idx must be \[B, M\]"),
-            ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M\]"),
+            *refused("idx", ValueError, r"idx must be \[B, M\]", lambda t: t[0], lambda t: t[:1]),
         ),
         kernels=1,
         backward_kernels=4,
@@ -283,7 +283,6 @@ GATHER_OPS = [
         varying={"grad": 1, "idx": 1},
         sample_inputs=GATHER_BACKWARD_SAMPLE_INPUTS,
         gradients=("grad",),
-        differentiable=(0,),
         gradcheck_inputs={
             "float64": lambda: {
                 "grad": torch.stack([gradcheck_cloud(12, 3)] * 2),
@@ -301,6 +300,7 @@ GATHER_OPS = [
         ),
         kernels=5,
         backward_kernels=1,
+        plans=("inverse_index",),
     ),
 ]
 

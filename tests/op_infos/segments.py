@@ -94,7 +94,6 @@ OPS = [
             "long": lambda: {"src": cloud(2308, 4), "offsets": torch.tensor([0, 2308])},
         },
         gradients=("src",),
-        differentiable=(0,),
         gradcheck_inputs={
             f"{name}{', index' * indexed}": lambda name=name, indexed=indexed: gradcheck_call(
                 name, indexed

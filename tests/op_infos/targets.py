@@ -327,7 +327,6 @@ OPS = [
                         dtypes={k: DTYPES[k] for k in ("float16", "bfloat16")}),
         },
         gradients=("cls", "box", "direction"),
-        differentiable=(0,),
         gradcheck_inputs={
             "second": lambda: in_float64(loss_call(3, height=2)),
             "multihead": lambda: in_float64(loss_call(3, height=2, **MULTIHEAD)),

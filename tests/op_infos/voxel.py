@@ -124,7 +124,6 @@ OPS = [
         varying={"feats": 0, "point_voxel": 0},
         sample_inputs=SCATTER_SAMPLE_INPUTS,
         gradients=("feats",),
-        differentiable=(0,),
         gradcheck_inputs=SCATTER_GRADCHECK,
         formula=scatter_formula,
         error_inputs=(
@@ -205,6 +204,8 @@ VOXELIZE_SAMPLE_INPUTS = {
         60, reduce="none", out_dtype=torch.float16, center_relative=True
     ),
     "half mean": lambda: voxelize_call(60, out_dtype=torch.float16, bounds="range"),
+    "forty slots": lambda: voxelize_call(3000, reduce="none", max_points=40),
+    "ten of many": lambda: voxelize_call(3000, max_points=10, max_voxels=30, order="zyx"),
 }
 METERS = {"voxel_size": [1.0] * 3}
 VOXEL_ERRORS = (
@@ -286,6 +287,7 @@ VOXELIZE_ERRORS = (
     ("max_points", {"max_points": -1, "reduce": "none"}, ValueError, "max_points must be"),
     *refused("out_dtype", TypeError, "out_dtype must be", torch.int32, torch.uint8, torch.bool),
 )
+VOXEL_PLANS = tuple(f"voxel_{of}" for of in ("table", "ranking", "kernels", "common", "partitions"))
 OPS += [
     OpInfo(
         "voxelize",
@@ -293,7 +295,6 @@ OPS += [
         varying={"points": 0},
         sample_inputs=VOXELIZE_SAMPLE_INPUTS,
         gradients=("points",),
-        differentiable=(0,),
         gradcheck_inputs={
             **{name: lambda name=name: voxelize_gradcheck(name) for name in ("none", *REDUCTIONS)},
             "center relative": lambda: voxelize_gradcheck("mean", center_relative=True),
@@ -303,6 +304,7 @@ OPS += [
         huge={"max_voxels": 1 << 45},
         kernels=1,  # all steps in one cooperative launch
         backward_kernels=1,
+        plans=VOXEL_PLANS,
     ),
     OpInfo(
         "_voxelize_train",
@@ -311,6 +313,7 @@ OPS += [
         sample_inputs=VOXELIZE_SAMPLE_INPUTS,
         error_inputs=VOXELIZE_ERRORS,
         kernels=1,  # all steps in one cooperative launch
+        plans=VOXEL_PLANS,
     ),
     OpInfo(
         "_voxelize_backward",
@@ -336,5 +339,6 @@ OPS += [
         sample_inputs=MAP_SAMPLE_INPUTS,
         error_inputs=VOXEL_ERRORS,
         kernels=1,  # all steps in one cooperative launch
+        plans=VOXEL_PLANS,
     ),
 ]

@@ -17,7 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import filelock  # comes with torch
+import numpy as np
 import pytest
+import torch
 
 import torchvox
 
@@ -186,3 +188,13 @@ def cmake_example(name: str, build: Path, prefix: Path, env: dict[str, str] | No
     )
     call(tool("cmake"), "--build", build, "-j", "1", env=env or clean_env())
     return build / name
+
+
+def heights(program: Path, cloud: torch.Tensor, folder: Path) -> tuple:
+    """What examples/cpp/kernels_only prints for a cloud, its heights, and the op's with counts."""
+    saved_points(folder, [cloud])
+    printed = call(program, folder / "cloud0.bin", cloud.size(1), folder / "height.bin").stdout
+    box = [0.0, -40.0, -3.0, 80.0, 40.0, 3.0]
+    expected, counts = torchvox.bev_max_height(cloud, box, [400, 400], orientation="image")
+    height = np.fromfile(folder / "height.bin", np.float32).reshape(400, 400)
+    return printed, height, expected[0].numpy(), counts

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Building from the sdist, without a CUDA toolkit, without torch, and the kernels alone."""
+"""Building from the sdist, by make, without a CUDA toolkit, without torch, the kernels alone."""
 
 import json
 import re
 import subprocess
 import sys
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from shipping import (
     clean_env,
     clean_venv,
     cmake_example,
+    heights,
     once,
     tool,
     without_nvcc,
@@ -117,45 +119,34 @@ def test_sdist_has_everything_that_is_tracked_and_no_build_output(sdist):
 
 
 @pytest.mark.slow
-def test_sdist_builds_without_a_toolkit_and_says_that_it_is_cpu_only(cpu_only):
+def test_sdist_builds_for_the_cpu_without_a_toolkit_and_every_op_refuses_cuda(cpu_only):
     reason = "torch" if not torch.version.cuda else "no nvcc was found"
     assert cpu_only["info"]["cuda"] == ""
     assert reason in cpu_only["info"]["cpu_only_reason"]
     assert "torchvox: CPU-only build: " in cpu_only["log"]
     assert cpu_only["height"] == 1.5
-
-
-@pytest.mark.slow
-def test_every_op_of_a_cpu_only_build_refuses_cuda_in_one_sentence(cpu_only):
-    assert cpu_only["ops"]
-    assert cpu_only["without CUDA key"] == []
+    assert cpu_only["ops"] and cpu_only["without CUDA key"] == []
     assert "bev_max_height: this torchvox was built without CUDA" in cpu_only["refusal"]
 
 
+def configured(folder, *options, env=None) -> str:
+    """What CMake prints when it refuses to configure this tree."""
+    command = (tool("cmake"), "-S", ROOT, "-B", folder / "build", "-G", "Ninja", *options)
+    done = call(*command, f"-DTORCHVOX_PYTHON={sys.executable}", env=env or clean_env(), ok=False)
+    assert done.returncode != 0 and done.stdout.count("CMake Error") == 1
+    return " ".join(done.stdout.split())
+
+
 def test_asking_for_cuda_without_a_toolkit_is_an_error_of_one_sentence(tmp_path):
-    done = call(
-        *(tool("cmake"), "-S", ROOT, "-B", tmp_path, "-G", "Ninja", "-DTORCHVOX_CUDA=1"),
-        f"-DTORCHVOX_PYTHON={sys.executable}",
-        env=without_nvcc(clean_env()),
-        ok=False,
-    )
-    assert done.returncode != 0
-    said = " ".join(done.stdout.split())
-    assert "TORCHVOX_CUDA=1 asks for a CUDA build, but " in said
-    assert said.count("CMake Error") == 1
+    printed = configured(tmp_path, "-DTORCHVOX_CUDA=1", env=without_nvcc(clean_env()))
+    assert "TORCHVOX_CUDA=1 asks for a CUDA build, but " in printed
 
 
 def test_a_toolkit_of_another_major_version_stops_the_build(tmp_path):
     tool("nvcc")
     (tmp_path / "version.py").write_text("__version__, cuda = '2.11.0+cu128', '12.8'")
-    done = call(
-        *(tool("cmake"), "-S", ROOT, "-B", tmp_path / "build", "-G", "Ninja"),
-        *(f"-DTORCHVOX_PYTHON={sys.executable}", f"-DTORCHVOX_TORCH_DIRS={tmp_path}"),
-        env=clean_env(),
-        ok=False,
-    )
-    assert done.returncode != 0
-    assert "of CUDA 12.8: put the CUDA 12 toolkit's bin on PATH" in " ".join(done.stdout.split())
+    printed = configured(tmp_path, f"-DTORCHVOX_TORCH_DIRS={tmp_path}")
+    assert "of CUDA 12.8: put the CUDA 12 toolkit's bin on PATH" in printed
 
 
 def test_building_without_torch_says_what_to_install_first(tmp_path):
@@ -184,17 +175,9 @@ def test_kernels_alone_build_install_and_serve_a_program(tmp_path):
     call(tool("cmake"), "--install", tmp_path / "build", env=env)
     program = cmake_example("kernels_only", tmp_path / "example", prefix, env)
     cloud = np.random.default_rng(0).uniform(-5, 85, (1000, 4)).astype(np.float32)
-    cloud.tofile(tmp_path / "cloud.bin")
-    said = call(program, tmp_path / "cloud.bin", 4, tmp_path / "height.bin").stdout
-    assert "cuda: not in this build" in said
-    height = np.fromfile(tmp_path / "height.bin", np.float32).reshape(400, 400)
-    expected, _ = torchvox.bev_max_height(
-        torch.from_numpy(cloud),
-        [0.0, -40.0, -3.0, 80.0, 40.0, 3.0],
-        [400, 400],
-        orientation="image",
-    )
-    assert np.array_equal(height, expected[0].numpy())
+    printed, height, expected, _ = heights(program, torch.from_numpy(cloud), tmp_path)
+    assert "cuda: not in this build" in printed
+    assert np.array_equal(height, expected)
 
 
 def pretend_torch(folder, version: str) -> dict[str, str]:
@@ -205,21 +188,20 @@ def pretend_torch(folder, version: str) -> dict[str, str]:
     return clean_env(PYTHONPATH=str(folder))
 
 
-@pytest.mark.parametrize("version", ["2.11.0", "2.15.1+cu132"])
-def test_supported_versions_of_torch_are_built_for(version, tmp_path):
-    done = call(
-        sys.executable, "setup.py", "--version", cwd=ROOT, env=pretend_torch(tmp_path, version)
-    )
-    assert done.stdout.strip().endswith(torchvox.__version__)
-
-
-@pytest.mark.parametrize("version", ["2.9.1", "2.10.0+cpu", "2.16.0a0+git1f2e", "3.0.0"])
-def test_building_stops_where_torch_is_not_supported(version, tmp_path):
+@pytest.mark.parametrize(
+    ("version", "supported"),
+    [*((v, True) for v in ("2.11.0", "2.15.1+cu132")),
+     *((v, False) for v in ("2.9.1", "2.10.0+cpu", "2.16.0a0+git1f2e", "3.0.0"))],
+)  # fmt: skip
+def test_only_supported_versions_of_torch_are_built_for(version, supported, tmp_path):
     env = pretend_torch(tmp_path, version)
-    done = call(sys.executable, "setup.py", "--version", cwd=ROOT, env=env, ok=False)
-    assert done.returncode == 1
-    [sentence] = done.stdout.splitlines()
-    assert sentence.startswith(f"torchvox supports torch 2.11 to 2.15, but torch {version} is ins")
+    done = call(sys.executable, "setup.py", "--version", cwd=ROOT, env=env, ok=supported)
+    last = done.stdout.strip().splitlines()[-1]
+    if supported:
+        assert last == torchvox.__version__
+    else:
+        assert done.returncode == 1 and done.stdout.strip() == last
+        assert last.startswith(f"torchvox supports torch 2.11 to 2.15, but torch {version} is ins")
 
 
 def test_pip_neither_builds_for_a_torch_that_is_not_supported_nor_replaces_it(tmp_path):
@@ -230,3 +212,16 @@ def test_pip_neither_builds_for_a_torch_that_is_not_supported_nor_replaces_it(tm
     assert "torchvox supports torch 2.11 to 2.15, but torch 2.16.0 is installed" in done.stdout
     assert not re.search("Collecting|Downloading|uninstall", done.stdout)
     assert not (tmp_path / "site").exists()
+
+
+def test_make_leaves_a_python_and_a_command_for_every_folder(tmp_path):
+    dry = (tool("make"), "-C", ROOT, "-o", "build/.built", "--dry-run", "demo")
+    assert "the command is .venv/bin/torchvox" in call(*dry, env=clean_env()).stdout
+    programs = ROOT / ".venv" / "bin"
+    if Path(sys.prefix).resolve() != ROOT.resolve() / ".venv":
+        pytest.skip("not in the environment that make set up here")
+    program = "import torchvox; print(torchvox.__file__)"
+    printed = call(programs / "python", "-c", program, cwd=tmp_path, env=clean_env()).stdout
+    assert printed.strip() == str((ROOT / "torchvox" / "__init__.py").resolve())
+    printed = call(programs / "torchvox", "doctor", "--help", cwd=tmp_path, env=clean_env()).stdout
+    assert "Usage: torchvox doctor" in printed

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 import torch
 from helpers import assert_same_bits
-from shipping import ROOT, call, clean_env, cmake_example, needs_no_python, once, tool
+from shipping import (
+    ROOT,
+    call,
+    clean_env,
+    cmake_example,
+    heights,
+    needs_no_python,
+    once,
+    saved_points,
+    tool,
+)
 
 import torchvox
 from torchvox import _C
@@ -19,33 +29,30 @@ import pillar_features
 SIZES = [0, 3, 20000]
 
 
-class EveryOp(torch.nn.Module):
+class SomeOps(torch.nn.Module):
     """No layer but registered ops, so that every output is bit-equal wherever it runs."""
 
     def forward(self, points: torch.Tensor, batch_offsets: torch.Tensor):
         box = [0.0, -16.0, -3.0, 32.0, 16.0, 3.0]
-        size = [0.5, 0.5, 1.0]
         height, top, bev_counts = torch.ops.torchvox.bev_max_height_with_index(
             points, box, [64, 48], batch_offsets=batch_offsets, orientation="image"
         )
-        image, _ = torch.ops.torchvox.bev_rasterize(
-            points, box, [64, 48], ["height_mean", "intensity_mean", "slices:3"],
-            batch_offsets=batch_offsets,
-        )  # fmt: skip
         features, indices, num_points, point_voxel, counts = torch.ops.torchvox.voxelize(
-            points, size, box, 5, 900, batch_offsets=batch_offsets, reduce="mean"
-        )
-        rows = indices.shape[0]
-        offsets, perm = torch.ops.torchvox.voxel_csr(point_voxel, rows)
-        summed, arg = torch.ops.torchvox.voxel_scatter(
-            points, point_voxel, rows, "max", offsets=offsets, perm=perm
+            points, [0.5, 0.5, 1.0], box, 5, 900, batch_offsets=batch_offsets, reduce="mean"
         )
         idx, dist2 = torch.ops.torchvox.furthest_point_sample(points[None, :, :3], 64)
-        chosen = torch.ops.torchvox.gather_points(points[None], idx)
         return (
-            height, top, bev_counts, image, features, indices, num_points, point_voxel, counts,
-            offsets, perm, summed, arg, idx, dist2, chosen,
-        )  # fmt: skip
+            height,
+            top,
+            bev_counts,
+            features,
+            indices,
+            num_points,
+            point_voxel,
+            counts,
+            idx,
+            dist2,
+        )
 
 
 def inputs(cloud: torch.Tensor):
@@ -75,9 +82,8 @@ def run_program(programs, tmp_path):
     """Runs one of the two torch programs on a cloud; returns the tensors that it wrote."""
 
     def run(name, model, cloud):
-        cloud.numpy().tofile(tmp_path / "cloud.bin")
-        program = programs / name / name
-        call(program, model, tmp_path / "cloud.bin", 4, tmp_path / "out.pt", env=clean_env())
+        (path,) = saved_points(tmp_path, [cloud])
+        call(programs / name / name, model, path, 4, tmp_path / "out.pt", env=clean_env())
         return torch.load(tmp_path / "out.pt", weights_only=True)
 
     return run
@@ -87,7 +93,7 @@ def run_program(programs, tmp_path):
 @torch.inference_mode()
 def test_torchscript_program_gives_the_bits_of_eager(run_program, programs, tmp_path):
     needs_no_python(programs / "torchscript_runner" / "torchscript_runner")
-    for make in (EveryOp, pillar_features.make_model):
+    for make in (SomeOps, pillar_features.make_model):
         model = make().eval()
         torch.jit.script(model).save(str(tmp_path / "model.pt"))
         for size in SIZES:
@@ -103,27 +109,21 @@ def test_torchscript_program_gives_the_bits_of_eager(run_program, programs, tmp_
 def test_aoti_program_gives_the_bits_of_eager(run_program, programs, tmp_path):
     needs_no_python(programs / "aoti_runner" / "aoti_runner")
     package = str(tmp_path / "model.pt2")
-    exported = pillar_features.export(EveryOp())
+    exported = pillar_features.export(SomeOps())
     torch._inductor.aoti_compile_and_package(exported, package_path=package)
     for size in SIZES[1:]:  # torch.export takes sizes below 2 for constants
         cloud = pillar_features.make_cloud(size, size)
         outputs = run_program("aoti_runner", package, cloud)
-        assert_same_bits(tuple(outputs), EveryOp()(*inputs(cloud)), f"{size} points")
+        assert_same_bits(tuple(outputs), SomeOps()(*inputs(cloud)), f"{size} points")
 
 
 @pytest.mark.slow
 def test_kernels_only_program_gives_the_bits_of_the_op(programs, tmp_path):
-    cloud = pillar_features.make_cloud(5000, 1)
-    cloud.numpy().tofile(tmp_path / "cloud.bin")
     program = programs / "kernels_only" / "kernels_only"
-    said = call(program, tmp_path / "cloud.bin", 4, tmp_path / "height.bin").stdout
+    said, height, expected, counts = heights(program, pillar_features.make_cloud(5000, 1), tmp_path)
     if _C.build_info()["cuda"]:
         assert ("the same bits" if torch.cuda.is_available() else "skipped, no CUDA device") in said
-    height, counts = torchvox.bev_max_height(
-        cloud, [0.0, -40.0, -3.0, 80.0, 40.0, 3.0], [400, 400], orientation="image"
-    )
-    written = np.fromfile(tmp_path / "height.bin", np.float32).reshape(400, 400)
-    assert np.array_equal(written, height[0].numpy())
+    assert np.array_equal(height, expected)
     assert f"{counts[0, 1]} used, {counts[0, 2]} out of range, {counts[0, 3]} not finite" in said
     assert "torch.so" not in call(tool("readelf"), "-d", program).stdout
 

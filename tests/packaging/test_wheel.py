@@ -13,7 +13,7 @@ from shipping import without_nvcc as remove_nvcc
 
 from torchvox import _C
 
-pytestmark = pytest.mark.slow  # builds the library anew
+pytestmark = pytest.mark.slow  # builds the library again
 
 
 def zip_names(wheel) -> set[str]:
@@ -23,12 +23,6 @@ def zip_names(wheel) -> set[str]:
 @pytest.fixture(scope="session")
 def names(wheel):
     return zip_names(wheel)
-
-
-def test_wheel_is_of_one_python_and_one_platform(wheel):
-    version = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    name = rf"torchvox-[\d.]+\+{LOCAL_VERSION}-{version}-{version}-linux_\w+\.whl"
-    assert re.fullmatch(name, wheel.name)
 
 
 def test_repair_names_a_manylinux_and_copies_no_library(wheel, names, tmp_path):
@@ -49,6 +43,9 @@ def test_libraries_of_the_wheel_are_stripped(wheel, tmp_path):
 
 
 def test_wheel_says_who_made_it_for_what_and_where_to_look(wheel):
+    version = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    name = rf"torchvox-[\d.]+\+{LOCAL_VERSION}-{version}-{version}-linux_\w+\.whl"
+    assert re.fullmatch(name, wheel.name)
     files = zipfile.ZipFile(wheel)
     (name,) = (n for n in files.namelist() if n.endswith(".dist-info/METADATA"))
     facts = email.message_from_bytes(files.read(name))
@@ -59,36 +56,26 @@ def test_wheel_says_who_made_it_for_what_and_where_to_look(wheel):
     assert "Programming Language :: Python :: 3.12" in about
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        r"torchvox/_C\..*\.so",
-        r"torchvox/_build\.py",
-        r"torchvox/py\.typed",
-        r"torchvox/lib/torch-2\.\d+/libtorchvox\.so",
-        r"torchvox/lib/libtorchvox_kernels\.so",
-        r"torchvox/include/torchvox/torchvox\.h",
-        r"torchvox/include/torchvox/csrc/kernels/bev/max_height\.h",
-        r"torchvox/include/torchvox/csrc/kernels/core/target\.h",
-        r"torchvox/share/cmake/TorchVox/TorchVoxConfig\.cmake",
-        r"torchvox/share/cmake/TorchVox/TorchVoxKernelsTargets\.cmake",
-        r"torchvox/reference/__init__\.py",
-        r"torchvox/models/registry\.json",
-        r"torchvox/models/weights/center_world_small\.world_v1\.pt",
-        r"torchvox/models/weights/pointnet2_cls_shapes_small\.shapes_v1\.pt",
-        r"torchvox/viz/viewer\.html",
-        r"torchvox-[^/]*\.dist-info/entry_points\.txt",
-        r"torchvox-[^/]*\.dist-info/licenses/LICENSE",
-    ],
-)
-def test_wheel_has(names, pattern):
-    assert any(re.fullmatch(pattern, name) for name in names)
+FILES = (
+    r"_C\..*\.so", r"_build\.py", r"py\.typed", r"lib/torch-2\.\d+/libtorchvox\.so",
+    r"lib/libtorchvox_kernels\.so", r"include/torchvox/torchvox\.h",
+    r"include/torchvox/csrc/kernels/bev/max_height\.h",
+    r"include/torchvox/csrc/kernels/core/target\.h", r"share/cmake/TorchVox/TorchVoxConfig\.cmake",
+    r"share/cmake/TorchVox/TorchVoxKernelsTargets\.cmake", r"reference/__init__\.py",
+    r"models/registry\.json", r"models/weights/center_world_small\.world_v1\.pt",
+    r"models/weights/pointnet2_cls_shapes_small\.shapes_v1\.pt", r"viz/viewer\.html",
+)  # fmt: skip
+FACTS = (r"entry_points\.txt", r"licenses/LICENSE")
 
 
-@pytest.mark.parametrize("kind", ["grids", "models"])
-def test_wheel_has_the_named_configurations(names, kind):
-    files = {f"torchvox/configs/{kind}/{f.name}" for f in (ROOT / "configs" / kind).glob("*.yaml")}
-    assert files and files <= names
+def test_wheel_has_its_files_and_the_named_configurations(names):
+    patterns = [f"torchvox/{file}" for file in FILES]
+    patterns += [rf"torchvox-[^/]*\.dist-info/{file}" for file in FACTS]
+    assert [p for p in patterns if not any(re.fullmatch(p, name) for name in names)] == []
+    for kind in ("grids", "models"):
+        files = (ROOT / "configs" / kind).glob("*.yaml")
+        configurations = {f"torchvox/configs/{kind}/{f.name}" for f in files}
+        assert configurations and configurations <= names
 
 
 def test_wheel_has_no_tests_no_sources_and_nothing_stale(names):

@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from helpers import assert_same_bits, forced, to
+from helpers import assert_same_bits, to
 from op_infos.op_info import cloud
 from op_infos.pillars import GRID, MAP, MODES, decorated, mapped, moments_call
 
@@ -57,13 +57,3 @@ def test_large_clouds_have_the_bits_of_the_reference(n, device):
     got = torchvox.pillar_moments(**{k: to(device, v) for k, v in call.items()})
     assert_same_bits(got, torchvox.reference.pillar_moments(**call))
     assert got[0] == (voxels.point_slot >= 0).sum()
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("lists", ["fixed", "packed"])
-@pytest.mark.parametrize("n", [60, 5000])
-def test_every_plan_has_the_bits_of_the_cpu(lists, n):
-    call = moments_call(n)
-    on_gpu = {k: to("cuda", v) for k, v in call.items()}
-    with forced(pillar_lists=lists):
-        assert_same_bits(torchvox.pillar_moments(**on_gpu).cpu(), torchvox.pillar_moments(**call))

@@ -56,15 +56,6 @@ def regular(side: int) -> torch.Tensor:
 THOUSAND = polluted(1000, seed=4)
 STARTS = torch.randperm(3000, generator=torch.Generator().manual_seed(0))[None, :1500]
 CALLS = {
-    "loop": (THOUSAND, 60, {"dist_order": "loop"}),
-    "repeat": (THOUSAND, 60, {"exhausted": "repeat", "tie": "mmcv"}),
-    "nonfinite": (THOUSAND, 60, {"nonfinite": "last"}),
-    "skip_origin": (THOUSAND, 60, {"skip_origin": True}),
-    "init_dist2": (THOUSAND, 60, {"init_dist2": 1e10}),
-    "start_idx": (THOUSAND, 60, {"start_idx": torch.tensor([[3, 3, -1], [5, 600, 0]])}),
-    "lengths": (
-        THOUSAND, 60, {"lengths": torch.tensor([700, 0]), "counts": torch.tensor([50, 9])}
-    ),
     "a start set longer than a round": (cube(3000, seed=1), 2000, {"start_idx": STARTS}),
     "all equal": (torch.full((1, 3000, 3), 0.5), 100, {}),
     "overflow": (cube(3000, scale=3e38), 100, {}),

@@ -1,41 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No table, launch plan or partition of the points decides a bit."""
+"""Tables of voxels with few and many keys, and partitions of the points with runs of one key."""
 
 import pytest
 import torch
 from helpers import forced
-from voxel_cases import GRID, ORDERS, REDUCTIONS, check_op, check_voxelize, street_cloud
+from voxel_cases import GRID, ORDERS, check_op, check_voxelize, street_cloud
 
 TABLES = ("dense", "hash", "hash_wide")
-KERNELS = {
-    "separate": {"voxel_kernels": "separate"},
-    "fused": {"voxel_kernels": "fused"},
-    "general": {"voxel_common": "general"},
-    "general, separate": {"voxel_common": "general", "voxel_kernels": "separate"},
-}
 CLOUD = street_cloud(3000, seed=51)
-BATCH = torch.tensor([0, 1000, 1000, 1001, 2900])
 
 each_order = pytest.mark.parametrize("order", ORDERS)
 each_table = pytest.mark.parametrize(  # plans of CUDA: the CPU has one table
     ("device", "table"),
     [("cpu", "hash"), *(pytest.param("cuda", table, marks=pytest.mark.gpu) for table in TABLES)],
 )
-each_reduction = pytest.mark.parametrize("reduce", REDUCTIONS)
-
-
-@pytest.mark.one_of("order", "kernels")
-@each_order
-@pytest.mark.parametrize("kernels", KERNELS)
-@each_table
-@each_reduction
-def test_every_table_and_launch_plan_gives_the_same_bits(device, reduce, table, kernels, order):
-    options = {"order": order, "reduce": reduce}
-    with forced(voxel_table=table, **KERNELS[kernels]):
-        for caps in ((5, 300), (10, -1), (40, -1)):
-            check_voxelize(device, CLOUD, *GRID, *caps, **options)
-            check_voxelize(device, CLOUD, *GRID, *caps, **options, batch_offsets=BATCH)
-        check_voxelize(device, CLOUD, *GRID, 40, 300, **options, out_dtype=torch.half)
 
 
 def every_point_its_own_voxel(n: int = 4096) -> torch.Tensor:
@@ -56,20 +34,6 @@ def test_every_table_with_few_points_one_key_or_many(device, table, order):
         check_voxelize(device, every_point_its_own_voxel(), *wide, 1, -1, order=order)
         for max_voxels in (0, 3, -1):
             check_op("voxel_map", device, CLOUD, *GRID, 2, max_voxels, order=order)
-
-
-@pytest.mark.one_of("order")
-@each_order
-@pytest.mark.parametrize("parts", [1, 2, 3, 16])
-@each_reduction
-def test_any_number_of_cpu_parts(reduce, parts, order):
-    options = {"order": order, "reduce": reduce}
-    with forced(voxel_partitions=parts):
-        check_voxelize("cpu", CLOUD, *GRID, 5, 300, **options)
-        check_voxelize("cpu", CLOUD, *GRID, 5, 9, **options, batch_offsets=BATCH)
-        check_op("voxel_map", "cpu", CLOUD, *GRID, 2, -1, order=order)
-        for n in (0, 1, 2):
-            check_voxelize("cpu", CLOUD[:n], *GRID, 2, -1, **options)
 
 
 @pytest.mark.parametrize("n", [1023, 1024, 1025, 16_383, 16_384, 16_385])
