@@ -259,7 +259,7 @@ def test_files_in_other_steps_are_refused_and_averages_are_named(tmp_path, monke
     with pytest.raises(WrongUseError, match=r"b.npz and .*a.npz store s in other steps"):
         FilterJob(readers, FilterOptions(SIZE))
     readers[path].no_data = {"f": np.array([7.5])}
-    with pytest.raises(WrongUseError, match=r"same values for none: .*f.*7\.5.* and {}"):
+    with pytest.raises(WrongUseError, match=r"same no-data values: .*f.*7\.5.* and {}"):
         FilterJob(readers, FilterOptions(SIZE))
     readers[path].no_data = {}
     facts = run(readers, tmp_path / "c.npz", policy={"s": "drop"})
@@ -290,8 +290,8 @@ OTHER = replace(las_table(9), attributes={"a": np.arange(9)})
         ([las_table(9), replace(las_table(9), offset=np.full(3, 0.0003))], {}, "1.npz .*0.npz"),
         ([las_table(9)] * 2, {"origin": "min"}, "three numbers, or for one file min"),
         ([las_table(9)], {"origin": "middle"}, "or for one file min, min-half, first"),
-        ([OTHER], {"drop_withheld": True}, "no column withheld: leave --drop-withheld out"),
-        ([OTHER], {"keep": "nearest_centroid", "memory_limit": 9}, "give no memory limit"),
+        ([OTHER], {"drop_withheld": True}, "no column withheld: remove --drop-withheld"),
+        ([OTHER], {"keep": "nearest_centroid", "memory_limit": 9}, "remove the memory limit"),
         ([OTHER], {"policy": {"b": "min"}}, "there is no column b"),
         ([OTHER], {"voxel_size": (1.0, 0.0, 1.0)}, "above 0"),
         ([OTHER], {"voxel_size": (1e-9,) * 3}, "needs .* bits on .*: take a voxel size >="),
@@ -313,7 +313,7 @@ def test_no_input_is_replaced(tmp_path):
     for target, trace in (("a.npz", None), ("b.npz", None), ("c.npz", "a.npz")):
         with pytest.raises(WrongUseError, match="would replace the file that it is made from"):
             run([source], tmp_path / target, trace and tmp_path / trace)
-    with pytest.raises(WrongUseError, match="leave the memory limit out"):
+    with pytest.raises(WrongUseError, match="remove the memory limit"):
         run([source], tmp_path / "c.npz", tmp_path / "t.npz", memory_limit=10**6)
     assert source.read_bytes() == before and not (tmp_path / "c.npz").exists()
 
