@@ -308,7 +308,7 @@ def test_tables_in_other_steps_are_refused_by_name():
         return PointTable(np.zeros((3, 3)), columns, steps=steps, path=f"{scale}.las")
 
     cells = VoxelAccumulator(table(0.5).schema, SIZE, box=BOX)
-    with pytest.raises(WrongUseError, match=r"0.25.las and 0.5.las store a in other steps"):
+    with pytest.raises(WrongUseError, match=r"0.25.las and 0.5.las store a in different steps"):
         cells.update(table(0.25))
     with pytest.raises(WrongUseError, match="has the steps"):
         cells.merge(VoxelAccumulator(table(0.25).schema, SIZE, box=BOX))

@@ -256,7 +256,7 @@ def test_files_in_other_steps_are_refused_and_averages_are_named(tmp_path, monke
         path = write(tmp_path / f"{name}.npz", PointTable(np.zeros((9, 3)), columns))
         readers[path] = TableReader(PointTable(np.zeros((9, 3)), columns, steps=steps, path=path))
     monkeypatch.setattr("torchvox.filter.job.open_points", lambda path, *_, **__: readers[path])
-    with pytest.raises(WrongUseError, match=r"b.npz and .*a.npz store s in other steps"):
+    with pytest.raises(WrongUseError, match=r"b.npz and .*a.npz store s in different steps"):
         FilterJob(readers, FilterOptions(SIZE))
     readers[path].no_data = {"f": np.array([7.5])}
     with pytest.raises(WrongUseError, match=r"same no-data values: .*f.*7\.5.* and {}"):

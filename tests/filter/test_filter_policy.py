@@ -216,7 +216,7 @@ def column(values, kind) -> PointTable:
         (column([1], "i4"), {"policy": {"b": "min"}}, "no column b, there are a"),
         (column([1], "i4"), {"policy": {"a": "median"}}, "a must be one of mean, sum"),
         (column([1], "i4"), {"keep": "best"}, "keep must be one of centroid"),
-        (column([[1, 2]], "i4"), {"policy": {"a": "majority"}}, "takes one value a point"),
+        (column([[1, 2]], "i4"), {"policy": {"a": "majority"}}, "takes one value per point"),
         (column([1], "i4"), {"policy": {"a": "unit_mean"}}, "takes floats"),
         (column([1], "f4"), {"policy": {"a": "unit_mean"}}, "nx, ny, nz .* together, got a"),
         (column(["text"], "U4"), {}, "no rule takes <U4, which a has: drop it"),

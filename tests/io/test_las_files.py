@@ -56,7 +56,7 @@ FILES = {  # point format, change; points that are read, words of the problem, n
     "a new count beyond the file": (8, [put(247, "<Q", 51), put(107, "<I", 50)], 50, "51 and 50"),
     "no counts": (8, [put(247, "<Q", 0)], 50, "counts 0 points, 50 more"),
     "no count of 1.2": (1, [put(107, "<I", 0)], 50, "counts 0 points, 50 more"),
-    "points behind the last": (8, [put(247, "<Q", 47)], 47, "47 points, 3 more .* left out"),
+    "points behind the last": (8, [put(247, "<Q", 47)], 47, "47 points, 3 more .* ignored"),
     "equal counts": (8, [put(107, "<I", 50)], 50, ""),
     "the year 10000": (1, [put(90, "<HH", 1, 10000)], 50, ""),
     "day 999 of 9999": (1, [put(90, "<HH", 999, 9999)], 50, ""),

@@ -325,7 +325,7 @@ def test_damaged_extended_records_are_a_problem_and_left_out(tmp_path):
     data = (tmp_path / "a.las").read_bytes()
     (tmp_path / "a.las").write_bytes(data[:-1])
     reader = open_points(tmp_path / "a.las")
-    assert reader.problems == ["its 1 extended records do not fit its size and are left out"]
+    assert reader.problems == ["its 1 extended records do not fit its size and are ignored"]
     assert struct.unpack_from("<I", head(copy(tmp_path / "a.las", tmp_path / "b.las")), 243)[0] == 0
 
 

@@ -128,16 +128,16 @@ def test_an_extrinsic_is_a_line_of_a_calibration(tmp_path):
         ("time,x,y,z,q0,q1,q2,q3\n" + written("wxyz"), "must name .*qw, .* got 8"),
         ("time (microseconds),x,y,z,qw,qx,qy,qz\n" + written("wxyz"), "must name .*time_ns"),
         ("# time, place, rotation (w, x, y, z)\n" + written("wxyz", " ", False), "w first"),
-        (written("xyzw", " ").replace("1403636", "1403"), "are no seconds"),
-        ("7 " + LINES[0] + " 0 0 0 1\n", "got 17 numbers a line"),
-        ("1 2 3\n", r"12 \(KITTI\) or 8 \(TUM\), got 3 numbers a line"),
+        (written("xyzw", " ").replace("1403636", "1403"), "are not seconds"),
+        ("7 " + LINES[0] + " 0 0 0 1\n", "got 17 numbers per line"),
+        ("1 2 3\n", r"12 \(KITTI\) or 8 \(TUM\), got 3 numbers per line"),
         (f"{LINES[0]}\n{LINES[1]} 7\n", "columns"),
         (f"{LINES[0]}\n{LINES[1]} seven\n", "columns|convert"),
-        ("1 0 0 0 0 0 0 0\n", "rotation 0 is no unit quaternion"),
-        ("1 nan 0 0 0 0 0 1\n", "pose 0 is no rotation and position"),
-        ("nan 0 0 0 0 0 0 1\n", "times that are no numbers"),
-        (f"{LINES[0]}\n{' 2 0 0 0 0 2 0 0 0 0 2 0'}\n", "pose 1 is no rotation and position"),
-        ("1 0 0 0 0 1 0 0 0 0 -1 0\n", "pose 0 is no rotation"),
+        ("1 0 0 0 0 0 0 0\n", "rotation 0 is not a unit quaternion"),
+        ("1 nan 0 0 0 0 0 1\n", "pose 0 is not a rigid transform"),
+        ("nan 0 0 0 0 0 0 1\n", "times that are not numbers"),
+        (f"{LINES[0]}\n{' 2 0 0 0 0 2 0 0 0 0 2 0'}\n", "pose 1 is not a rigid transform"),
+        ("1 0 0 0 0 1 0 0 0 0 -1 0\n", "pose 0 is not a rigid"),
     ],
 )
 def test_what_are_no_poses_is_told(text, words, tmp_path):
@@ -158,7 +158,7 @@ def test_other_counts_and_arrays_are_told(tmp_path):
     for array, words in (
         (POSES[:, :2], r"floats, got \[9, 2, 4\] float64"),
         (POSES[:0], "no poses"),
-        (scaled, "pose 0 is no rotation and position"),
+        (scaled, "pose 0 is not a rigid transform"),
     ):
         np.save(tmp_path / "a.npy", array)
         with pytest.raises(CloudFileError, match=words):

@@ -155,7 +155,7 @@ def test_an_array_that_is_a_column_of_the_points_too_is_left_out(tmp_path):
     arrays = {"points": np.zeros((2, 4), np.float32), "t": np.ones(2), "scale": np.ones(2)}
     np.savez(tmp_path / "a.npz", columns=list("xyzt"), **arrays)
     reader = open_points(tmp_path / "a.npz")
-    assert reader.problems[0] == "its arrays t are columns of points too"
+    assert reader.problems[0] == "its arrays t are ignored: points has columns of that name"
     assert "scale" in reader.problems[1] and not read_cloud(tmp_path / "a.npz").points.any()
 
 

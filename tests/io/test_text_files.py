@@ -46,7 +46,7 @@ CASES = [
     ("a.txt", "# one\n# x y z, of a mine\n1 2 3\n# here\n// there\n4 5 6\n", ""),
     ("a.txt", "# made today\n# x, y, z, t\n# units: m\n1 2 3 4\n4 5 6 7\n", "t i8 4 7"),
     ("a.txt", "//X Y Z t\n2\n1 2 3 4\n4 5 6 7\n", "t i8 4 7"),
-    ("a.xyz", "3\n1 2 3\n4 5 6\n", "! promises 3 points and holds 2"),
+    ("a.xyz", "3\n1 2 3\n4 5 6\n", "! promises 3 points but holds 2"),
     # spreadsheets, pandas, R
     ("a.csv", '"x","y","z","t"\n"1","2","3","4"\n"4","5","6","7"\n', "t i8 4 7"),
     ("a.csv", "x,y,z,t,\n1,2,3,4,\n4,5,6,7,\n", "t i8 4 7"),
@@ -71,13 +71,13 @@ CASES = [
     # what is refused
     ("a.csv", "1,2,3\n1,2\n", "! line 2 is not 3 numbers: 1,2"),
     ("a.xyz", "# c\n1 2 3\n\n1 2 x\n", "! line 4 is not 3 numbers"),
-    ("a.xyz", "1 2 x\n1 2 3\n", "! line 1 is not numbers alone"),
-    ("a.csv", "name,x,y,z\ncar,1,2,3\n7,4,5,6\n", "! line 2 is not numbers alone: car"),
-    ("a.csv", "x,y,z\n1_0,2,3\n", "! line 2 is not numbers alone"),
+    ("a.xyz", "1 2 x\n1 2 3\n", "! line 1 is not only numbers"),
+    ("a.csv", "name,x,y,z\ncar,1,2,3\n7,4,5,6\n", "! line 2 is not only numbers: car"),
+    ("a.csv", "x,y,z\n1_0,2,3\n", "! line 2 is not only numbers"),
     ("a.csv", "x,y,z\n1,2,3\n1_0,2,3\n", "! line 3 is not 3 numbers"),
-    ("a.csv", 'x,y,z,t\n1,2,3,"1,234"\n', "! line 2 is not numbers alone"),
+    ("a.csv", 'x,y,z,t\n1,2,3,"1,234"\n', "! line 2 is not only numbers"),
     ("a.csv", "x,y,z,t\n1,2,3,4\n4,5,6,-\n", "! line 3 is not 4 numbers"),
-    ("a.xyz", "1 2 3 4\n", "! does not say its 4 columns: give --layout"),
+    ("a.xyz", "1 2 3 4\n", "! does not name its 4 columns: add --layout"),
     ("a.csv", "x,y,z\n1,2,3,4\n", "! 4 columns, but 3 are named"),
     ("a.csv", "x,y,w\n1,2,3\n", "! x,y,w do not name x, y, z"),
     ("a.xyz", b"\xff\xfe", "! not a text file"),
@@ -93,7 +93,7 @@ def test_text_files(tmp_path, name, text, wanted):
 
 def test_a_layout_skips_columns_and_no_points(tmp_path):
     check(tmp_path / "a.csv", b"1,2,3,0,9\n4,5,6,,8\n", "ring i8 9 8", "x,y,z,_,ring")
-    check(tmp_path / "a.csv", b"a,1,2,3\nb,4,5,6\n", "! line 1 is not numbers", "_,x,y,z")
+    check(tmp_path / "a.csv", b"a,1,2,3\nb,4,5,6\n", "! line 1 is not only numbers", "_,x,y,z")
 
 
 @pytest.mark.parametrize(
