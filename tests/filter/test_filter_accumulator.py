@@ -63,23 +63,23 @@ def chunks_of(name: str) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def wanted():
+def expected():
     """What the oracle makes of the table with the options of each name."""
     return {name: cases.check(TABLE, SIZE, **options) for name, options in OPTIONS.items()}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("chunks", ["1", "7", "whole", "reversed", "shuffled"])
-def test_chunks_do_not_change_the_result(device, wanted, name, chunks):
+def test_chunks_do_not_change_the_result(device, expected, name, chunks):
     with accumulator(device=device, **OPTIONS[name]) as cells:
         for at in chunks_of(chunks):
             cells.update(TABLE.rows(at), at)
         assert cells.points == len(TABLE)
-        cases.same(result(cells), wanted[name])
+        cases.same(result(cells), expected[name])
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_tree_of_merges_does_not_change_the_result(device, wanted, name, tmp_path):
+def test_a_tree_of_merges_does_not_change_the_result(device, expected, name, tmp_path):
     rng = np.random.default_rng(3)
     cells = []
     for i, at in enumerate(np.array_split(rng.permutation(len(TABLE)), 8)):
@@ -93,11 +93,11 @@ def test_a_tree_of_merges_does_not_change_the_result(device, wanted, name, tmp_p
         a.merge(b)
         cells.append(a)
     assert cells[0].points == len(TABLE)
-    cases.same(result(cells[0]), wanted[name])
+    cases.same(result(cells[0]), expected[name])
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_spilling_does_not_change_the_result(device, wanted, name, tmp_path):
+def test_spilling_does_not_change_the_result(device, expected, name, tmp_path):
     options = OPTIONS[name] | {"memory_limit": SMALL, "spill_dir": tmp_path / "new" / "spill"}
     with accumulator(device=device, **options) as cells:
         for at in np.array_split(np.arange(len(TABLE)), 5):
@@ -105,12 +105,12 @@ def test_spilling_does_not_change_the_result(device, wanted, name, tmp_path):
         assert len(cells._runs) > 1
         parts = [table for table, *_ in cells.finish()]
         assert len(parts) > 1
-        cases.same(join(parts), wanted[name])
+        cases.same(join(parts), expected[name])
         cells.save(tmp_path / "state")
         with accumulator(device=device, **options) as other:
             other.merge(tmp_path / "state")
             assert other._runs  # it came in parts
-            cases.same(result(other), wanted[name])
+            cases.same(result(other), expected[name])
     assert not list((tmp_path / "new" / "spill").iterdir())
 
 
@@ -137,8 +137,8 @@ def test_levels_of_zero_or_one_point_are_the_plain_filter():
     ones = downsample(TABLE, 1.0, levels=2, max_points=1)
     assert (ones.attributes["level"] == 0).sum() > 100
     one = PointTable(np.full((1, 3), -7.3))
-    made = cases.check(one, levels=10, keep="center")
-    assert made.attributes["level"].tolist() == [10] and made.xyz.tolist() == [[-512.0] * 3]
+    output = cases.check(one, levels=10, keep="center")
+    assert output.attributes["level"].tolist() == [10] and output.xyz.tolist() == [[-512.0] * 3]
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 6), st.integers(1, 40))
@@ -154,8 +154,8 @@ def test_adaptive_cells_are_an_octree(seed, levels, most):
 def test_no_point_and_one_point(device, kind, count):
     table = cases.cloud(count, kind, seed=4)
     for options in ({}, {"keep": "random"}, {"keep": "nearest_centroid"}, {"levels": 2}):
-        made = cases.check(table, device=device, **options)
-        assert len(made) == count
+        output = cases.check(table, device=device, **options)
+        assert len(output) == count
     with VoxelAccumulator(table.schema, SIZE, memory_limit=1) as cells:
         assert len(result(cells)) == 0
         cells.update(table)
@@ -164,7 +164,7 @@ def test_no_point_and_one_point(device, kind, count):
         assert list(result(cells).columns) == list(cells.result_schema.columns)
 
 
-def test_points_of_too_few_leave_and_more_may_come_after_the_result(wanted):
+def test_points_of_too_few_leave_and_more_may_come_after_the_result(expected):
     cells = accumulator()
     cells.update(TABLE.rows(slice(0, 400)))
     assert len(result(cells)) < len(downsample(TABLE, 1.0))
@@ -179,8 +179,8 @@ def test_keys_of_63_bits(device):
     """Cells at both ends of the longest frame."""
     table = PointTable(np.array([[0.5] * 3, [2**21 - 0.5] * 3, [0.5, 2**21 - 0.5, 7.5]]))
     for layout in ("morton", "zyx"):
-        made = cases.check(table, layout=layout, device=device, keep="first")
-        assert len(made) == 3
+        output = cases.check(table, layout=layout, device=device, keep="first")
+        assert len(output) == 3
     cases.check(table, levels=10, max_points=1, device=device)
 
 
@@ -342,7 +342,7 @@ def save_and_die(path, calls):
 
 def test_killed_while_it_saves_there_is_no_state_or_a_whole_one(tmp_path):
     path, seen = tmp_path / "state", set()
-    wanted = downsample(TABLE, 1.0)
+    expected = downsample(TABLE, 1.0)
     for calls in (0, 3, 9, 11, 13, 100):
         child = multiprocessing.get_context("fork").Process(target=save_and_die, args=(path, calls))
         child.start()
@@ -351,13 +351,13 @@ def test_killed_while_it_saves_there_is_no_state_or_a_whole_one(tmp_path):
         if path.exists():
             cells = accumulator()
             cells.merge(path)
-            cases.same(result(cells), wanted)
+            cases.same(result(cells), expected)
             shutil.rmtree(path)
     assert {(-signal.SIGKILL, False), (0, True)} <= seen
 
 
 @pytest.mark.parametrize("how", ["update", "merge"])
-def test_a_full_disk_is_one_sentence_and_changes_nothing(tmp_path, how, wanted):
+def test_a_full_disk_is_one_sentence_and_changes_nothing(tmp_path, how, expected):
     parts = [TABLE.rows(at) for at in np.array_split(np.arange(len(TABLE)), 4)]
     others = [accumulator(**OPTIONS["centroid"]) for _ in parts]
     with accumulator(memory_limit=SMALL, spill_dir=tmp_path, **OPTIONS["centroid"]) as cells:
@@ -370,7 +370,7 @@ def test_a_full_disk_is_one_sentence_and_changes_nothing(tmp_path, how, wanted):
             assert before == (cells.points, cells._states, cells._runs, {*tmp_path.rglob("*")})
             getattr(cells, how)(*step)
         assert cells.points == len(TABLE)
-        cases.same(result(cells), wanted["centroid"])
+        cases.same(result(cells), expected["centroid"])
         with disk_of(100), pytest.raises(CloudFileError, match="File too large"):
             cells.save(tmp_path / "state")
     assert not list(tmp_path.iterdir())

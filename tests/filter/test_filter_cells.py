@@ -83,11 +83,11 @@ def test_samples_take_bits_from_the_cells(device, samples, bits):
 def test_faces_and_the_values_beside_them(device, size, dtype):
     faces = around((np.arange(-70, 70) * size).astype(dtype))
     faces = np.concatenate([faces, around(dtype(0.1) * np.arange(-70, 70, dtype=dtype))])
-    found = cells_on_x(device, faces, size, torch.from_numpy(faces).dtype)
-    assert found == np.floor(faces / dtype(size)).astype(int).tolist()
+    actual = cells_on_x(device, faces, size, torch.from_numpy(faces).dtype)
+    assert actual == np.floor(faces / dtype(size)).astype(int).tolist()
     if size in (0.25, 1024.0):  # a power of two: the quotient is exact but for denormals
         exact = [math.floor(x / size) for x in faces.tolist()]
-        assert all(a == b for a, b, x in zip(found, exact, faces, strict=True) if abs(x) > 1e-30)
+        assert all(a == b for a, b, x in zip(actual, exact, faces, strict=True) if abs(x) > 1e-30)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -95,8 +95,8 @@ def test_both_ends_of_the_frame(device, dtype):
     ends = torch.tensor([-2.0, 2.0], dtype=dtype)
     below, above = (torch.nextafter(ends, torch.full_like(ends, end)) for end in (-INF, INF))
     xs = torch.stack([below, ends, above], 1).flatten().double()
-    found = cells_on_x(device, xs, 1.0, dtype, lower=-2, bits=2)
-    assert found == [None, -2, -2, 1, None, None]
+    actual = cells_on_x(device, xs, 1.0, dtype, lower=-2, bits=2)
+    assert actual == [None, -2, -2, 1, None, None]
 
 
 @pytest.mark.parametrize(("dtype", "tiny"), [(torch.float32, 2.0**-149), (torch.float64, 5e-324)])

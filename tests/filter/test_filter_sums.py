@@ -136,11 +136,11 @@ lattice = st.one_of(st.integers(-(2**52), 2**52), st.integers(-9, 9), st.sampled
 @given(units=st.lists(lattice, min_size=1, max_size=9), dtype=st.sampled_from([F32, F64]))
 def test_means_of_the_lattice_are_within_half_a_unit_and_inside(device, units, dtype):
     values = torch.tensor([k / UNIT for k in units], dtype=F64).to(dtype).tolist()
-    found = mean(device, values, dtype)
+    actual = mean(device, values, dtype)
     average = sum(map(Fraction, values)) / len(values)
-    assert min(values) <= found <= max(values)
-    ulp = Fraction(float(np.spacing(abs(np.float32(found) if dtype == F32 else found))))
-    assert abs(Fraction(found) - average) <= Fraction(1, 2 * UNIT) + ulp / 2
+    assert min(values) <= actual <= max(values)
+    ulp = Fraction(float(np.spacing(abs(np.float32(actual) if dtype == F32 else actual))))
+    assert abs(Fraction(actual) - average) <= Fraction(1, 2 * UNIT) + ulp / 2
 
 
 @pytest.mark.parametrize("dtype", VALUE_DTYPES)

@@ -87,13 +87,15 @@ class TestEveryPointFormat:
         write(tmp_path / "a.las", number, types=("i8",))
         if suffix == ".laz":
             laspy.read(tmp_path / "a.las").write(tmp_path / "a.laz")
-        reader, wanted = open_points(tmp_path / f"a{suffix}"), laspy.read(tmp_path / "a.las")
+        reader, expected = open_points(tmp_path / f"a{suffix}"), laspy.read(tmp_path / "a.las")
         table = join(list(reader.chunks(19)))
-        assert list(table.attributes) == list(wanted.point_format.dimension_names)[3:]
+        assert list(table.attributes) == list(expected.point_format.dimension_names)[3:]
         for name, values in table.attributes.items():
-            np.testing.assert_array_equal(values, np.asarray(wanted[name]))
+            np.testing.assert_array_equal(values, np.asarray(expected[name]))
             assert values.dtype == reader.columns[name]
-        np.testing.assert_array_equal(table.world(), np.stack([wanted.x, wanted.y, wanted.z], 1))
+        np.testing.assert_array_equal(
+            table.world(), np.stack([expected.x, expected.y, expected.z], 1)
+        )
 
 
 @pytest.mark.parametrize("number", [1, 8])
@@ -112,11 +114,11 @@ def test_chunks_of_any_size_from_any_point_with_any_columns(tmp_path, number):
             table = join(
                 [reader.schema.rows(slice(0), columns), *reader.chunks(size, first, columns)]
             )
-            wanted = whole.rows(slice(first, None), columns)
-            np.testing.assert_array_equal(table.xyz, wanted.xyz)
-            assert table.columns == wanted.columns
+            expected = whole.rows(slice(first, None), columns)
+            np.testing.assert_array_equal(table.xyz, expected.xyz)
+            assert table.columns == expected.columns
             for name, values in table.attributes.items():
-                np.testing.assert_array_equal(values, wanted.attributes[name])
+                np.testing.assert_array_equal(values, expected.attributes[name])
     with pytest.raises(WrongUseError, match="no column nothing: it has intensity"):
         reader.chunks(columns=["nothing"])
     with pytest.raises(WrongUseError, match="first at most 50"):

@@ -83,6 +83,6 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("data", "wanted"), CASES)
-def test_pcd_files(tmp_path, data, wanted):
-    check(tmp_path / "a.pcd", data, wanted)
+@pytest.mark.parametrize(("data", "expected"), CASES)
+def test_pcd_files(tmp_path, data, expected):
+    check(tmp_path / "a.pcd", data, expected)

@@ -41,7 +41,10 @@ CASES = [
     (ply("1 2 3 4 5\n4 5 6 7 8\n", "int t", "int t"), "t i4 4 7; t_2 i4 5 8 | t_2"),
     (ply("1 2 3 7 8 9\n4 5 6 1 2 3\n", "uchar r", "uchar g", "uchar b"), RGB),
     (ply("1 2 3 7 8 9\n4 5 6 1 2 3", *(f"uchar diffuse_{c}" for c in RGB.split()[::4])), RGB),
-    (ply("1 2 3 1 9 5\n4 5 6 -1 6\n", "list char char n", "char l"), "l i1 5 6 | list n is ignored"),
+    (
+        ply("1 2 3 1 9 5\n4 5 6 -1 6\n", "list char char n", "char l"),
+        "l i1 5 6 | list n is ignored",
+    ),
     (
         ply(LIST, "list char char n", "char l", form="binary_little_endian"),
         "l i1 5 6 | list n is ignored",
@@ -55,6 +58,6 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("data", "wanted"), CASES)
-def test_ply_files(tmp_path, data, wanted):
-    check(tmp_path / "a.ply", data, wanted)
+@pytest.mark.parametrize(("data", "expected"), CASES)
+def test_ply_files(tmp_path, data, expected):
+    check(tmp_path / "a.ply", data, expected)

@@ -49,10 +49,10 @@ def test_the_number_of_columns_says_the_format(form, tmp_path):
         np.save(path, POSES if form == "npy" else np.stack([square(pose) for pose in POSES]))
     else:
         path.write_text(tum(POSES, TIMES) if form == "tum" else "\n".join(LINES) + "\n")
-    found = read_poses(path, count=9)
-    assert found.matrices.shape == (9, 3, 4) and found.matrices.dtype == np.float64
-    assert np.abs(found.matrices - POSES).max() < 1e-15
-    assert (found.times == TIMES).all() if form == "tum" else found.times is None
+    actual = read_poses(path, count=9)
+    assert actual.matrices.shape == (9, 3, 4) and actual.matrices.dtype == np.float64
+    assert np.abs(actual.matrices - POSES).max() < 1e-15
+    assert (actual.times == TIMES).all() if form == "tum" else actual.times is None
     moved = read_poses(path, ARM, relative=True).matrices
     first = np.linalg.inv(square(POSES[0]) @ square(ARM))
     for pose, expected in zip(moved, POSES, strict=True):
@@ -95,11 +95,11 @@ def written(order, comma=",", nanoseconds=True, more=0, start=START):
 )
 def test_content_says_how_poses_are_written(text, tmp_path):
     (tmp_path / "a.csv").write_text(text, encoding="utf-8-sig")
-    found = read_poses(tmp_path / "a.csv", count=9)
-    assert np.abs(found.matrices - POSES).max() < 1e-15
-    if found.times is not None:
+    actual = read_poses(tmp_path / "a.csv", count=9)
+    assert np.abs(actual.matrices - POSES).max() < 1e-15
+    if actual.times is not None:
         start = EARLY if str(EARLY) in text else START
-        assert found.times.tolist() == [(start + 50000000 * i) / 10**9 for i in range(9)]
+        assert actual.times.tolist() == [(start + 50000000 * i) / 10**9 for i in range(9)]
 
 
 def test_an_extrinsic_is_a_line_of_a_calibration(tmp_path):
@@ -178,15 +178,15 @@ def test_a_turning_sensor_turns_its_arm():
     times = TIMES[0] + rng.random(500) * 0.8
     # The second of equal times does not count.
     moving = Trajectory([*TIMES[order], TIMES[3]], [*POSES[order], POSES[0]], extrinsic=ARM)
-    found = moving.at(times)
-    assert found.kept.all() and found.outside == found.in_gap == 0
+    actual = moving.at(times)
+    assert actual.kept.all() and actual.outside == actual.in_gap == 0
     share = (times - TIMES[0]) / 0.1
     for i in range(500):
         body = square(posed(0.4 * share[i], [share[i], -2 * share[i], 1e6]))
         # A float64 of seconds since 1970 is good to 2e-7 s, 2e-6 of a step of 0.1 s.
-        assert np.allclose(square(found.poses[i]), body @ square(ARM), rtol=0, atol=2e-5)
+        assert np.allclose(square(actual.poses[i]), body @ square(ARM), rtol=0, atol=2e-5)
     plain = Trajectory(TIMES, POSES).at(times).poses
-    arms = found.poses[:, :, 3] - plain[:, :, 3]
+    arms = actual.poses[:, :, 3] - plain[:, :, 3]
     assert np.abs(np.linalg.norm(arms, axis=1) - np.linalg.norm(ARM[:, 3])).max() < 1e-9
     assert np.ptp(arms, axis=0).max() > 0.5  # an arm that is not turned would be the same for all
     exact = Trajectory(TIMES, POSES).at(TIMES).poses
@@ -197,8 +197,8 @@ def test_a_turning_sensor_turns_its_arm():
 @pytest.mark.parametrize("base", [0.0, 2.5, math.pi])
 def test_halfway_is_half_the_turn(base, angle):
     poses = [posed(base, [0, 0, 0]), posed(base + angle, [2, 4, 6])]
-    found = Trajectory([0, 1], poses, max_gap=1).at([0.25, 0.5]).poses
-    for pose, share in zip(found, (0.25, 0.5), strict=True):
+    actual = Trajectory([0, 1], poses, max_gap=1).at([0.25, 0.5]).poses
+    for pose, share in zip(actual, (0.25, 0.5), strict=True):
         expected = posed(base + share * angle, [2 * share, 4 * share, 6 * share])
         assert np.allclose(pose, expected, rtol=0, atol=1e-8)
 
@@ -207,12 +207,12 @@ def test_drops_add_up():
     own = np.array([0.0, 0.4, 0.8, 2.0, 2.5])  # a gap from 0.8 to 2
     moving = Trajectory(own, POSES[:5], max_gap=0.5)
     times = np.array([2.6, -0.1, 0.0, 1.0, 0.8, 2.0, 2.5, np.nan, 0.1, 1.99, np.inf])
-    found = moving.at(times)
-    assert found.kept.tolist() == [v in (0.0, 0.8, 2.0, 2.5, 0.1) for v in times]
-    assert (found.outside, found.in_gap) == (4, 2)
-    assert found.outside + found.in_gap + found.kept.sum() == len(times)
-    assert np.isnan(found.poses).all(axis=(1, 2)).tolist() == (~found.kept).tolist()
-    assert np.allclose(found.poses[[2, 4, 5, 6]], POSES[[0, 2, 3, 4]], atol=1e-9)
+    actual = moving.at(times)
+    assert actual.kept.tolist() == [v in (0.0, 0.8, 2.0, 2.5, 0.1) for v in times]
+    assert (actual.outside, actual.in_gap) == (4, 2)
+    assert actual.outside + actual.in_gap + actual.kept.sum() == len(times)
+    assert np.isnan(actual.poses).all(axis=(1, 2)).tolist() == (~actual.kept).tolist()
+    assert np.allclose(actual.poses[[2, 4, 5, 6]], POSES[[0, 2, 3, 4]], atol=1e-9)
     assert moving.at([]).poses.shape == (0, 3, 4)
     single = Trajectory([1.0], POSES[:1]).at([1.0, 1.1])
     assert single.kept.tolist() == [True, False] and np.allclose(single.poses[0], POSES[0])

@@ -263,7 +263,7 @@ class FilterJob:
             nones = cells.result_schema.steps.keys() & self.readers[0].no_data.keys()
             if nones and target.suffix.lower() not in (".las", ".laz"):
                 names = short(", ".join(sorted(nones)))
-                notes.append(f"the no-data values of {names} are scaled and shifted like others")
+                notes.append(f"what means no value in {names} is scaled and shifted like values")
             self.facts |= {"notes": notes} if notes else {}
             if trace is not None:  # without a memory limit: the one part of the result
                 rows = [self._traced(cells, *part, table) for table in self._tables(())]

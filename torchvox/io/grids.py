@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -94,7 +94,7 @@ def load_grid(name: str) -> Grid:
     grid, MissingExtraError without PyYAML.
     """
     if name.endswith((".yaml", ".yml")):
-        source: Any = Path(name)
+        source = Path(name)
         if not source.is_file():
             raise WrongUseError(f"grid file {name} does not exist")
     else:
@@ -172,7 +172,7 @@ def _round_size(size: float) -> float:
     return min(choices, key=lambda choice: abs(math.log(choice / size)))
 
 
-def _grid(name: str, content: Any) -> Grid:
+def _grid(name: str, content: object) -> Grid:
     keys = {"voxel_size", "point_cloud_range", "max_points", "max_voxels"}
     if not isinstance(content, dict) or not {"voxel_size", "point_cloud_range"} <= content.keys():
         raise CloudFileError(f"grid {name} must give voxel_size and point_cloud_range")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -95,7 +95,7 @@ class LasReader(PointReader):
 
     def _table(self, data: bytes | bytearray, names: tuple[str, ...]) -> PointTable:
         """The points whose bytes are `data`."""
-        laspy: Any = require("laspy", "to read LAS files")
+        laspy = require("laspy", "to read LAS files")
         format_ = self._source.point_format
         record = laspy.PackedPointRecord.from_buffer(data, format_)
         stored, extra = record.array, set(format_.extra_dimension_names)
@@ -132,8 +132,8 @@ class LasReader(PointReader):
         if not source.laszip:
             file.seek(source.start + first * source.width)
             return lambda count: file.read(count * source.width)
-        laspy: Any = require("laspy", "to read LAS files")
-        lazrs: Any = require("lazrs", "to read LAZ files")
+        laspy = require("laspy", "to read LAS files")
+        lazrs = require("lazrs", "to read LAZ files")
         layers = laspy.DecompressionSelection
         selection = layers.base() | layers.Z
         for layer, columns in LAYERS.items():

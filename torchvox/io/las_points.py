@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def read_header(path: Path, salvage: bool) -> LasSource:
 
 def _add_columns(source: LasSource, raws: list[bytes]) -> None:
     """Set the point format, with the described extra bytes and those without a description."""
-    laspy: Any = require("laspy", "to read LAS files")
+    laspy = require("laspy", "to read LAS files")
     format_ = source.point_format = laspy.PointFormat(source.head[104] & 63)
     if format_.size > source.width:
         raise ValueError(f"points of format {format_.id} need more than {source.width} bytes")

@@ -37,7 +37,7 @@ class LasWriter(PointWriter):
         scale: np.ndarray | None = None,
         offset: np.ndarray | None = None,
     ) -> None:
-        self._laspy: Any = require("laspy", "to write LAS files")
+        self._laspy = require("laspy", "to write LAS files")
         super().__init__(file, like, path)
         self._compressor: Any = None
         lazrs: Any = path.suffix.lower() == ".laz" and require("lazrs", "to write LAZ files")
@@ -170,7 +170,12 @@ class LasWriter(PointWriter):
                 before = ranges.get(i, (low, high))
                 ranges[i] = min(low, before[0]), max(high, before[1])
 
-    def _lattice(self, like: Any, scale: np.ndarray | None, offset: np.ndarray | None) -> None:
+    def _lattice(
+        self,
+        like: PointTable | PointReader,
+        scale: np.ndarray | None,
+        offset: np.ndarray | None,
+    ) -> None:
         scale = self.schema.scale if scale is None else scale
         offset = self.schema.offset if offset is None else offset
         if offset is None:

@@ -68,7 +68,7 @@ def check_laz(file: BinaryIO, source: LasSource) -> bool:
 
     Raises ValueError for a file whose LASzip record, chunk table or layers do not fit its size.
     """
-    lazrs: Any = require("lazrs", "to read LAZ files")
+    lazrs = require("lazrs", "to read LAZ files")
     record, count, width, start = source.laszip, source.count, source.width, source.start
     vlr, compressor = lazrs.LazVlr(record), struct.unpack_from("<H", record)[0]
     number = struct.unpack_from("<H", record, 32)[0]

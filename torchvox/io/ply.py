@@ -9,6 +9,7 @@ import itertools
 import re
 import shutil
 import tempfile
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -157,18 +158,20 @@ def _columns(
     return {name: rows[name] for name in type_.names or ()}
 
 
-def _code(values: np.ndarray, source: Any) -> str:
+def _code(values: np.ndarray, source: object) -> str:
     """The type of a property: double for 64-bit integers of text, which has no types."""
     code = values.dtype.str[1:]
     return "f8" if isinstance(source, TextSource) and code in ("i8", "u8") else code
 
 
-def _within(end: int, data: Any) -> None:
+def _within(end: int, data: Sized) -> None:
     if end > len(data):
         raise ValueError(f"its {len(data)} bytes do not hold what its header promises")
 
 
-def _walk(data: Any, at: int, element: Element, order: str, parts: Any = None) -> int:
+def _walk(
+    data: Any, at: int, element: Element, order: str, parts: list[bytes] | None = None
+) -> int:
     """The offset where an element ends; `parts` gets the bytes of values outside lists."""
     if not element.lists:
         at += element.count * element.dtype(order).itemsize
@@ -252,8 +255,7 @@ class PlyWriter(PointWriter):
     Points go to an unnamed file until their number is known.
     """
 
-    def __init__(self, file: BinaryIO, like: Any, path: Path) -> None:
-        super().__init__(file, like, path)
+    def begin(self) -> None:
         source = self.schema.source
         self._source = (
             source if isinstance(source, PlySource) else PlySource("binary_little_endian", [])
@@ -263,10 +265,12 @@ class PlyWriter(PointWriter):
             if _code(values, source) not in SPELLED or (
                 name.split() != [name] or not name.isprintable()
             ):
-                raise WrongUseError(f"{path}: PLY has no property {short(name)}, {values.dtype}")
+                raise WrongUseError(
+                    f"{self.path}: PLY has no property {short(name)}, {values.dtype}"
+                )
         order = ORDERS[self._source.format] or "<"
         self._type = np.dtype([(n, order + _code(a, source)) for n, a in columns.items()])
-        self._body = tempfile.TemporaryFile(dir=Path(file.name).parent)  # noqa: SIM115
+        self._body = tempfile.TemporaryFile(dir=Path(self.file.name).parent)  # noqa: SIM115
 
     def write(self, table: PointTable) -> None:
         columns = flat(named(table))

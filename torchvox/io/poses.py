@@ -6,12 +6,15 @@ from __future__ import annotations
 import re
 from array import array
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from torchvox._errors import CloudFileError, WrongUseError, expect, explained
 from torchvox.io.binary import load_npy
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 KITTI, SQUARE, TUM, EUROC = 12, 16, 8, 17  # numbers per line
 ORDER = ("time", "x", "y", "z", "qx", "qy", "qz", "qw")  # of TUM
@@ -42,7 +45,11 @@ class SensorPoses(NamedTuple):
 
 
 def read_poses(
-    path: str | Path, extrinsic: Any = None, *, count: int | None = None, relative: bool = False
+    path: str | Path,
+    extrinsic: ArrayLike | None = None,
+    *,
+    count: int | None = None,
+    relative: bool = False,
 ) -> Poses:
     """Poses of scans; the format follows from the number of columns and a header.
 
@@ -115,7 +122,12 @@ class Trajectory:
     """
 
     def __init__(
-        self, times: Any, poses: Any, *, extrinsic: Any = None, max_gap: float = 0.5
+        self,
+        times: ArrayLike,
+        poses: ArrayLike,
+        *,
+        extrinsic: ArrayLike | None = None,
+        max_gap: float = 0.5,
     ) -> None:
         times, poses = np.asarray(times, np.float64), np.asarray(poses, np.float64)
         shapes = times.shape, poses.shape
@@ -128,7 +140,7 @@ class Trajectory:
         self.extrinsic = None if extrinsic is None else _matrix(extrinsic)
         self._turns = quaternions(self.poses[:, :, :3])
 
-    def at(self, times: Any) -> SensorPoses:
+    def at(self, times: ArrayLike) -> SensorPoses:
         """The poses of the sensor at times [N] in seconds, in any order.
 
         Raises WrongUseError if none of the times has a pose.
@@ -321,7 +333,7 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _matrix(pose: Any) -> np.ndarray:
+def _matrix(pose: ArrayLike) -> np.ndarray:
     pose = np.asarray(pose, np.float64)
     expect(pose.shape in ((3, 4), (4, 4)), "an extrinsic must be [3, 4] or [4, 4]", pose.shape)
     return rigid(pose[None])[0]

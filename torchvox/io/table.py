@@ -172,7 +172,7 @@ def stacked(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def table_of(
-    columns: dict[str, np.ndarray], path: Path, source: Any = None
+    columns: dict[str, np.ndarray], path: Path, source: object = None
 ) -> tuple[PointTable, list[str]]:
     """The table of the columns of a file, and sentences about its conversions.
 
@@ -331,6 +331,10 @@ class PointWriter:
     def __init__(self, file: BinaryIO, like: PointTable | PointReader, path: Path) -> None:
         self.file, self.schema, self.path, self.count = file, like.schema, path, 0
         self.problems: list[str] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Check the columns, and write what comes before the points."""
 
     def append(self, table: PointTable) -> None:
         """Write points. Raises WrongUseError for other columns or steps than those of the file."""
@@ -362,8 +366,7 @@ class PointWriter:
 class WholeWriter(PointWriter):
     """A writer of a format that is written at once, from memory."""
 
-    def __init__(self, file: BinaryIO, like: PointTable | PointReader, path: Path) -> None:
-        super().__init__(file, like, path)
+    def begin(self) -> None:
         self._tables = [self.schema]
 
     def write(self, table: PointTable) -> None:

@@ -7,7 +7,7 @@ import codecs
 import re
 from collections import Counter, deque
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -205,23 +205,24 @@ class TextWriter(PointWriter):
     Coordinates have the digits of their scale; other floats 9 or 17.
     """
 
-    def __init__(self, file: BinaryIO, like: Any, path: Path) -> None:
-        super().__init__(file, like, path)
-        self._between = "," if path.suffix.lower() == ".csv" else " "
+    def begin(self) -> None:
+        suffix = self.path.suffix.lower()
+        self._between = "," if suffix == ".csv" else " "
         columns = flat(named(self.schema))
-        unnamed = path.suffix.lower() == ".pts"
         for name, values in columns.items():
-            if not (unnamed or name in XYZ or _holds_name(name, self._between)):
-                raise WrongUseError(f"{path}: a line of names does not hold {short(name)}")
+            if not (suffix == ".pts" or name in XYZ or _holds_name(name, self._between)):
+                raise WrongUseError(f"{self.path}: a line of names does not hold {short(name)}")
             if values.dtype.kind not in "iubf" or values.dtype.itemsize > 8:
-                raise WrongUseError(f"{path}: text does not hold {short(name)}, {values.dtype}")
+                raise WrongUseError(
+                    f"{self.path}: text does not hold {short(name)}, {values.dtype}"
+                )
         self._forms = [text_form(values.dtype) for values in columns.values()]
         if self.schema.scale is not None and self.schema.offset is not None:
             lattice = np.stack([self.schema.scale, self.schema.offset], axis=1)
             self._forms[:3] = [f"%.{max(map(_digits, pair))}f" for pair in lattice.tolist()]
-        if path.suffix.lower() != ".pts":
-            head = "" if path.suffix.lower() == ".csv" else "//"
-            file.write(f"{head}{self._between.join(columns)}\n".encode())
+        if suffix != ".pts":
+            head = "" if suffix == ".csv" else "//"
+            self.file.write(f"{head}{self._between.join(columns)}\n".encode())
 
     def write(self, table: PointTable) -> None:
         self.file.write(text_rows(flat(named(table)).values(), self._forms, self._between))

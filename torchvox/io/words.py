@@ -211,7 +211,7 @@ def _same_values(cast: np.ndarray, values: np.ndarray) -> bool:
         return np.array_equal(cast, values) and np.array_equal(cast.astype(values.dtype), values)
 
 
-def _too_large(name: str, word: Any) -> ValueError:
+def _too_large(name: str, word: object) -> ValueError:
     return ValueError(
         f"column {short(name)}: no one of int64, uint64 and float64 holds {str(word)[:40]} and its "
         "other words"
