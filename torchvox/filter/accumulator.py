@@ -365,8 +365,7 @@ class VoxelAccumulator:
         return self._reduction.merged([self._on_device(_cut(part, *span)) for part in parts])
 
     def _adapted(self, state: State) -> tuple[State, Tensor]:
-        """The state of the octree, and the level of each row: the largest whose cell holds at most
-        max_points."""
+        """The octree's state, and the level of each row: the largest that max_points allows."""
         keys = state[0]["key"]
         total = torch.nn.functional.pad(state[0]["sums"][:, 0].cumsum(0), (1, 0))
         level = torch.zeros_like(keys)

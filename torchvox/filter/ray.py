@@ -42,8 +42,7 @@ def file_rows(paths: Iterable[str | Path]) -> list[Row]:
 def range_rows(
     paths: Iterable[str | Path], points: int, options: FilterOptions | None = None
 ) -> list[Row]:
-    """One row for each range of `points` points: path, first, count, and the number of its first
-    point.
+    """One row for each range of `points` points: path, first, count, number of the first point.
 
     options: of the job; its layout and salvage decide how many points a file has.
     """

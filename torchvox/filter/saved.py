@@ -23,8 +23,7 @@ BLOCK = 1 << 20  # rows or bytes that are read at once
 
 
 def write_columns(states: Iterable[State], folder: Path) -> dict[str, str]:
-    """Write a new folder with the columns of one state after the other, and return the hash of each
-    file."""
+    """Write columns of one state after the other to a new folder; returns the hash of each file."""
     folder.mkdir()
     hashes: dict[str, Any] = {}
     for state in states:

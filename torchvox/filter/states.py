@@ -81,7 +81,7 @@ class Reduction:
             codes = np.concatenate([c.codes(c.values(table)) for c in schema.least], axis=1)
             voxels["least"] = groups.least(_tensor(codes, device))
         for i, columns in enumerate(schema.picks):
-            score, order = self._score(columns[0].rule, columns, table, index, keys, scores)
+            score, order = self._score(columns[0], table, index, keys, scores)
             at = groups.first if score is None else groups.winner(score, order)
             rows = at.cpu().numpy()
             parts = [np.ascontiguousarray(c.values(table)[rows]).view(np.uint8) for c in columns]
@@ -108,21 +108,20 @@ class Reduction:
 
     def _score(
         self,
-        rule: str,
-        columns: Sequence[Column],
+        column: Column,
         table: PointTable,
         index: Tensor,
         keys: Tensor,
         scores: np.ndarray | None,
     ) -> tuple[Tensor | None, Tensor]:
         """(score, order): the point with the lowest pair is taken; None: all scores are 0."""
+        rule = column.rule
         if rule in ("first", "last"):
-            missing = columns[0].missing(columns[0].values(table))
+            missing = column.missing(column.values(table))
             order = index if rule == "first" else ~index
-            if missing is None and rule == "first":
-                return None, order
-            gone = np.zeros(len(table), bool) if missing is None else missing.all(axis=1)
-            return _tensor(np.asarray(gone, np.int64), keys.device), order
+            if missing is None:
+                return None if rule == "first" else torch.zeros_like(index), order
+            return _tensor(np.asarray(missing.all(axis=1), np.int64), keys.device), order
         if self.keep == "random":
             return mix(mix(torch.full_like(index, self.seed)) + index), index
         if self.keep == "nearest_center":
@@ -307,9 +306,7 @@ def _tensor(values: np.ndarray, device: torch.device) -> Tensor:
 
 
 def _counted(keys: Tensor, row: Tensor, codes: Tensor, counts: Tensor) -> dict[str, Tensor]:
-    """A table of votes: the counts of equal (key, code), ascending.
-
-    row: the place of the key of each code among `keys`."""
+    """The counts of equal (key, code), ascending. row: the place of each code's key in `keys`."""
     if not len(row):
         return {"key": keys[:0], "code": codes, "count": counts}
     low = int(codes.min())

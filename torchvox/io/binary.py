@@ -34,8 +34,7 @@ Columns = tuple[str, ...]
 
 
 def open_bin(path: Path, columns: Columns | None) -> TableReader:
-    """A reader of rows of float32; a SemanticKITTI .label file beside the scan adds two columns,
-    label and instance."""
+    """A reader of rows of float32; a .label file (SemanticKITTI) adds label and instance."""
     if columns is None:
         raise WrongUseError(
             f"{path}: a .bin file does not list its columns: add --layout, {layout_choices()}"
@@ -113,7 +112,7 @@ def open_npz(path: Path, columns: Columns | None) -> TableReader:
     reader = _from_array(arrays["points"], columns, path, beside)
     reader.problems += problems
     origin = arrays.get("origin", np.zeros(3))
-    if origin.shape != (3,) or origin.dtype.kind not in "fiu" or not np.isfinite(origin).all():
+    if not _is_vector(origin):
         raise CloudFileError(f"{path}: origin must be 3 numbers, got shape {list(origin.shape)}")
     reader.move(origin.astype(np.float64), short(arrays.get("unit", "m")))
     return reader
@@ -129,16 +128,19 @@ def _from_columns(
     if layout is not None:
         raise WrongUseError(f"{path}: this file names its columns, leave --layout out")
     lattice = {n: arrays[n] for n in ("scale", "offset") if n in arrays}
-    for a in lattice.values():
-        if a.shape != (3,) or a.dtype.kind not in "fiu" or not np.isfinite(a).all():
-            raise CloudFileError(f"{path}: scale and offset must be 3 numbers each")
+    if not all(map(_is_vector, lattice.values())):
+        raise CloudFileError(f"{path}: scale and offset must be 3 numbers each")
     lattice = {name: a.astype(np.float64) for name, a in lattice.items()}
     texts = {name: str(arrays[name]) for name in ("crs", "unit") if name in arrays}
     xyz = np.asarray(arrays["xyz"], order="C")
     with explained(path, ".npz file"):
-        reader = TableReader(PointTable(xyz, beside, **lattice, **texts, path=path))  # type: ignore[arg-type]
-    reader.problems = problems
-    return reader
+        table = PointTable(xyz, beside, **lattice, **texts, path=path)  # type: ignore[arg-type]
+    return TableReader(table, problems)
+
+
+def _is_vector(array: np.ndarray) -> bool:
+    """Whether an array is three finite numbers."""
+    return array.shape == (3,) and array.dtype.kind in "fiu" and bool(np.isfinite(array).all())
 
 
 def _is_column(archive: np.lib.npyio.NpzFile, name: str, count: int) -> bool:
@@ -155,8 +157,7 @@ def _is_column(archive: np.lib.npyio.NpzFile, name: str, count: int) -> bool:
 
 
 def _member(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
-    """One array. Raises ValueError if it claims more than its bytes can hold, or should be small
-    but is not."""
+    """One array. Raises ValueError if it claims more than its bytes hold, or SMALL_MEMBER."""
     assert archive.zip is not None
     info = archive.zip.getinfo(name if name in archive.zip.namelist() else f"{name}.npy")
     check_claim(info, name, small=name in SMALL)
@@ -205,10 +206,10 @@ class ArrayReader(TableReader):
         if labels is not None:
             for name, values in (("label", labels & 65535), ("instance", labels >> 16)):
                 attributes.setdefault(name, values.astype(np.uint16))
-        super().__init__(PointTable(xyz, attributes, source=columns, path=path))
-        if twice:
-            names = short(", ".join(twice))
-            self.problems.append(f"its arrays {names} are ignored: points has columns of that name")
+        names = short(", ".join(twice))
+        problem = f"its arrays {names} are ignored: points has columns of that name"
+        table = PointTable(xyz, attributes, source=columns, path=path)
+        super().__init__(table, [problem] if twice else [])
 
     def move(self, origin: np.ndarray, unit: str) -> None:
         """Add an origin to the coordinates, which become float64 unless it is zero."""

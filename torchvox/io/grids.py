@@ -43,25 +43,20 @@ class Grid:
     chosen: str = "given"
 
     def __post_init__(self) -> None:
-        bounds = self.point_cloud_range
         _check_voxel_size(self.voxel_size, self.name)
+        bounds, prefix = self.point_cloud_range, f"grid {self.name}: point_cloud_range must"
         if len(bounds) != 6 or not all(map(math.isfinite, bounds)):
-            raise WrongUseError(
-                f"grid {self.name}: point_cloud_range must be 6 numbers x0,y0,z0,x1,y1,z1, "
-                f"got {short(list(bounds))}"
-            )
+            rule = "be 6 numbers x0,y0,z0,x1,y1,z1"
+            raise WrongUseError(f"{prefix} {rule}, got {short(list(bounds))}")
         if any(low >= high for low, high in zip(bounds[:3], bounds[3:], strict=True)):
-            raise WrongUseError(
-                f"grid {self.name}: point_cloud_range must have x0 < x1, y0 < y1 and z0 < z1, "
-                f"got {short(list(bounds))}"
-            )
-        for axis, size, low, high in zip(
-            "xyz", self.voxel_size, bounds[:3], bounds[3:], strict=True
-        ):
+            rule = "have x0 < x1, y0 < y1 and z0 < z1"
+            raise WrongUseError(f"{prefix} {rule}, got {short(list(bounds))}")
+        axes = zip("xyz", self.voxel_size, bounds[:3], bounds[3:], strict=True)
+        for axis, size, low, high in axes:
             if (high - low) / size > MOST_VOXELS:
                 raise WrongUseError(
                     f"grid {self.name}: an axis must have at most 2^24 voxels, which float32 can "
-                    f"name, got {(high - low) / size:.3g} on axis {axis}"
+                    f"number, got {(high - low) / size:.3g} on axis {axis}"
                 )
 
     @property

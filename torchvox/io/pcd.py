@@ -58,9 +58,8 @@ def open_pcd(path: Path) -> TableReader:
         _check_claim(header, file, path.stat().st_size)
         columns = _columns(header, file.read(), lzf, problems)
         table, converted = table_of(columns, path, header)
-    reader = TableReader(table)
+    reader = TableReader(table, problems + converted)
     reader.plain = tuple(n for n in table.attributes if n.isidentifier() and n != "alpha")
-    reader.problems += problems + converted
     return reader
 
 

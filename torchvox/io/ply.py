@@ -84,12 +84,9 @@ def open_ply(path: Path) -> TableReader:
         else:
             columns = _columns(path, start, ORDERS[source.format], elements, at, problems)
         table, converted = table_of(columns, path, source)
-    reader = TableReader(table)
-    vertex = elements.pop(at)
-    reader.problems += [f"its list {short(name)} is ignored" for name in vertex.lists]
-    reader.problems += [f"its {e.count} {short(e.name)} are ignored" for e in elements if e.count]
-    reader.problems += problems + converted
-    return reader
+    ignored = [f"its list {short(name)} is ignored" for name in elements.pop(at).lists]
+    ignored += [f"its {e.count} {short(e.name)} are ignored" for e in elements if e.count]
+    return TableReader(table, ignored + problems + converted)
 
 
 def _read_header(file: BinaryIO, problems: list[str]) -> tuple[PlySource, list[Element]]:

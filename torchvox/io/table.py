@@ -260,8 +260,7 @@ class PointReader:
 
     @cached_property
     def box(self) -> np.ndarray | None:
-        """Lowest and highest world coordinates [2, 3] float64, None without points; may read all
-        points."""
+        """The box [2, 3] float64 in world coordinates, None without points; may read all points."""
         if (box := self.header_box) is not None:
             return box
         return union_box(chunk.box for chunk in self.chunks(columns=()))
@@ -293,8 +292,7 @@ class PointReader:
         return self._chunks(size, first, names)
 
     def coordinates(self) -> np.ndarray:
-        """The coordinates [N, 3] of all points in the type of the file, integers as float64 world
-        coordinates."""
+        """The coordinates [N, 3] of all points in the type of the file, float64 for integers."""
         tables = [self.schema, *self.chunks(columns=())]
         return np.concatenate([t.xyz if t.scale is None else t.world() for t in tables])
 
@@ -313,9 +311,9 @@ class PointReader:
 class TableReader(PointReader):
     """A reader of a format that is read whole, or mapped into memory."""
 
-    def __init__(self, table: PointTable) -> None:
+    def __init__(self, table: PointTable, problems: Iterable[str] = ()) -> None:
         super().__init__(table.path or Path(), len(table), table.schema)
-        self._table = table
+        self._table, self.problems = table, list(problems)
 
     def _chunks(self, size: int, first: int, names: tuple[str, ...]) -> Iterator[PointTable]:
         for at in range(first, self.count, size):

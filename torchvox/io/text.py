@@ -100,9 +100,7 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
     named_values = [a for name, a in zip(names, values, strict=True) if name]
     table, converted = table_of(dict(zip(distinct, named_values, strict=True)), path, TextSource())
     table.attributes |= _whole_colors(table.attributes)
-    reader = TableReader(table)
-    reader.problems += problems + converted
-    return reader
+    return TableReader(table, problems + converted)
 
 
 def _whole_colors(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
