@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cell a point has, and which key a cell."""
+"""The cells of points, and the keys of cells."""
 
 import math
 
@@ -85,7 +85,7 @@ def test_faces_and_the_values_beside_them(device, size, dtype):
     faces = np.concatenate([faces, around(dtype(0.1) * np.arange(-70, 70, dtype=dtype))])
     actual = cells_on_x(device, faces, size, torch.from_numpy(faces).dtype)
     assert actual == np.floor(faces / dtype(size)).astype(int).tolist()
-    if size in (0.25, 1024.0):  # a power of two: the quotient is exact but for denormals
+    if size in (0.25, 1024.0):  # a power of two: the quotient is exact except for denormals
         exact = [math.floor(x / size) for x in faces.tolist()]
         assert all(a == b for a, b, x in zip(actual, exact, faces, strict=True) if abs(x) > 1e-30)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole filter: one mean a voxel, inside its voxel, whatever the order of the points."""
+"""The whole filter: one mean per voxel, inside its voxel, whatever the order of the points."""
 
 import math
 from itertools import pairwise

@@ -62,7 +62,7 @@ def keys_like(kind: str, n: int) -> torch.Tensor:
         keys[rng.random(n) < 0.9] = 12345
     elif kind == "runs":  # as in a scan
         keys = np.repeat(keys, rng.geometric(0.1, n))[:n]
-    elif kind == "high bits":  # alike but for the top, as in a table of low bits
+    elif kind == "high bits":  # only the top differs, which a table of low bits does not see
         keys = keys >> 50 << 50
     elif kind == "low bits":
         keys = keys % 512

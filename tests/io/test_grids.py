@@ -34,7 +34,7 @@ def test_every_named_grid_loads_and_an_unknown_name_lists_them():
         "",
     ],
 )
-def test_a_file_that_is_no_grid_is_refused(tmp_path, text):
+def test_a_file_that_is_not_a_grid_is_refused(tmp_path, text):
     pytest.importorskip("yaml", reason="PyYAML (extra cli) is not installed")
     path = tmp_path / "a.yaml"
     path.write_text(text)

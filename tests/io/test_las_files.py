@@ -101,7 +101,7 @@ def test_points_are_read_and_bytes_kept(tmp_path, name):
     assert whole[starts[1] :] == data[starts[0] : end]
     pairs = zip(*(head_records(bytes(d))[1] for d in (data, whole)), strict=True)
     for (key, old), (_, new) in pairs:
-        if key == (b"LASF_Spec", 4) and len(names) == 2:  # as they were, but for the ranges
+        if key == (b"LASF_Spec", 4) and len(names) == 2:  # unchanged except the ranges
             old, new = ([d[:64] + d[112:] for d in descriptors(whole)] for whole in (old, new))
         assert new == old or (key == (b"LASF_Spec", 4) and len(names) == 3)
 

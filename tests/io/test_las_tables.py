@@ -22,7 +22,7 @@ WAVES = (4, 5, 9, 10)
 
 
 def write(path, number=7, count=50, version=None, types=(), records=(), late=(), user=b"", seed=0):
-    """A file whose points have random bytes, but for the NaNs of floats."""
+    """A file whose points have random bytes, except that floats are not NaN."""
     version = version or ("1.4" if number > 5 else "1.3" if number > 3 else "1.2")
     header = laspy.LasHeader(point_format=number, version=version)
     header.scales, header.offsets = [0.01, 0.01, 0.001], [637000.0, 0.0, -5.5]

@@ -140,14 +140,14 @@ def test_an_extrinsic_is_a_line_of_a_calibration(tmp_path):
         ("1 0 0 0 0 1 0 0 0 0 -1 0\n", "pose 0 is not a rigid"),
     ],
 )
-def test_what_are_no_poses_is_told(text, words, tmp_path):
+def test_a_file_that_holds_no_poses_is_refused(text, words, tmp_path):
     path = tmp_path / "a.txt"
     path.write_text(text)
     with pytest.raises(CloudFileError, match=f"{path} is not a readable file of poses: .*{words}"):
         read_poses(path)
 
 
-def test_other_counts_and_arrays_are_told(tmp_path):
+def test_other_counts_and_arrays_are_refused(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("\n".join(LINES))
     with pytest.raises(CloudFileError, match=r"a.txt has 9 poses for 8 scans"):
@@ -218,7 +218,7 @@ def test_drops_add_up():
     assert single.kept.tolist() == [True, False] and np.allclose(single.poses[0], POSES[0])
 
 
-def test_no_match_at_all_tells_both_ranges():
+def test_an_error_without_any_match_has_both_ranges():
     moving = Trajectory(TIMES, POSES)
     ranges = (
         r"are from 700000000.0+ to 700000000.5\d* s, .* from 1700000000.0+ to 1700000000.8\d* s"

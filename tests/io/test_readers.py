@@ -115,7 +115,9 @@ def zeros(count):
         ),
     ],
 )
-def test_what_is_no_cloud_is_refused_in_one_sentence(tmp_path, name, write, layout, error, words):
+def test_what_is_not_a_cloud_is_refused_in_one_sentence(
+    tmp_path, name, write, layout, error, words
+):
     write(tmp_path / name)
     with pytest.raises(error, match=words):
         read_cloud(tmp_path / name, layout)

@@ -21,7 +21,7 @@ LATTICE = {"scale": np.array([0.01, 0.01, 0.001]), "offset": np.array([637000.0,
 
 
 def table(count=40, type_="f4", kinds=KINDS, seed=0, **options):
-    """Points with a column of each kind, of random bits but for NaN."""
+    """Points with a column of each kind, of random bits except NaN."""
     rng = np.random.default_rng(seed)
     attributes = {}
     for kind in kinds:
@@ -68,7 +68,7 @@ def test_text_has_the_digits_of_the_scale(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["ply", "ply-big", "ply-ascii"])
-def test_ply_lists_and_other_elements_are_left_out_and_told(tmp_path, kind):
+def test_ply_lists_and_other_elements_are_ignored_and_listed(tmp_path, kind):
     fuzzing.WRITERS[kind][1](tmp_path / "a.ply")
     reader = open_points(tmp_path / "a.ply")
     assert reader.problems == ["its list more is ignored", "its 3 edge are ignored"]
@@ -237,6 +237,6 @@ def test_a_file_and_its_folder_are_on_the_disk(tmp_path, monkeypatch):
         (np.zeros((2, 3)), {"a": np.zeros(3)}, r"a must be \[2\]"),
     ],
 )
-def test_a_table_that_is_none_is_refused(xyz, columns, reason):
+def test_an_invalid_table_is_refused(xyz, columns, reason):
     with pytest.raises(ValueError, match=reason):
         PointTable(xyz, columns)

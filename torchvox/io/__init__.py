@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers and writers of point clouds in every format, as tables or float32; named voxel grids."""
+"""Read and write point clouds of every format, as tables or in float32; named voxel grids."""
 
 from torchvox.io.cloud import PointCloud
 from torchvox.io.grids import Grid, grid_around, grid_names, load_grid
