@@ -45,6 +45,13 @@ def accumulator(table=TABLE, device="cpu", **options) -> VoxelAccumulator:
     return VoxelAccumulator(table.schema, SIZE, box=BOX, device=device, **options)
 
 
+def filled(table: PointTable, **options) -> VoxelAccumulator:
+    """An accumulator with the points of a table."""
+    cells = accumulator(**options)
+    cells.update(table)
+    return cells
+
+
 def result(cells: VoxelAccumulator) -> PointTable:
     return join([table for table, *_ in cells.finish()])
 
@@ -165,8 +172,7 @@ def test_no_point_and_one_point(device, kind, count):
 
 
 def test_points_of_too_few_leave_and_more_may_come_after_the_result(expected):
-    cells = accumulator()
-    cells.update(TABLE.rows(slice(0, 400)))
+    cells = filled(TABLE.rows(slice(0, 400)))
     assert len(result(cells)) < len(downsample(TABLE, 1.0))
     cells.update(TABLE.rows(slice(400, None)))
     cases.same(result(cells), downsample(TABLE, 1.0))
@@ -185,8 +191,7 @@ def test_keys_of_63_bits(device):
 
 
 def test_a_point_outside_of_the_box_is_refused_and_leaves_the_state_as_it_was():
-    cells = accumulator()
-    cells.update(TABLE)
+    cells = filled(TABLE)
     far = replace(TABLE.rows(slice(0, 1)), xyz=TABLE.xyz[:1] + 10**7)
     with pytest.raises(OutsideFrameError, match=r"1 points .* give a box that holds all"):
         cells.update(far)
@@ -265,9 +270,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_state_is_one_sentence(tmp_path, how):
-    cells = accumulator()
-    cells.update(TABLE)
-    cells.save(tmp_path / "state")
+    filled(TABLE).save(tmp_path / "state")
     DAMAGE[how](tmp_path / "state")
     empty = accumulator()
     with pytest.raises(CloudFileError, match="state is not a saved state of a filter"):
@@ -278,8 +281,7 @@ def test_a_damaged_state_is_one_sentence(tmp_path, how):
 @pytest.mark.parametrize("column", ["key", "sums"])
 @pytest.mark.parametrize("change", [lambda c: c.flip(0), lambda c: -c, lambda c: c + (1 << 60)])
 def test_a_state_that_is_written_wrong_is_refused(tmp_path, column, change):
-    cells = accumulator()
-    cells.update(TABLE.rows(slice(0, 9)))
+    cells = filled(TABLE.rows(slice(0, 9)))
     (state,) = cells._states
     state[0][column] = change(state[0][column])
     if column == "sums":
@@ -328,9 +330,7 @@ def save_and_die(path, calls):
         sync(handle)
 
     os.fsync = fsync
-    cells = accumulator()
-    cells.update(TABLE)
-    cells.save(path)
+    filled(TABLE).save(path)
 
 
 def test_killed_while_it_saves_there_is_no_state_or_a_whole_one(tmp_path):
@@ -370,8 +370,7 @@ def test_a_full_disk_is_one_sentence_and_changes_nothing(tmp_path, how, expected
 
 
 def test_the_size_of_a_state_is_that_of_the_plan():
-    cells = accumulator()
-    cells.update(TABLE)
+    cells = filled(TABLE)
     ((voxels, *_),) = cells._states
     assert sum(c.nbytes for c in voxels.values()) == len(voxels["key"]) * cells.bytes_a_voxel()
     assert torch.equal(voxels["key"], voxels["key"].unique())
