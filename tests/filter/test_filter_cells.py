@@ -137,21 +137,18 @@ def test_integers_have_exact_cells(device, size):
 def test_a_frame_far_from_the_world_is_compared_in_whole_numbers(device, dtype):
     """float32(2^24 + 1) is 2^24, which is outside."""
     far, wide = 2**24, 2**53
-    xs = [far, far + 2, far + 4, far - 1]
-    assert cells_on_x(device, xs, 1.0, dtype, far + 1, 1) == [None, far + 2, None, None]
-    negative = [-x for x in xs]
-    assert cells_on_x(device, negative, 1.0, dtype, -far - 2, 1) == [None, -far - 2, None, None]
-    if dtype == torch.float64:  # as far as it counts
-        xs = [-wide, 1 - wide, 2 - wide, 4 - wide, -(2.0**60)]
-        assert cells_on_x(device, xs, 1.0, dtype, -wide, 2) == [
-            -wide,
-            1 - wide,
-            2 - wide,
-            None,
-            None,
+    calls = [
+        ([far, far + 2, far + 4, far - 1], far + 1, 1, [None, far + 2, None, None]),
+        ([-far, -far - 2, -far - 4, 1 - far], -far - 2, 1, [None, -far - 2, None, None]),
+    ]
+    if dtype == torch.float64:  # up to the largest cells
+        low, high = range(-wide, 5 - wide), [wide - 1, wide, wide + 2, wide + 4, 2.0**60]
+        calls += [
+            ([*low[:3], low[4], -(2.0**60)], -wide, 2, [*low[:3], None, None]),
+            (high, wide, 2, [None, wide, wide + 2, None, None]),
         ]
-        xs = [wide - 1, wide, wide + 2, wide + 4, 2.0**60]
-        assert cells_on_x(device, xs, 1.0, dtype, wide, 2) == [None, wide, wide + 2, None, None]
+    for xs, lower, bits, cells in calls:
+        assert cells_on_x(device, xs, 1.0, dtype, lower, bits) == cells
 
 
 def test_what_is_dropped_is_counted_once(device):
