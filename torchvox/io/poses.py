@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from array import array
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -122,12 +122,7 @@ class Trajectory:
     """
 
     def __init__(
-        self,
-        times: ArrayLike,
-        poses: ArrayLike,
-        *,
-        extrinsic: ArrayLike | None = None,
-        max_gap: float = 0.5,
+        self, times: Any, poses: Any, *, extrinsic: Any = None, max_gap: float = 0.5
     ) -> None:
         times, poses = np.asarray(times, np.float64), np.asarray(poses, np.float64)
         shapes = times.shape, poses.shape
