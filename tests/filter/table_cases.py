@@ -24,13 +24,13 @@ def check(table: PointTable, size=1.0, **options) -> PointTable:
     device, policy = options.pop("device", "cpu"), options.pop("policy", None)
     keep, none = options.get("keep", "centroid"), options.get("no_data", {})
     rules = rules_of(table.columns, keep, policy)
-    wanted, rows = filter_table(table, np.broadcast_to(size, 3).tolist(), rules, **options)
+    expected, rows = filter_table(table, np.broadcast_to(size, 3).tolist(), rules, **options)
     options |= {"no_data": {name: np.asarray(values) for name, values in none.items()}}
     options.pop("exact", None)
-    made, trace = downsample(table, size, policy=policy, device=device, trace=True, **options)
-    same(made, wanted)
+    result, trace = downsample(table, size, policy=policy, device=device, trace=True, **options)
+    same(result, expected)
     assert trace.tolist() == rows
-    return made
+    return result
 
 
 def coordinates(n: int, kind: str = "int32", seed: int = 0) -> PointTable:

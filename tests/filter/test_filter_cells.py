@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cell a point has, and which key a cell."""
+"""The cells of points, and the keys of cells."""
 
 import math
 
@@ -83,11 +83,11 @@ def test_samples_take_bits_from_the_cells(device, samples, bits):
 def test_faces_and_the_values_beside_them(device, size, dtype):
     faces = around((np.arange(-70, 70) * size).astype(dtype))
     faces = np.concatenate([faces, around(dtype(0.1) * np.arange(-70, 70, dtype=dtype))])
-    found = cells_on_x(device, faces, size, torch.from_numpy(faces).dtype)
-    assert found == np.floor(faces / dtype(size)).astype(int).tolist()
-    if size in (0.25, 1024.0):  # a power of two: the quotient is exact but for denormals
+    actual = cells_on_x(device, faces, size, torch.from_numpy(faces).dtype)
+    assert actual == np.floor(faces / dtype(size)).astype(int).tolist()
+    if size in (0.25, 1024.0):  # a power of two: the quotient is exact except for denormals
         exact = [math.floor(x / size) for x in faces.tolist()]
-        assert all(a == b for a, b, x in zip(found, exact, faces, strict=True) if abs(x) > 1e-30)
+        assert all(a == b for a, b, x in zip(actual, exact, faces, strict=True) if abs(x) > 1e-30)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -95,8 +95,8 @@ def test_both_ends_of_the_frame(device, dtype):
     ends = torch.tensor([-2.0, 2.0], dtype=dtype)
     below, above = (torch.nextafter(ends, torch.full_like(ends, end)) for end in (-INF, INF))
     xs = torch.stack([below, ends, above], 1).flatten().double()
-    found = cells_on_x(device, xs, 1.0, dtype, lower=-2, bits=2)
-    assert found == [None, -2, -2, 1, None, None]
+    actual = cells_on_x(device, xs, 1.0, dtype, lower=-2, bits=2)
+    assert actual == [None, -2, -2, 1, None, None]
 
 
 @pytest.mark.parametrize(("dtype", "tiny"), [(torch.float32, 2.0**-149), (torch.float64, 5e-324)])
@@ -137,21 +137,18 @@ def test_integers_have_exact_cells(device, size):
 def test_a_frame_far_from_the_world_is_compared_in_whole_numbers(device, dtype):
     """float32(2^24 + 1) is 2^24, which is outside."""
     far, wide = 2**24, 2**53
-    xs = [far, far + 2, far + 4, far - 1]
-    assert cells_on_x(device, xs, 1.0, dtype, far + 1, 1) == [None, far + 2, None, None]
-    negative = [-x for x in xs]
-    assert cells_on_x(device, negative, 1.0, dtype, -far - 2, 1) == [None, -far - 2, None, None]
-    if dtype == torch.float64:  # as far as it counts
-        xs = [-wide, 1 - wide, 2 - wide, 4 - wide, -(2.0**60)]
-        assert cells_on_x(device, xs, 1.0, dtype, -wide, 2) == [
-            -wide,
-            1 - wide,
-            2 - wide,
-            None,
-            None,
+    calls = [
+        ([far, far + 2, far + 4, far - 1], far + 1, 1, [None, far + 2, None, None]),
+        ([-far, -far - 2, -far - 4, 1 - far], -far - 2, 1, [None, -far - 2, None, None]),
+    ]
+    if dtype == torch.float64:  # up to the largest cells
+        low, high = range(-wide, 5 - wide), [wide - 1, wide, wide + 2, wide + 4, 2.0**60]
+        calls += [
+            ([*low[:3], low[4], -(2.0**60)], -wide, 2, [*low[:3], None, None]),
+            (high, wide, 2, [None, wide, wide + 2, None, None]),
         ]
-        xs = [wide - 1, wide, wide + 2, wide + 4, 2.0**60]
-        assert cells_on_x(device, xs, 1.0, dtype, wide, 2) == [None, wide, wide + 2, None, None]
+    for xs, lower, bits, cells in calls:
+        assert cells_on_x(device, xs, 1.0, dtype, lower, bits) == cells
 
 
 def test_what_is_dropped_is_counted_once(device):

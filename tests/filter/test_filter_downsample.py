@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole filter: one mean a voxel, inside its voxel, whatever the order of the points."""
+"""The whole filter: one mean per voxel, inside its voxel, whatever the order of the points."""
 
 import math
 from itertools import pairwise
@@ -106,8 +106,8 @@ def test_tables_of_parts_merge_into_that_of_the_whole(device):
         return table(run_op("voxel_keys", device, rows, size)[0], rows)
 
     parts = [part(points[a:b]) for a, b in pairwise([0, 7, 7, 300, 620, 900])]
-    for chosen in (parts, parts[::-1]):
-        keys, sums = (torch.cat(column) for column in zip(*chosen, strict=True))
+    for order in (parts, parts[::-1]):
+        keys, sums = (torch.cat(column) for column in zip(*order, strict=True))
         assert_same_bits(table(keys, sums), part(points))
 
 
@@ -156,8 +156,8 @@ def test_points_outside_are_refused_or_warned_of_with_a_size_that_fits(reach, dt
         torchvox.voxel_downsample(points, [0.001] * 3)
     size = float(str(refused.value).split(">= ")[1].split()[0])
     lower = [math.floor(-reach / size)] * 3
-    found = torchvox.voxel_downsample(points, [size] * 3, lower=lower, trim=True)
-    assert found.counts[0, 1] == 500
+    actual = torchvox.voxel_downsample(points, [size] * 3, lower=lower, trim=True)
+    assert actual.counts[0, 1] == 500
 
 
 def test_the_refusal_of_gradients_names_what_has_them():

@@ -36,9 +36,11 @@ def run(sources, target, trace=None, progress=lambda _: None, **options):
     return job.run(target, trace, progress)
 
 
-def same_points(made, wanted):
+def same_points(made, expected):
     """The bits of coordinates and columns, whatever else the file has."""
-    cases.same(replace(made, attributes={n: made.attributes[n] for n in wanted.attributes}), wanted)
+    cases.same(
+        replace(made, attributes={n: made.attributes[n] for n in expected.attributes}), expected
+    )
 
 
 @pytest.fixture(params=["npz", pytest.param("laz", marks=LASPY)])
@@ -73,13 +75,13 @@ def test_chunks_of_a_file_give_what_the_table_in_memory_gives(
 ):
     source = write(tmp_path / f"a.{kind}", las_table())
     kept = {k: v for k, v in options.items() if k not in ("chunk", "memory_limit")}
-    wanted, rows = downsample(read(source), 1.0, trace=True, **kept)
+    expected, rows = downsample(read(source), 1.0, trace=True, **kept)
     seen = []
     limited = "memory_limit" in options
     trace = None if limited else tmp_path / "t.npz"
     facts = run([source], tmp_path / f"b.{kind}", trace, seen.append, device=device, **options)
-    assert sum(seen) == facts["points"] == 400 and facts["voxels"] == len(wanted)
-    same_points(read(tmp_path / f"b.{kind}"), wanted)
+    assert sum(seen) == facts["points"] == 400 and facts["voxels"] == len(expected)
+    same_points(read(tmp_path / f"b.{kind}"), expected)
     if not limited:
         assert np.load(trace)["point_voxel"].tolist() == rows.tolist()
     run([source], tmp_path / f"c.{kind}", device=device, **options)
@@ -97,8 +99,8 @@ def test_files_become_one_in_the_order_of_their_names(tmp_path, keep):
     parts.append(table.schema)
     paths = [write(tmp_path / f"{i}.npz", part) for i, part in enumerate(parts)]
     facts = run(paths[::-1], tmp_path / "out.npz", tmp_path / "t.npz", **options)
-    wanted, rows = downsample(table, 1.0, trace=True, **options)
-    cases.same(read(tmp_path / "out.npz"), wanted)
+    expected, rows = downsample(table, 1.0, trace=True, **options)
+    cases.same(read(tmp_path / "out.npz"), expected)
     assert np.load(tmp_path / "t.npz")["point_voxel"].tolist() == rows.tolist()
     assert facts["inputs"] == [str(path) for path in paths] and facts["dropped"] == {}
 
@@ -125,12 +127,12 @@ def box_in(path, box):
 )
 def test_a_header_that_lies_costs_a_second_pass_at_most(tmp_path, box, problem, quiet):
     source = write(tmp_path / "a.las", las_table(150))
-    wanted = downsample(read(source), 1.0, keep="nearest_centroid")
+    expected = downsample(read(source), 1.0, keep="nearest_centroid")
     box_in(source, np.array(box))
     job = FilterJob([source], FilterOptions(SIZE, keep="nearest_centroid", chunk=50))
     assert job.plan()["points"] == 150
     facts = job.run(tmp_path / "b.las", tmp_path / "t.npz")
-    same_points(read(tmp_path / "b.las"), wanted)
+    same_points(read(tmp_path / "b.las"), expected)
     if np.ptp(box) < 1:
         assert set(facts["problems"]) <= {"the box of a header is not that of its points", problem}
     else:
@@ -256,10 +258,10 @@ def test_files_in_other_steps_are_refused_and_averages_are_named(tmp_path, monke
         path = write(tmp_path / f"{name}.npz", PointTable(np.zeros((9, 3)), columns))
         readers[path] = TableReader(PointTable(np.zeros((9, 3)), columns, steps=steps, path=path))
     monkeypatch.setattr("torchvox.filter.job.open_points", lambda path, *_, **__: readers[path])
-    with pytest.raises(WrongUseError, match=r"b.npz and .*a.npz store s in other steps"):
+    with pytest.raises(WrongUseError, match=r"b.npz and .*a.npz store s in different steps"):
         FilterJob(readers, FilterOptions(SIZE))
     readers[path].no_data = {"f": np.array([7.5])}
-    with pytest.raises(WrongUseError, match=r"same values for none: .*f.*7\.5.* and {}"):
+    with pytest.raises(WrongUseError, match=r"same no-data values: .*f.*7\.5.* and {}"):
         FilterJob(readers, FilterOptions(SIZE))
     readers[path].no_data = {}
     facts = run(readers, tmp_path / "c.npz", policy={"s": "drop"})
@@ -290,8 +292,8 @@ OTHER = replace(las_table(9), attributes={"a": np.arange(9)})
         ([las_table(9), replace(las_table(9), offset=np.full(3, 0.0003))], {}, "1.npz .*0.npz"),
         ([las_table(9)] * 2, {"origin": "min"}, "three numbers, or for one file min"),
         ([las_table(9)], {"origin": "middle"}, "or for one file min, min-half, first"),
-        ([OTHER], {"drop_withheld": True}, "no column withheld: leave --drop-withheld out"),
-        ([OTHER], {"keep": "nearest_centroid", "memory_limit": 9}, "give no memory limit"),
+        ([OTHER], {"drop_withheld": True}, "no column withheld: remove --drop-withheld"),
+        ([OTHER], {"keep": "nearest_centroid", "memory_limit": 9}, "remove the memory limit"),
         ([OTHER], {"policy": {"b": "min"}}, "there is no column b"),
         ([OTHER], {"voxel_size": (1.0, 0.0, 1.0)}, "above 0"),
         ([OTHER], {"voxel_size": (1e-9,) * 3}, "needs .* bits on .*: take a voxel size >="),
@@ -313,7 +315,7 @@ def test_no_input_is_replaced(tmp_path):
     for target, trace in (("a.npz", None), ("b.npz", None), ("c.npz", "a.npz")):
         with pytest.raises(WrongUseError, match="would replace the file that it is made from"):
             run([source], tmp_path / target, trace and tmp_path / trace)
-    with pytest.raises(WrongUseError, match="leave the memory limit out"):
+    with pytest.raises(WrongUseError, match="remove the memory limit"):
         run([source], tmp_path / "c.npz", tmp_path / "t.npz", memory_limit=10**6)
     assert source.read_bytes() == before and not (tmp_path / "c.npz").exists()
 

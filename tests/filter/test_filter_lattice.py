@@ -43,15 +43,6 @@ def faces(size, origin, scale, offset, rng) -> np.ndarray:
     return np.clip(steps, -(2**31), 2**31 - 1).astype(np.int32)
 
 
-@pytest.mark.parametrize("scale", [0.01, -0.01])
-def test_the_size_that_an_error_names_is_enough(scale):
-    table = las([[0, 0, 0], [2_000_000_000, 5, -7]], scale)
-    with pytest.raises(WrongUseError, match="take a voxel size >=") as error:
-        cells_of(table, (0.001,) * 3)
-    enough = float(str(error.value).split()[-1])
-    assert 0 < enough < 20 and cells_of(table, (enough,) * 3)[0].bits <= MOST_BITS
-
-
 @pytest.mark.parametrize(
     ("scale", "offset", "size", "mul"),
     [
@@ -93,26 +84,26 @@ def test_any_lattice_gives_the_cells_of_fractions(scale, size, offset, origin, s
     assert [tuple(c) for c in cells] == table_cells(table, (size,) * 3, (origin,) * 3)
 
 
-def test_numbers_below_2_to_the_52_are_exact_and_others_go_through_floats():
-    """mul is 10^k for an offset of 10^-k quanta, and |mul * X| reaches 2^31 * mul."""
-    for digits, exact in ((6, True), (7, False)):
-        offset = 1 + 10.0**-digits
-        table = las([[1, 2, 3], [2**31 - 1, -(2**31), 0]], 1.0, offset)
-        size = (4096.0,) * 3
-        lattice, cells = cells_of(table, size)
-        assert lattice.exact is exact
-        assert [tuple(c) for c in cells] == table_cells(table, size, ZERO, exact)
-        acc = VoxelAccumulator(table.schema, size, box=table.box)
-        assert acc.exact_cells is exact
-        cases.check(table, size, exact=exact)
-    assert VoxelAccumulator(cases.coordinates(3, "float32").schema, (1, 1, 1)).exact_cells
-
-
-def test_the_last_exact_sum_is_at_2_to_the_52():
-    below = (2**52 - 2**31 - 1) * 1.0  # mul 1: 2^31 + |add| < 2^52
-    for offset, exact in ((below, True), (below + 1, False)):
+@pytest.mark.parametrize(
+    ("offset", "exact"),
+    [
+        (1 + 1e-6, True),  # mul is 10^k for an offset of 10^-k quanta, |mul * X| reaches 2^31 * mul
+        (1 + 1e-7, False),
+        (2.0**52 - 2**31 - 1, True),  # mul 1: 2^31 + |add| < 2^52
+        (2.0**52 - 2**31, False),
+    ],
+)
+def test_numbers_below_2_to_the_52_are_exact_and_others_go_through_floats(offset, exact):
+    if offset > 2:
         lattice = Lattice.of(las([], 1.0, offset), (2.0**20,) * 3, ZERO, None)
         assert lattice.exact is exact
+        return
+    table, size = las([[1, 2, 3], [2**31 - 1, -(2**31), 0]], 1.0, offset), (4096.0,) * 3
+    lattice, cells = cells_of(table, size)
+    assert lattice.exact is exact
+    assert [tuple(c) for c in cells] == table_cells(table, size, ZERO, exact)
+    assert VoxelAccumulator(table.schema, size, box=table.box).exact_cells is exact
+    cases.check(table, size, exact=exact)
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])
@@ -147,39 +138,47 @@ def test_a_box_beyond_32_bits_is_that_of_all_coordinates():
     assert (lattice.keys(table.xyz, CPU) >= 0).all()
 
 
-def test_the_voxel_size_that_an_error_names_works():
-    for top in (2.0**21 + 1, 3.1e7, 123456789.0, 1e12):
-        table = PointTable(np.array([[-3.0, 0, 0], [top, 0, 0]]))
-        with pytest.raises(OutsideFrameError, match="bits on x, a key has 21") as caught:
-            downsample(table, 1.0, keep="center")
-        size = float(str(caught.value).split(">=")[1])
-        assert len(downsample(table, size, keep="center")) == 2
+@pytest.mark.parametrize(
+    ("table", "size"),
+    [
+        *((las([[0, 0, 0], [2 * 10**9, 5, -7]], scale), 0.001) for scale in (0.01, -0.01)),
+        *(
+            (PointTable(np.array([[-3.0, 0, 0], [top, 0, 0]])), 1.0)
+            for top in (2.0**21 + 1, 3.1e7, 123456789.0, 1e12)
+        ),
+    ],
+)
+def test_the_voxel_size_that_an_error_names_works(table, size):
+    with pytest.raises(OutsideFrameError, match="bits on x, a key has 21") as caught:
+        downsample(table, size, keep="center")
+    enough = float(str(caught.value).split(">=")[1])
+    assert 0 < enough < 1e7 and len(downsample(table, enough, keep="center")) == 2
 
 
-@pytest.mark.parametrize("size", [0.0, -1.0, np.nan, np.inf])
-def test_sizes_and_origins_that_make_no_cells_are_refused(size):
-    with pytest.raises(WrongUseError, match="three numbers above 0"):
-        downsample(PointTable(np.zeros((1, 3))), (1.0, size, 1.0))
-    if not np.isfinite(size):
-        with pytest.raises(WrongUseError, match="finite"):
-            downsample(PointTable(np.zeros((1, 3))), 1.0, origin=(0.0, size, 0.0))
+ORIGIN_TABLE = PointTable(np.zeros((1, 3)))
 
 
-def test_too_many_cells_for_a_float_are_refused():
-    table = PointTable(np.array([[1e300, 0, 0]]))
-    with pytest.raises(OutsideFrameError, match="larger"):
-        downsample(table, 1e-300, keep="center")
+@pytest.mark.parametrize(
+    ("table", "size", "options", "words"),
+    [
+        *((ORIGIN_TABLE, (1, s, 1), {}, "three numbers above 0") for s in (0, -1, np.nan, np.inf)),
+        *((ORIGIN_TABLE, 1, {"origin": (0, o, 0)}, "finite") for o in (np.nan, np.inf)),
+        (PointTable(np.array([[1e300, 0, 0]])), 1e-300, {"keep": "center"}, "take a larger one"),
+        (las([[2**31 - 1] * 3], 0.01), 1e6, {"keep": "center"}, "more than 32 bits"),
+    ],
+)
+def test_sizes_and_origins_that_make_no_cells_are_refused(table, size, options, words):
+    with pytest.raises(WrongUseError, match=words):
+        downsample(table, size, **options)
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])
-def test_points_that_are_not_finite_are_left_out(device, kind):
-    xyz = np.array(
-        [[0, 0, 0], [np.nan, 0, 0], [0, np.inf, 0], [0.5, 0, -np.inf], [0.5, 0, 0]], kind
-    )
-    made, rows = downsample(PointTable(xyz), 1.0, trace=True, device=device)
-    assert made.xyz.tolist() == [[0.25, 0, 0]] and rows.tolist() == [0, -1, -1, -1, 0]
-    empty, rows = downsample(PointTable(xyz[1:4]), 1.0, trace=True, device=device)
-    assert len(empty) == 0 and rows.tolist() == [-1, -1, -1]
+def test_points_that_are_not_finite_are_dropped(device, kind):
+    bad = [[np.nan, 0, 0], [0, np.inf, 0], [0.5, 0, -np.inf]]
+    for good, rows in ([[0, 0, 0], [0.5, 0, 0]], [-1] * 3 + [0, 0]), ([], [-1] * 3):
+        table = PointTable(np.array([*bad, *good], kind))
+        result, trace = downsample(table, 1.0, trace=True, device=device)
+        assert result.xyz.tolist() == [[0.25, 0, 0]] * bool(good) and trace.tolist() == rows
 
 
 def test_offsets_that_lie_whole_quanta_apart_share_a_lattice(device):
@@ -190,8 +189,8 @@ def test_offsets_that_lie_whole_quanta_apart_share_a_lattice(device):
     cells = VoxelAccumulator(one.schema, (1.0,) * 3, box=box, device=device)
     cells.update(one)
     cells.update(two)
-    ((made, keys, number, level),) = cells.finish()
-    cases.same(made, downsample(whole, 1.0))
+    ((output, keys, number, level),) = cells.finish()
+    cases.same(output, downsample(whole, 1.0))
     assert number.tolist() == [1, 2, 1]
     assert cells.rows_of(two, keys, level).tolist() == [2, 1]
 
@@ -223,12 +222,6 @@ def test_the_centroid_lies_in_its_own_cell_and_filtering_twice_is_filtering_once
             cells, means = (table_cells(t, (size,) * 3, ZERO) for t in (table, once))
             assert [means[row] for row in rows] == cells
             cases.same(downsample(once, size), once)
-
-
-def test_centers_beyond_the_steps_of_a_file_are_refused():
-    table = las([[2**31 - 1] * 3], 0.01)
-    with pytest.raises(WrongUseError, match="more than 32 bits"):
-        downsample(table, 1e6, keep="center")
 
 
 def test_las_cell_is_the_rule():

@@ -85,10 +85,10 @@ def test_the_end_of_a_type_is_a_value_beside_one_that_stands_for_none():
         for rule, end in (("min", high), ("max", low), ("majority", high), ("majority", low)):
             for none in (5, low if end == high else high):
                 table = PointTable(xyz, {"a": np.array([none, end, end], kind)})
-                made = downsample(
+                result = downsample(
                     table, 1.0, policy={"a": rule}, no_data={"a": np.array([none], kind)}
                 )
-                assert made.attributes["a"].tolist() == [end]
+                assert result.attributes["a"].tolist() == [end]
 
 
 def test_normals_have_unit_length_and_opposite_ones_stay_zero(device):
@@ -97,23 +97,23 @@ def test_normals_have_unit_length_and_opposite_ones_stay_zero(device):
     for names in ("nx ny nz", "normal_x normal_y normal_z", "NormalX NormalY NormalZ", "NX ny nZ"):
         names = names.split()
         table = PointTable(xyz, dict(zip(names, normals.T, strict=True)))
-        made = downsample(table, 1.0, device=device)
-        found = np.stack([made.attributes[name] for name in names], 1)
-        assert found.tolist() == np.array([[0, 0, 0], [0.6, 0, 0.8]], np.float32).tolist()
+        result = downsample(table, 1.0, device=device)
+        actual = np.stack([result.attributes[name] for name in names], 1)
+        assert actual.tolist() == np.array([[0, 0, 0], [0.6, 0, 0.8]], np.float32).tolist()
 
 
 @pytest.mark.parametrize("keep", KEEP)
 @pytest.mark.parametrize("kind", ["int32", "float32", "float64"])
 def test_what_is_kept_is_what_the_oracle_keeps(device, keep, kind):
     table = cases.cloud(200, kind, seed=5)
-    made = cases.check(table, (1.0, 2.0, 0.75), device=device, keep=keep, seed=9, layout="zyx")
+    result = cases.check(table, (1.0, 2.0, 0.75), device=device, keep=keep, seed=9, layout="zyx")
     if keep in ("centroid", "center"):
         return
     inputs = {
         (*x, *f)
         for x, f in zip(table.xyz.tolist(), table.attributes["gps_time"][:, None], strict=True)
     }
-    outputs = zip(made.xyz.tolist(), made.attributes["gps_time"][:, None], strict=True)
+    outputs = zip(result.xyz.tolist(), result.attributes["gps_time"][:, None], strict=True)
     assert inputs.issuperset((*x, *f) for x, f in outputs)
 
 
@@ -129,10 +129,10 @@ def test_random_takes_every_point_equally_often():
     xyz[:, 0] = np.tile(np.arange(voxels), points)
     table = PointTable(xyz, {"number": np.repeat(np.arange(points), voxels)})
     for seed in (0, 1, 12345):
-        made = downsample(table, 1.0, keep="random", seed=seed)
-        found = Counter(made.attributes["number"].tolist())
+        result = downsample(table, 1.0, keep="random", seed=seed)
+        actual = Counter(result.attributes["number"].tolist())
         mean = voxels / points
-        assert sum((found[i] - mean) ** 2 for i in range(points)) / mean < 24.3
+        assert sum((actual[i] - mean) ** 2 for i in range(points)) / mean < 24.3
 
 
 def test_defaults_go_by_name_and_type():
@@ -146,7 +146,7 @@ def test_defaults_go_by_name_and_type():
     columns = {name: np.dtype(kind) for name, kind in kinds.items()}
     columns["segment"] = np.dtype(("i4", (2,)))
     means = ["red", "NIR", "intensity", "curvature", "other"]
-    wanted = {
+    expected = {
         **dict.fromkeys(means, "mean"),
         **dict.fromkeys(["nx", "ny", "nz"], "unit_mean"),
         **dict.fromkeys(["classification", "label", "Scalar Label"], "majority"),
@@ -155,7 +155,7 @@ def test_defaults_go_by_name_and_type():
         **dict.fromkeys(["segment", "Ny", "ReturnNumber", "label_id", "LabelId"], "representative"),
         "x_t": "drop",
     }
-    assert rules_of(columns, "centroid", None) == wanted
+    assert rules_of(columns, "centroid", None) == expected
     assert set(rules_of(columns, "first", None).values()) == {"representative"}
     assert rules_of(columns, "first", {"red": "sum"})["red"] == "sum"
     columns["ny"] = np.dtype("i2")
@@ -176,10 +176,10 @@ def test_columns_of_floats_go_by_plain_names_and_whole_numbers(kind):
     values, xyz = np.array([5, 2, 2, 1], kind), np.zeros((4, 3))
     columns = {name: values for names in SPELLINGS.values() for name in names}
     columns |= {"class_probability": values / 2, "segment_ids": np.array([3, 3, np.nan, 7], kind)}
-    made = downsample(PointTable(xyz, columns), 1.0).attributes
-    wanted = {name: value for value, names in SPELLINGS.items() for name in names}
-    wanted |= {"class_probability": 1.25, "segment_ids": 3}
-    assert {name: float(values[0]) for name, values in made.items()} == wanted
+    result = downsample(PointTable(xyz, columns), 1.0).attributes
+    expected = {name: value for value, names in SPELLINGS.items() for name in names}
+    expected |= {"class_probability": 1.25, "segment_ids": 3}
+    assert {name: float(values[0]) for name, values in result.items()} == expected
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in ("unit_mean", "drop")])
@@ -194,16 +194,16 @@ def test_columns_in_steps_give_what_their_values_give(rule, scale, kind):
     kept = rule in ("first", "last", "majority", "representative")
     for none in ({}, {"a": np.array([3])}):
         options = {"policy": {"a": rule}, "no_data": none}
-        made = downsample(PointTable(table.xyz, {"a": stored}, steps=steps), 2.0, **options)
+        result = downsample(PointTable(table.xyz, {"a": stored}, steps=steps), 2.0, **options)
         values = stored * scale + offset
         if kept:
             options["no_data"] = {name: value * scale + offset for name, value in none.items()}
         elif none:
             options["no_data"], values[stored == 3] = {}, np.nan
-        wanted = downsample(PointTable(table.xyz, {"a": values}), 2.0, **options)
-        np.testing.assert_array_equal(made.values("a"), wanted.attributes["a"])
-        assert made.steps == (steps if kept else {})
-        assert made.columns["a"] == (kind if kept else np.float64)
+        expected = downsample(PointTable(table.xyz, {"a": values}), 2.0, **options)
+        np.testing.assert_array_equal(result.values("a"), expected.attributes["a"])
+        assert result.steps == (steps if kept else {})
+        assert result.columns["a"] == (kind if kept else np.float64)
 
 
 def column(values, kind) -> PointTable:
@@ -216,7 +216,7 @@ def column(values, kind) -> PointTable:
         (column([1], "i4"), {"policy": {"b": "min"}}, "no column b, there are a"),
         (column([1], "i4"), {"policy": {"a": "median"}}, "a must be one of mean, sum"),
         (column([1], "i4"), {"keep": "best"}, "keep must be one of centroid"),
-        (column([[1, 2]], "i4"), {"policy": {"a": "majority"}}, "takes one value a point"),
+        (column([[1, 2]], "i4"), {"policy": {"a": "majority"}}, "takes one value per point"),
         (column([1], "i4"), {"policy": {"a": "unit_mean"}}, "takes floats"),
         (column([1], "f4"), {"policy": {"a": "unit_mean"}}, "nx, ny, nz .* together, got a"),
         (column(["text"], "U4"), {}, "no rule takes <U4, which a has: drop it"),
@@ -232,8 +232,8 @@ def column(values, kind) -> PointTable:
         (column([2**64 - 1], "u8"), {"policy": {"a": "mean"}}, "18446744073709551615"),
         (column([-(2.0**31)], "f8"), {}, "2.31 or more cannot be added up"),
         (PointTable(np.full((1, 3), 2.0**31)), {}, "a coordinate .* keep the center"),
-        (column([1], "i4"), {"levels": 2, "keep": "nearest_center"}, "know no nearest point"),
-        (column([1], "i4"), {"levels": 2, "layout": "zyx"}, "Morton"),
+        (column([1], "i4"), {"levels": 2, "keep": "nearest_center"}, "a keep other than nearest"),
+        (column([1], "i4"), {"levels": 2, "layout": "zyx"}, "layout='morton'"),
         (column([1], "i4"), {"levels": 11}, "0 to 10 levels"),
         (column([1], "i4"), {"origin": "middle"}, "min, min-half, first, first-half"),
         (column([1], "i4"), {"layout": "hilbert"}, "morton or zyx"),

@@ -11,18 +11,18 @@ from torchvox.filter import suggest_voxel_size, voxels_by_level
 
 
 def cells(points, size):
-    found = {
+    actual = {
         tuple(math.floor(v / size) for v in p) for p in points.tolist() if np.isfinite(p).all()
     }
-    return len(found)
+    return len(actual)
 
 
 @pytest.mark.parametrize("shift", [(0, 0, 0), (637000.5, -848400.25, -3), (-0.3, 0.2, 5)])
 def test_every_level_counts_the_cells_of_its_size(shift):
     points = np.random.default_rng(0).normal(0, 5, (700, 3)) + shift
     points[:3] = [[np.nan, 0, 0], [0, np.inf, 0], shift]
-    found = voxels_by_level(torch.from_numpy(points), 0.3, 9)
-    assert found == [cells(points, 0.3 * 2**level) for level in range(9)]
+    actual = voxels_by_level(torch.from_numpy(points), 0.3, 9)
+    assert actual == [cells(points, 0.3 * 2**level) for level in range(9)]
 
 
 def test_no_point_has_no_voxel():

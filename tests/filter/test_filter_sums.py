@@ -27,14 +27,19 @@ def column(values, dtype=F64):
     return torch.tensor(values, dtype=dtype)[:, None], offsets, perm
 
 
-def mean(device, values, dtype=F64):
-    """Checks the mean of the values, that it is the one of their sums, and the empty row."""
-    call = column(values, dtype)
-    out = check("voxel_mean", device, *call)
-    sums = check("voxel_sum", device, *call)
+def means(device, values, offsets, perm):
+    """(means, sums), after a check that those are the means of the sums."""
+    out = check("voxel_mean", device, values, offsets, perm)
+    sums = check("voxel_sum", device, values, offsets, perm)
     for count in (torch.int32, torch.int64):
-        num_points = call[1].diff().to(count)
-        assert_same_bits(check("voxel_mean_of_sums", device, sums, num_points, dtype), out)
+        call = sums, offsets.diff().to(count), values.dtype
+        assert_same_bits(check("voxel_mean_of_sums", device, *call), out)
+    return out, sums
+
+
+def mean(device, values, dtype=F64):
+    """The mean of the values, after a check of the row without points."""
+    out, sums = means(device, *column(values, dtype))
     assert out[1].tolist() == [0] and not sums[1].any()
     return out[0].item()
 
@@ -136,11 +141,11 @@ lattice = st.one_of(st.integers(-(2**52), 2**52), st.integers(-9, 9), st.sampled
 @given(units=st.lists(lattice, min_size=1, max_size=9), dtype=st.sampled_from([F32, F64]))
 def test_means_of_the_lattice_are_within_half_a_unit_and_inside(device, units, dtype):
     values = torch.tensor([k / UNIT for k in units], dtype=F64).to(dtype).tolist()
-    found = mean(device, values, dtype)
+    actual = mean(device, values, dtype)
     average = sum(map(Fraction, values)) / len(values)
-    assert min(values) <= found <= max(values)
-    ulp = Fraction(float(np.spacing(abs(np.float32(found) if dtype == F32 else found))))
-    assert abs(Fraction(found) - average) <= Fraction(1, 2 * UNIT) + ulp / 2
+    assert min(values) <= actual <= max(values)
+    ulp = Fraction(float(np.spacing(abs(np.float32(actual) if dtype == F32 else actual))))
+    assert abs(Fraction(actual) - average) <= Fraction(1, 2 * UNIT) + ulp / 2
 
 
 @pytest.mark.parametrize("dtype", VALUE_DTYPES)
@@ -150,10 +155,7 @@ def test_every_dtype_and_number_of_columns(device, columns, dtype):
     rng = np.random.default_rng(columns)
     lists = np.split(rng.permutation(200)[:180], np.sort(rng.integers(0, 180, 19)))
     offsets, perm = rows_of([np.sort(row).tolist() for row in lists], 200)
-    values = values[:, :columns].to(dtype)
-    out = check("voxel_mean", device, values, offsets, perm)
-    sums = check("voxel_sum", device, values, offsets, perm)
-    assert_same_bits(check("voxel_mean_of_sums", device, sums, offsets.diff(), dtype), out)
+    means(device, values[:, :columns].to(dtype), offsets, perm)
 
 
 @pytest.mark.parametrize(("columns", "dtype"), [(1, F32), (7, F32), (9, F16), (17, torch.int32)])
@@ -169,10 +171,7 @@ def test_rows_of_all_lengths_among_rows_of_no_point(device, columns, dtype):
     half = n // 2  # blocks of small numbers, and blocks with NaN and large ones
     values[:half] = values[:half].nan_to_num(0, 0, 0).clamp(-1000, 1000)
     perm = torch.from_numpy(np.concatenate([np.arange(half), half + rng.permutation(n - half)]))
-    call = (values.to(dtype), ends, perm.int())
-    out = check("voxel_mean", device, *call)
-    sums = check("voxel_sum", device, *call)
-    assert_same_bits(check("voxel_mean_of_sums", device, sums, ends.diff(), dtype), out)
+    means(device, values.to(dtype), ends, perm.int())
 
 
 @given(seed=st.integers(0, 2**32 - 1), dtype=st.sampled_from(VALUE_DTYPES))

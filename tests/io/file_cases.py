@@ -11,18 +11,18 @@ from torchvox._errors import TorchvoxError
 from torchvox.io import open_points
 
 
-def check(path, data, wanted, layout=None):
-    """wanted: "! words of the refusal", or "name type values; .. | words of the one problem" of
+def check(path, data, expected, layout=None):
+    """expected: "! words of the refusal", or "name type values; .. | words of the one problem" of
     the columns besides the points 1 2 3 and 4 5 6 (`xyz f8 ..`: other points)."""
     path.write_bytes(data)
-    if wanted.startswith("!"):
-        with pytest.raises(TorchvoxError, match=wanted[2:]) as error:
+    if expected.startswith("!"):
+        with pytest.raises(TorchvoxError, match=expected[2:]) as error:
             open_points(path, layout)
         assert "\n" not in str(error.value)
         return
-    columns, told, words = wanted.partition("|")
+    columns, mark, words = expected.partition("|")
     problems = open_points(path, layout).problems
-    assert len(problems) == len(told) and re.search(words.strip(), " ".join(problems)), problems
+    assert len(problems) == len(mark) and re.search(words.strip(), " ".join(problems)), problems
     parts = [part.split() for part in columns.split(";") if part.strip()]
     lists = {"xyz": ["f8", *"123456"], **{name.replace("#", " "): words for name, *words in parts}}
     table = read(path, layout)

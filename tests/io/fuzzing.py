@@ -2,8 +2,8 @@
 """Damaged files, read one after the other in a process of their own:
 `python fuzzing.py fuzz SEED COUNT FOLDER [KIND...]`; `judge KIND/FILE...` for files that are there.
 
-Prints the number of a file before it reads it, so that the last line tells which one killed the
-process, and a line for each that ended otherwise than in a cloud or a typed error, took more than
+Prints the number of a file before it reads it, so that the last line is of the file that killed the
+process, and one line for each file that gave neither a cloud nor a typed error, or took more than
 1 GiB or more than 10 s of computing. A file is a function of (kind, seed, number).
 """
 
@@ -47,22 +47,15 @@ def write_las(path, point_format, number=60, chunk=0):
         def create_writer(self, dest, header):
             return Writer(dest, header.point_format, parallel=False)
 
-    rng = np.random.default_rng(0)
-    header = laspy.LasHeader(
-        point_format=point_format, version="1.4" if point_format > 5 else "1.2"
-    )
+    rng, version = np.random.default_rng(0), "1.4" if point_format > 5 else "1.2"
+    header = laspy.LasHeader(point_format=point_format, version=version)
     header.scales = [0.01] * 3
     header.add_extra_dim(laspy.ExtraBytesParams("more", "2u2"))
     file = laspy.LasData(header)
     file.X, file.Y, file.Z = rng.integers(0, 10_000, (3, number))
     file.intensity = rng.integers(0, 9, number)
-    with laspy.open(
-        path,
-        "w",
-        header=header,
-        laz_backend=(Backend(),) if chunk else None,
-        do_compress=chunk != 0,
-    ) as writer:
+    options = {"laz_backend": (Backend(),)} if chunk else {}
+    with laspy.open(path, "w", header=header, do_compress=chunk != 0, **options) as writer:
         for half in (file.points[: number // 2], file.points[number // 2 :]):
             writer.write_points(half)
 
@@ -87,9 +80,8 @@ def write_pcd(path, encoding):
 
 def write_npz(path, save):
     arrays = {"points": np.arange(80, dtype=np.float32).reshape(20, 4), "origin": np.ones(3)}
-    save(
-        path, columns=np.array(["x", "y", "z", "t"]), unit=np.array("m"), junk=np.ones(9), **arrays
-    )
+    texts = {"columns": np.array([*"xyzt"]), "unit": np.array("m")}
+    save(path, **texts, junk=np.ones(9), **arrays)
 
 
 def write_ply(path, format_):
@@ -97,18 +89,12 @@ def write_ply(path, format_):
     order = {"ascii": None, "binary_little_endian": "<", "binary_big_endian": ">"}[format_]
     body = b""
     for i in range(-3, 20):
-        values = [i, 1, 2, *([7] * (i % 3)), i % 256] if i >= 0 else [2, -i, 5]
-        if order is None:
-            body += (
-                " ".join(map(str, [*values[:3], i % 3, *values[3:]] if i >= 0 else values)).encode()
-                + b"\n"
-            )
-        elif i < 0:
-            body += struct.pack(order + "B2i", *values)
-        else:
-            body += struct.pack(f"{order}3fH{i % 3}HB", *values[:3], i % 3, *values[3:])
-    header = PLY.format(format_)
-    path.write_bytes(header.encode() + body)
+        form, values = "B2i", [2, -i, 5]  # an edge
+        if i >= 0:
+            form, values = f"3fH{i % 3}HB", [i, 1, 2, i % 3, *([7] * (i % 3)), i % 256]
+        line = " ".join(map(str, values)).encode() + b"\n"
+        body += line if order is None else struct.pack(order + form, *values)
+    path.write_bytes(PLY.format(format_).encode() + body)
 
 
 def write_columns(path):
@@ -208,7 +194,7 @@ WRITERS = {
     "ply-big": (".ply", lambda path: write_ply(path, "binary_big_endian")),
     "ply-ascii": (".ply", lambda path: write_ply(path, "ascii")),
     "xyz": (".xyz", lambda path: write_text(path, "//X Y Z red\n" + "1 2.5 -3e2 7\n" * 20)),
-    "npz-columns": (".npz", lambda path: write_columns(path)),
+    "npz-columns": (".npz", write_columns),
     "npy": (".npy", lambda path: np.save(path, np.arange(80, dtype=np.float32).reshape(20, 4))),
     "npz": (".npz", lambda path: write_npz(path, np.savez_compressed)),
     "npz-stored": (".npz", lambda path: write_npz(path, np.savez)),
@@ -298,7 +284,7 @@ def judge(kind, path, base):
     """(what the reader did, what is wrong with that or None)."""
     from torchvox._errors import TorchvoxError
 
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # restarts the peak
     begin, fault, outcome = time.process_time(), None, "read"
     try:
         read(kind, path)

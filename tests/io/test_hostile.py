@@ -105,6 +105,15 @@ def replaced(kind, *pairs):
     return write
 
 
+def raw(data):
+    """A file of these bytes."""
+    return lambda path: path.write_bytes(data)
+
+
+def text(content):
+    return raw(content.encode())
+
+
 def large_packed(path):
     fuzzing.WRITERS["pcd-compressed"][1](path)
     data = path.read_bytes().replace(b"POINTS 50", b"POINTS 250000000")
@@ -113,22 +122,24 @@ def large_packed(path):
 
 
 def npy(header):
-    text = header.encode()
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
 
 
-def npz(path, **members):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in {"points": np.ones((4, 3), np.float32), **members}.items():
-            if isinstance(content, np.ndarray):
-                buffer = io.BytesIO()
-                np.save(buffer, content)
-                content = buffer.getvalue()
-            archive.writestr(f"{name}.npy", content)
+def shaped(descr, *shape):
+    """The header of a .npy that claims a shape."""
+    return npy(f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}}}\n")
 
 
-def large_origin(path):
-    npz(path, origin=np.zeros(3_000_000))
+def npz(**members):
+    def write(path):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in {"points": np.ones((4, 3), np.float32), **members}.items():
+                if isinstance(content, np.ndarray):
+                    np.save(buffer := io.BytesIO(), content)
+                    content = buffer.getvalue()
+                archive.writestr(f"{name}.npy", content)
+
+    return write
 
 
 def aliases(head, each="[{}]", levels=12):
@@ -137,10 +148,6 @@ def aliases(head, each="[{}]", levels=12):
     for i in range(1, levels):
         lines.append(f"a{i}: &a{i} " + each.format(", ".join([f"*a{i - 1}"] * 9)))
     return "\n".join(lines) + "\n"
-
-
-def text(content):
-    return lambda path: path.write_text(content)
 
 
 ABOUT = (
@@ -154,10 +161,7 @@ HOSTILE = {
     "laz/far.laz": (patched("laz", (points_at, "<q", 2**62)), "no chunk table"),
     "laz/no_end.laz": (patched("laz", (points_at, "<q", -1)), "no chunk table"),
     "laz/counts.laz": (wrong_table, "chunks do not hold"),
-    "laz/layer.laz": (
-        patched("laz-7", (lambda d: points_at(d) + 8 + 44, "<I", 2**32 - 1)),
-        "layers",
-    ),
+    "laz/layer.laz": (patched("laz-7", (lambda d: points_at(d) + 52, "<I", 2**32 - 1)), "layers"),
     "laz/points.laz": (patched("laz", (107, "<I", 84_000_000)), "cannot hold the 84000000 points"),
     "laz/more.laz": (patched("laz", (107, "<I", 90_000)), "chunks do not hold the 90000 points"),
     "laz/item.laz": (patched("laz", (lambda d: record_at(d) + 36, "<H", 65535)), "LASzip record"),
@@ -174,53 +178,33 @@ HOSTILE = {
     },
     "pcd/points.pcd": (replaced("pcd-binary", (b"POINTS 50", b"POINTS 9999999999")), "cannot hold"),
     "pcd/packed.pcd": (large_packed, "cannot hold"),
-    "pcd/line.pcd": (lambda path: path.write_bytes(b"FIELDS" + b" x" * 200_000), "does not end"),
-    "ply/points.ply": (
-        replaced("ply-big", (b"vertex 20", b"vertex 999999999999")),
-        "bytes do not hold|cut short",
-    ),
-    "ply-ascii/points.ply": (
-        replaced("ply-ascii", (b"vertex 20", b"vertex 999999999999")),
-        "bytes do not hold",
-    ),
+    "pcd/line.pcd": (raw(b"FIELDS" + b" x" * 200_000), "does not end"),
+    **{
+        f"{kind}/points.ply": (
+            replaced(kind, (b"vertex 20", b"vertex 999999999999")),
+            "do not hold",
+        )
+        for kind in ("ply", "ply-big", "ply-ascii")
+    },
     "ply/skipped.ply": (replaced("ply", (b"edge 3", b"edge 99999999")), "bytes do not hold"),
-    "ply/header.ply": (
-        lambda path: path.write_bytes(b"ply\n" + b"comment x\n" * 200_000),
-        "header does not end",
-    ),
+    "ply/header.ply": (raw(b"ply\n" + b"comment x\n" * 200_000), "header does not end"),
     "npz-columns/type.npz": (
         lambda path: np.savez(path, xyz=np.ones((9, 3), np.int32)),
         "int32 with scale",
     ),
-    "npy/wide.npy": (
-        lambda path: path.write_bytes(
-            npy("{'descr': '<f4', 'fortran_order': False, 'shape': (0, 10000000000)}\n")
-        ),
-        r"C from 3 to 65536, got float32 \[0, 10000000000\]",
-    ),
-    "npy/deep.npy": (lambda path: path.write_bytes(npy("(" * 9000)), "not a readable"),
-    "npz/origin.npz": (large_origin, "origin claims 24000128 bytes"),
-    "npz/names.npz": (
-        lambda path: npz(
-            path, columns=npy("{'descr': '<U0', 'fortran_order': False, 'shape': (10000000000,)}\n")
-        ),
-        "3 columns, but the layout names 65537",
-    ),
-    "npz/unused.npz": (lambda path: npz(path, junk=b"no array"), "read"),
+    "npy/wide.npy": (raw(shaped("<f4", 0, 10**10)), r"C from 3 to 65536, got float32 \[0, 10+\]"),
+    "npy/deep.npy": (raw(npy("(" * 9000)), "not a readable"),
+    "npz/origin.npz": (npz(origin=np.zeros(3_000_000)), "origin claims 24000128 bytes"),
+    "npz/names.npz": (npz(columns=shaped("<U0", 10**10)), "3 columns, but the layout names 65537"),
+    "npz/unused.npz": (npz(junk=b"no array"), "read"),
     "map/keys.npz": (
-        lambda path: npz(
-            path,
-            about=np.frombuffer(ABOUT, np.uint8),
-            keys=npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,)}\n"),
-        ),
+        npz(about=np.frombuffer(ABOUT, np.uint8), keys=shaped("<i8", 10**12)),
         r"keys must be \[n\] int64, got \[1000000000000\] int64 in \d\d bytes",
     ),
     "ot/size.ot": (replaced("ot", (b"size 33", b"size 999999999994")), "do not fit the"),
     "bt/size.bt": (replaced("bt", (b"size 33", b"size 999999999994")), "its header promises 99999"),
     "bt/cube.bt": (
-        lambda path: path.write_bytes(
-            b"# Octomap OcTree binary file\nid OcTree\nsize 9\nres 1\ndata\n\xaa\xaa"
-        ),
+        raw(b"# Octomap OcTree binary file\nid OcTree\nsize 9\nres 1\ndata\n\xaa\xaa"),
         "expand to 549755813888 regions",
     ),
     "graph/scans.graph": (patched("graph", (0, "<I", 2**32 - 1)), "byte .* promises"),
@@ -232,16 +216,10 @@ HOSTILE = {
     "grid/deep.yaml": (text("[" * 5000), "nested too deeply"),
     "grid/number.yaml": (text("voxel_size: 1" + "0" * 5000), "more than 3000"),
     "grid/long.yaml": (text("# \n" * 99_999), "longer than"),
-    "grid/infinite.yaml": (
-        text(fuzzing.GRID + "max_voxels: .inf"),
-        "cannot convert float infinity",
-    ),
+    "grid/infinite.yaml": (text(fuzzing.GRID + "max_voxels: .inf"), "convert float infinity"),
     "grid/date.yaml": (text("2001-99-99"), "not readable YAML"),
     "config/aliases.yaml": (text(TRAIN + aliases("") + "train: *a11"), "aliases written out"),
-    "config/list.yaml": (
-        text(TRAIN + f"train: {list(range(9999))}"),
-        "got \\[0, 1, 2, 3, 4, 5, ...",
-    ),
+    "config/list.yaml": (text(TRAIN + f"train: {list(range(9999))}"), r"got \[0, 1, 2, 3, 4, 5, "),
     "config/keys.yaml": (
         text(TRAIN + "\n".join(f"k{i}: 1" for i in range(9999))),
         "unknown key k0",
@@ -253,7 +231,7 @@ HOSTILE = {
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory):
     """What became of every file; a file that takes the process down is followed by another one."""
-    folder, found = tmp_path_factory.mktemp("hostile"), {}
+    folder, by_name = tmp_path_factory.mktemp("hostile"), {}
     for name, (write, _) in HOSTILE.items():
         (folder / name).parent.mkdir(exist_ok=True)
         write(folder / name)
@@ -266,12 +244,12 @@ def verdicts(tmp_path_factory):
             lines, errors = (slow.stdout or b"").decode(), "no end"
         for line in lines.splitlines():
             path, *verdict = json.loads(line)
-            found[str(Path(path).relative_to(folder))] = verdict
-        left = [name for name in left if name not in found]
+            by_name[str(Path(path).relative_to(folder))] = verdict
+        left = [name for name in left if name not in by_name]
         if left:
-            found[left[0]] = ["nothing", f"the process died: {errors[-500:]}"]
+            by_name[left[0]] = ["nothing", f"the process died: {errors[-500:]}"]
             left = left[1:]
-    return found
+    return by_name
 
 
 @pytest.mark.parametrize("name", HOSTILE)

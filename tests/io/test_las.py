@@ -57,9 +57,9 @@ def test_a_table_of_chunks_at_the_end_is_found(tmp_path, point_format, chunk):
     data += data[start : start + 8]
     data[start : start + 8] = b"\xff" * 8
     (tmp_path / "b.laz").write_bytes(data)
-    wanted = read_cloud(tmp_path / "a.las").points
+    expected = read_cloud(tmp_path / "a.las").points
     for name in ("a.laz", "b.laz"):
-        np.testing.assert_array_equal(read_cloud(tmp_path / name).points, wanted)
+        np.testing.assert_array_equal(read_cloud(tmp_path / name).points, expected)
 
 
 def test_a_padded_laszip_record_is_read(tmp_path):

@@ -56,7 +56,7 @@ FILES = {  # point format, change; points that are read, words of the problem, n
     "a new count beyond the file": (8, [put(247, "<Q", 51), put(107, "<I", 50)], 50, "51 and 50"),
     "no counts": (8, [put(247, "<Q", 0)], 50, "counts 0 points, 50 more"),
     "no count of 1.2": (1, [put(107, "<I", 0)], 50, "counts 0 points, 50 more"),
-    "points behind the last": (8, [put(247, "<Q", 47)], 47, "47 points, 3 more .* left out"),
+    "points behind the last": (8, [put(247, "<Q", 47)], 47, "47 points, 3 more .* ignored"),
     "equal counts": (8, [put(107, "<I", 50)], 50, ""),
     "the year 10000": (1, [put(90, "<HH", 1, 10000)], 50, ""),
     "day 999 of 9999": (1, [put(90, "<HH", 999, 9999)], 50, ""),
@@ -101,7 +101,7 @@ def test_points_are_read_and_bytes_kept(tmp_path, name):
     assert whole[starts[1] :] == data[starts[0] : end]
     pairs = zip(*(head_records(bytes(d))[1] for d in (data, whole)), strict=True)
     for (key, old), (_, new) in pairs:
-        if key == (b"LASF_Spec", 4) and len(names) == 2:  # as they were, but for the ranges
+        if key == (b"LASF_Spec", 4) and len(names) == 2:  # unchanged except the ranges
             old, new = ([d[:64] + d[112:] for d in descriptors(whole)] for whole in (old, new))
         assert new == old or (key == (b"LASF_Spec", 4) and len(names) == 3)
 
@@ -133,11 +133,11 @@ def test_compressed_points_are_read(tmp_path, name, capfd):
         return
     reader = open_points(path)
     assert re.search(words or "^$", " ".join(reader.problems))
-    wanted = join(list(open_points(tmp_path / "a.las").chunks())).rows(slice(0, count))
+    expected = join(list(open_points(tmp_path / "a.las").chunks())).rows(slice(0, count))
     for first in (0, 13):
         table = join([reader.schema, *reader.chunks(19, first)])
-        np.testing.assert_array_equal(table.xyz, wanted.xyz[first:])
-        np.testing.assert_array_equal(table.attributes["more"], wanted.attributes["more"][first:])
+        np.testing.assert_array_equal(table.xyz, expected.xyz[first:])
+        np.testing.assert_array_equal(table.attributes["more"], expected.attributes["more"][first:])
     assert capfd.readouterr().err == ""
 
 
@@ -171,13 +171,13 @@ def scaled_file(path, types):
 def test_columns_in_steps_have_their_values_everywhere(tmp_path, suffix):
     if suffix == ".pcd":
         pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
-    wanted = scaled_file(tmp_path / "a.las", TYPES if suffix == ".las" else ("i4", "u2", "3u1"))
+    expected = scaled_file(tmp_path / "a.las", TYPES if suffix == ".las" else ("i4", "u2", "3u1"))
     reader = open_points(tmp_path / "a.las")
-    chunks = [reader.schema.rows(slice(0), wanted), *reader.chunks(19, columns=wanted)]
+    chunks = [reader.schema.rows(slice(0), expected), *reader.chunks(19, columns=expected)]
     for chunk in chunks:  # .bin holds near ones alone
         chunk.xyz, chunk.scale, chunk.offset = np.zeros((len(chunk), 3)), None, None
     write_points(tmp_path / f"b{suffix}", *chunks)
-    flat_ = flat(wanted)
+    flat_ = flat(expected)
     layout = ",".join(("x", "y", "z", *flat_)) if suffix in (".npy", ".bin") else None
     back = read_points(tmp_path / f"b{suffix}", layout)
     for name, values in flat(back.by_value().attributes).items():

@@ -69,8 +69,8 @@ CASES = [
     (pairs("binary_compressed", compressed(FIELDS)), PAIRS),
     (pairs("binary_compressed", compressed(FIELDS, 1100)), "! damaged"),
     (pcd(TYPE="F F Q"), "! no type Q of SIZE 4"),
-    (pcd(SIZE="4 4"), "! are not as many"),
-    (pcd(WIDTH="3"), "! 3 places are not its 2 points"),
+    (pcd(SIZE="4 4"), "! have different lengths"),
+    (pcd(WIDTH="3"), "! is 3, but POINTS is 2"),
     (pcd(WIDTH="-2"), "! WIDTH must be whole numbers"),
     (pcd(FIELDS="x y w"), "! no x, y, z fields"),
     (pcd(DATA="zip"), "! DATA must be ascii"),
@@ -83,6 +83,6 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("data", "wanted"), CASES)
-def test_pcd_files(tmp_path, data, wanted):
-    check(tmp_path / "a.pcd", data, wanted)
+@pytest.mark.parametrize(("data", "expected"), CASES)
+def test_pcd_files(tmp_path, data, expected):
+    check(tmp_path / "a.pcd", data, expected)

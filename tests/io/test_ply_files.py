@@ -33,28 +33,31 @@ CASES = [
     (ply("1 2 3\n4 5 6 7\n3 0 1 1\n", "float t", tail=FACES), "! line 11 is not 4 numbers: 1 2 3"),
     (ply("1 2 3\n4 5 6 7\n"), "! line 9 is not 3 numbers: 4 5 6 7"),
     (ply("8 9\n1 2 3\n4 5 6\n", head=EDGES), "| 1 edge"),
-    (ply("1 2 3\n4 5 6\n7 8 9\n"), "| behind the points"),
-    (ply(LINES, form="binary_little_endian"), "| behind the points"),
+    (ply("1 2 3\n4 5 6\n7 8 9\n"), "| bytes follow"),
+    (ply(LINES, form="binary_little_endian"), "| bytes follow"),
     (ply("1 2 3\n4 5 x\n"), "! line 9 is not 3 numbers: 4 5 x"),
     (ply("1 2 3.2345678\n"), "! cut short"),
     (ply("1 2 3 4\n4 5 6 7\n", "int gr\xf6\xdfe"), "größe i4 4 7"),
     (ply("1 2 3 4 5\n4 5 6 7 8\n", "int t", "int t"), "t i4 4 7; t_2 i4 5 8 | t_2"),
     (ply("1 2 3 7 8 9\n4 5 6 1 2 3\n", "uchar r", "uchar g", "uchar b"), RGB),
     (ply("1 2 3 7 8 9\n4 5 6 1 2 3", *(f"uchar diffuse_{c}" for c in RGB.split()[::4])), RGB),
-    (ply("1 2 3 1 9 5\n4 5 6 -1 6\n", "list char char n", "char l"), "l i1 5 6 | list n is left"),
+    (
+        ply("1 2 3 1 9 5\n4 5 6 -1 6\n", "list char char n", "char l"),
+        "l i1 5 6 | list n is ignored",
+    ),
     (
         ply(LIST, "list char char n", "char l", form="binary_little_endian"),
-        "l i1 5 6 | list n is left",
+        "l i1 5 6 | list n is ignored",
     ),
     (ply("", "thing l"), "! property l has the unknown type thing"),
     (ply("", "list float int l"), "! must be whole"),
     (ply(xyz=("float x", "float y", "float w")), "! no x, y, z"),
     (ply(element="line 2"), "! no element vertex"),
-    (ply(form="utf8"), "! names no known format"),
+    (ply(form="utf8"), "! has no known format"),
     (ply(head=("elements 3",)), "! has the line 'elements 3'"),
 ]
 
 
-@pytest.mark.parametrize(("data", "wanted"), CASES)
-def test_ply_files(tmp_path, data, wanted):
-    check(tmp_path / "a.ply", data, wanted)
+@pytest.mark.parametrize(("data", "expected"), CASES)
+def test_ply_files(tmp_path, data, expected):
+    check(tmp_path / "a.ply", data, expected)

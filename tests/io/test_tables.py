@@ -20,8 +20,8 @@ KINDS = ["u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"]
 LATTICE = {"scale": np.array([0.01, 0.01, 0.001]), "offset": np.array([637000.0, 0, -5.5])}
 
 
-def table(count=40, type_="f4", kinds=KINDS, seed=0, **known):
-    """Points with a column of each kind, of random bits but for NaN."""
+def table(count=40, type_="f4", kinds=KINDS, seed=0, **options):
+    """Points with a column of each kind, of random bits except NaN."""
     rng = np.random.default_rng(seed)
     attributes = {}
     for kind in kinds:
@@ -33,14 +33,14 @@ def table(count=40, type_="f4", kinds=KINDS, seed=0, **known):
     xyz = rng.integers(-(2**31), 2**31, (count, 3)).astype(np.int32)
     if type_ != "i4":
         xyz = (xyz * 1e-7).astype(type_)
-    return PointTable(xyz, attributes, **known, **(LATTICE if type_ == "i4" else {}))
+    return PointTable(xyz, attributes, **options, **(LATTICE if type_ == "i4" else {}))
 
 
-def same(got, wanted):
-    np.testing.assert_array_equal(got.world(), wanted.world())
-    assert got.columns == wanted.columns
+def same(got, expected):
+    np.testing.assert_array_equal(got.world(), expected.world())
+    assert got.columns == expected.columns
     for name, values in got.attributes.items():
-        np.testing.assert_array_equal(values, wanted.attributes[name])
+        np.testing.assert_array_equal(values, expected.attributes[name])
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])
@@ -50,28 +50,28 @@ def test_every_type_survives(tmp_path, suffix, type_, count):
     if suffix == ".pcd":
         pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
     kinds = KINDS if suffix == ".ply" else [*KINDS, "u8", "i8", "3f4"]
-    given_ = table(count, type_, kinds, crs="here", unit="ft")
-    path = write(tmp_path / f"a{suffix}", given_, given_.rows(slice(0, 0)))
+    source = table(count, type_, kinds, crs="here", unit="ft")
+    path = write(tmp_path / f"a{suffix}", source, source.rows(slice(0, 0)))
     back = whole(path)
-    same(back, given_)
+    same(back, source)
     if suffix == ".npz":
-        assert back.xyz.dtype == given_.xyz.dtype
+        assert back.xyz.dtype == source.xyz.dtype
         assert (back.crs, back.unit) == ("here", "ft")
     else:
         assert back.xyz.dtype == (np.float32 if type_ == "f4" else np.float64)
-    assert path.read_bytes() == write(tmp_path / f"b{suffix}", given_).read_bytes()
+    assert path.read_bytes() == write(tmp_path / f"b{suffix}", source).read_bytes()
 
 
 def test_text_has_the_digits_of_the_scale(tmp_path):
-    given_ = PointTable(np.array([[1, -2, 3]], np.int32), **LATTICE)
-    assert write(tmp_path / "a.csv", given_).read_text() == "x,y,z\n637000.01,-0.02,-5.497\n"
+    source = PointTable(np.array([[1, -2, 3]], np.int32), **LATTICE)
+    assert write(tmp_path / "a.csv", source).read_text() == "x,y,z\n637000.01,-0.02,-5.497\n"
 
 
 @pytest.mark.parametrize("kind", ["ply", "ply-big", "ply-ascii"])
-def test_ply_lists_and_other_elements_are_left_out_and_told(tmp_path, kind):
+def test_ply_lists_and_other_elements_are_ignored_and_listed(tmp_path, kind):
     fuzzing.WRITERS[kind][1](tmp_path / "a.ply")
     reader = open_points(tmp_path / "a.ply")
-    assert reader.problems == ["its list more is left out", "its 3 edge are left out"]
+    assert reader.problems == ["its list more is ignored", "its 3 edge are ignored"]
     back = whole(tmp_path / "a.ply")
     assert back.xyz.tolist() == [[i, 1, 2] for i in range(20)]
     assert back.attributes["label"].tolist() == list(range(20))
@@ -136,13 +136,13 @@ def test_the_landed_npz_is_read_around_its_origin(tmp_path):
 def test_chunks_of_any_size_are_the_whole(size, first, kinds):
     from torchvox.io.table import TableReader
 
-    given_, columns = table(), [f"a_{kind}" for kind in KINDS if kind in kinds]
-    reader = TableReader(given_)
+    source, columns = table(), [f"a_{kind}" for kind in KINDS if kind in kinds]
+    reader = TableReader(source)
     chunks = list(reader.chunks(size, first, columns))
     assert [len(chunk) for chunk in chunks[:-1]] == [size] * (len(chunks) - 1)
     same(
         join([reader.schema.rows(slice(0), columns), *chunks]),
-        given_.rows(slice(first, None), columns),
+        source.rows(slice(first, None), columns),
     )
 
 
@@ -199,14 +199,14 @@ def test_a_full_disk_or_a_failure_leaves_the_old_file(tmp_path, suffix):
             pytest.importorskip(module, reason=f"{module} is not installed")
     path = tmp_path / f"a{suffix}"
     path.write_bytes(b"old")
-    given_ = table(20_000, kinds=["u2"])
+    source = table(20_000, kinds=["u2"])
     with pytest.raises(CloudFileError) as error, disk_of(1000):
-        write(path, given_)
+        write(path, source)
     assert str(error.value).startswith(
         f"{path} is not written" if suffix == ".laz" else f"{path}: "
     )
-    with pytest.raises(KeyboardInterrupt), create_points(path, given_) as writer:
-        writer.append(given_)
+    with pytest.raises(KeyboardInterrupt), create_points(path, source) as writer:
+        writer.append(source)
         raise KeyboardInterrupt
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == [path.name]
@@ -237,6 +237,6 @@ def test_a_file_and_its_folder_are_on_the_disk(tmp_path, monkeypatch):
         (np.zeros((2, 3)), {"a": np.zeros(3)}, r"a must be \[2\]"),
     ],
 )
-def test_a_table_that_is_none_is_refused(xyz, columns, reason):
+def test_an_invalid_table_is_refused(xyz, columns, reason):
     with pytest.raises(ValueError, match=reason):
         PointTable(xyz, columns)

@@ -46,7 +46,7 @@ CASES = [
     ("a.txt", "# one\n# x y z, of a mine\n1 2 3\n# here\n// there\n4 5 6\n", ""),
     ("a.txt", "# made today\n# x, y, z, t\n# units: m\n1 2 3 4\n4 5 6 7\n", "t i8 4 7"),
     ("a.txt", "//X Y Z t\n2\n1 2 3 4\n4 5 6 7\n", "t i8 4 7"),
-    ("a.xyz", "3\n1 2 3\n4 5 6\n", "! promises 3 points and holds 2"),
+    ("a.xyz", "3\n1 2 3\n4 5 6\n", "! promises 3 points but holds 2"),
     # spreadsheets, pandas, R
     ("a.csv", '"x","y","z","t"\n"1","2","3","4"\n"4","5","6","7"\n', "t i8 4 7"),
     ("a.csv", "x,y,z,t,\n1,2,3,4,\n4,5,6,7,\n", "t i8 4 7"),
@@ -71,13 +71,13 @@ CASES = [
     # what is refused
     ("a.csv", "1,2,3\n1,2\n", "! line 2 is not 3 numbers: 1,2"),
     ("a.xyz", "# c\n1 2 3\n\n1 2 x\n", "! line 4 is not 3 numbers"),
-    ("a.xyz", "1 2 x\n1 2 3\n", "! line 1 is not numbers alone"),
-    ("a.csv", "name,x,y,z\ncar,1,2,3\n7,4,5,6\n", "! line 2 is not numbers alone: car"),
-    ("a.csv", "x,y,z\n1_0,2,3\n", "! line 2 is not numbers alone"),
+    ("a.xyz", "1 2 x\n1 2 3\n", "! line 1 is not only numbers"),
+    ("a.csv", "name,x,y,z\ncar,1,2,3\n7,4,5,6\n", "! line 2 is not only numbers: car"),
+    ("a.csv", "x,y,z\n1_0,2,3\n", "! line 2 is not only numbers"),
     ("a.csv", "x,y,z\n1,2,3\n1_0,2,3\n", "! line 3 is not 3 numbers"),
-    ("a.csv", 'x,y,z,t\n1,2,3,"1,234"\n', "! line 2 is not numbers alone"),
+    ("a.csv", 'x,y,z,t\n1,2,3,"1,234"\n', "! line 2 is not only numbers"),
     ("a.csv", "x,y,z,t\n1,2,3,4\n4,5,6,-\n", "! line 3 is not 4 numbers"),
-    ("a.xyz", "1 2 3 4\n", "! does not say its 4 columns: give --layout"),
+    ("a.xyz", "1 2 3 4\n", "! does not name its 4 columns: add --layout"),
     ("a.csv", "x,y,z\n1,2,3,4\n", "! 4 columns, but 3 are named"),
     ("a.csv", "x,y,w\n1,2,3\n", "! x,y,w do not name x, y, z"),
     ("a.xyz", b"\xff\xfe", "! not a text file"),
@@ -86,18 +86,18 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "wanted"), CASES)
-def test_text_files(tmp_path, name, text, wanted):
-    check(tmp_path / name, text if isinstance(text, bytes) else text.encode(), wanted)
+@pytest.mark.parametrize(("name", "text", "expected"), CASES)
+def test_text_files(tmp_path, name, text, expected):
+    check(tmp_path / name, text if isinstance(text, bytes) else text.encode(), expected)
 
 
 def test_a_layout_skips_columns_and_no_points(tmp_path):
     check(tmp_path / "a.csv", b"1,2,3,0,9\n4,5,6,,8\n", "ring i8 9 8", "x,y,z,_,ring")
-    check(tmp_path / "a.csv", b"a,1,2,3\nb,4,5,6\n", "! line 1 is not numbers", "_,x,y,z")
+    check(tmp_path / "a.csv", b"a,1,2,3\nb,4,5,6\n", "! line 1 is not only numbers", "_,x,y,z")
 
 
 @pytest.mark.parametrize(
-    ("at", "odd", "wanted"),
+    ("at", "odd", "expected"),
     [
         (19_000, "7,1,2,3,7.5,5", "i8 7; f8 7.5; i8 5"),
         (19_000, f"7,1,2,3,4,{2**63}", f"i8 7; i8 4; u8 {2**63}"),
@@ -107,17 +107,17 @@ def test_a_layout_skips_columns_and_no_points(tmp_path):
         (19_000, f"7,1,2,3,0.5,{2**64}", f"! column c.* {2**64}"),
     ],
 )
-def test_an_odd_line_far_down(tmp_path, at, odd, wanted):
+def test_an_odd_line_far_down(tmp_path, at, odd, expected):
     lines = ["a,x,y,z,b,c", *["7,1,2,3,4,5"] * 20_000]
     lines.insert(at + 1, odd)
     (tmp_path / "a.csv").write_text("\n".join(lines))
-    if wanted.startswith("!"):
-        with pytest.raises(CloudFileError, match=wanted[2:]):
+    if expected.startswith("!"):
+        with pytest.raises(CloudFileError, match=expected[2:]):
             read(tmp_path / "a.csv")
         return
     table = read(tmp_path / "a.csv")
     columns = [f"{a.dtype.str[1:]} {a[at]}" for a in table.attributes.values()]
-    assert "; ".join(columns) == wanted and len(table) == 20_001
+    assert "; ".join(columns) == expected and len(table) == 20_001
 
 
 VALUES = st.sampled_from(["u1", "i4", "u8", "i8", "f4", "f8"]).flatmap(lambda kind: arrays(kind, 2))
@@ -132,17 +132,17 @@ def test_what_is_written_reads_back_or_is_refused(tmp_path_factory, suffix, attr
     if suffix == ".pcd":
         pytest.importorskip("pypcd4", reason="the extra pcd is not installed")
     path = tmp_path_factory.mktemp("a") / f"a{suffix}"
-    given_ = PointTable(np.array([[0.1, -0.0, 1e300], [1 / 3, 5, -7]]), attributes)
+    source = PointTable(np.array([[0.1, -0.0, 1e300], [1 / 3, 5, -7]]), attributes)
     try:
-        with create_points(path, given_) as writer:
-            writer.append(given_)
+        with create_points(path, source) as writer:
+            writer.append(source)
     except WrongUseError:
         return
     back = read(path)
-    np.testing.assert_array_equal(back.xyz, given_.xyz)
-    wanted, _ = with_colors(attributes)
-    assert [name.lower() for name in back.attributes] == [name.lower() for name in wanted]
-    for values, again in zip(wanted.values(), back.attributes.values(), strict=True):
+    np.testing.assert_array_equal(back.xyz, source.xyz)
+    expected, _ = with_colors(attributes)
+    assert [name.lower() for name in back.attributes] == [name.lower() for name in expected]
+    for values, again in zip(expected.values(), back.attributes.values(), strict=True):
         np.testing.assert_array_equal(again.astype(values.dtype), values)
 
 
@@ -150,9 +150,9 @@ def test_digits_of_float32_text(tmp_path):
     few = np.array([1.00000012, 16777217.0, 8.5899346e9], np.float32)  # 8 digits do not do
     bits = np.frombuffer(np.random.default_rng(0).bytes(4000), np.float32)
     values = np.concatenate([few, bits[np.isfinite(bits)]])
-    given_ = PointTable(np.zeros((len(values), 3)), {"a": values})
-    with create_points(tmp_path / "a.csv", given_) as writer:
-        writer.append(given_)
+    source = PointTable(np.zeros((len(values), 3)), {"a": values})
+    with create_points(tmp_path / "a.csv", source) as writer:
+        writer.append(source)
     np.testing.assert_array_equal(read(tmp_path / "a.csv").attributes["a"].astype("f4"), values)
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The filter for points that come in parts, or do not fit the memory:
 
-update     points of a part -> a state, merged with others of its size
-merge      states of another accumulator, or saved ones
-spill      states above the memory limit go to disk, as one that ascends by key
-finish     ranges of keys, one after the other: merged, adaptive cells, points
+update     points of a part become a state, which is merged with others of its size
+merge      adds states of another accumulator, or saved ones
+spill      writes states above the memory limit to disk, as one that ascends by key
+finish     merges one range of keys after the other: adaptive cells, points
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torchvox._errors import WrongUseError, file_errors, short
 from torchvox.filter.lattice import Lattice
 from torchvox.filter.policy import check_steps, rules_of
 from torchvox.filter.saved import map_columns, read_about, write_columns, write_state
+from torchvox.filter.schema import Schema
 from torchvox.filter.states import Groups, Reduction
 from torchvox.io.writers import atomic_path
 from torchvox.ops.annotations import KeyLayout
@@ -38,26 +39,26 @@ if TYPE_CHECKING:
     from torchvox.filter.states import State
     from torchvox.io import PointTable
 
-WORK = 6  # bytes in use while states are merged, for each byte of them
+WORK = 6  # bytes in use per byte of the states that are merged
 FEW = 1 << 28  # bytes of states that need no merging yet
 MOST_LEVELS = 10
 
 
 class VoxelAccumulator:
-    """One point a voxel, of points that are given in parts.
+    """One point per voxel, of points that come in parts.
 
     schema: a table without points: columns, types and lattice of all parts.
     voxel_size: (x, y, z), origin: (x, y, z), in the unit of the points.
     box: lowest and highest world coordinates [2, 3] that parts may have; None: that of the first
         part.
     keep: what a voxel becomes, of policy.KEEP. policy: column -> rule, where it is not the default.
-        A column of floats that may hold classes by its name comes from a point: only `downsample`
-        and FilterJob have all its values to decide between majority and mean.
+        A column of floats whose name may mean classes comes from a point: only `downsample` and
+        FilterJob have all its values to decide between majority and mean.
     no_data: column -> values [k] that stand for "none".
     layout: order of the voxels, "morton" or "zyx". seed: of keep="random".
-    levels, max_points: adaptive cells: one of size 2^L voxels, L <= levels, stays whole while it
-        holds at most max_points. min_points: voxels with fewer go.
-    memory_limit: bytes; None: no limit. spill_dir: where states above it go.
+    levels, max_points: adaptive cells: a cell of 2^L voxels an axis, L <= levels, stays whole while
+        it holds at most max_points. min_points: voxels with fewer points are dropped.
+    memory_limit: bytes; None: no limit. spill_dir: the folder for states above it.
     device: where the work is done.
 
     The result does not depend on how points are split into parts, as long as each has its number.
@@ -92,7 +93,7 @@ class VoxelAccumulator:
                 f"2^63 - 1, got {levels}, {max_points} and {min_points}"
             )
         if levels and (layout != "morton" or keep.startswith("nearest")):
-            raise WrongUseError("adaptive cells need the Morton order, and know no nearest point")
+            raise WrongUseError("levels > 0 needs layout='morton' and a keep other than nearest_*")
         if not -(2**63) <= seed < 2**63:
             raise WrongUseError(f"the seed must fit 64 bits, got {short(seed)}")
         self.schema, self.keep, self.device = schema, keep, torch.device(device)
@@ -102,8 +103,9 @@ class VoxelAccumulator:
             raise WrongUseError("adaptive cells add a column level, and there is one: drop it")
         none = {name: np.asarray(values) for name, values in (no_data or {}).items()}
         self._no_data = {name: none[name] for name in none if name in schema.columns}
-        self._seed = seed
-        self._lattice = Lattice.of(schema, voxel_size, origin, box, layout)
+        lattice = Lattice.of(schema, voxel_size, origin, box, layout)
+        columns = Schema(schema, self.rules, keep, self._no_data)
+        self._reduction = Reduction(columns, lattice, keep, seed)
         self._framed = box is not None
         self._states: list[State] = []
         self._merged_bytes = 0
@@ -111,7 +113,7 @@ class VoxelAccumulator:
         self._spill_dir = Path(spill_dir or tempfile.gettempdir())
         self._home: tempfile.TemporaryDirectory[str] | None = None
         self._runs: list[Path] = []
-        self.points = self.not_finite = 0  # given so far
+        self.points = self.not_finite = 0  # so far
 
     # ---- points in ------------------------------------------------------------------------------
 
@@ -121,11 +123,12 @@ class VoxelAccumulator:
         index: int | np.ndarray | None = None,
         scores: np.ndarray | None = None,
     ) -> None:
-        """Add points. index: the number of the first one, or [N] of each, which decides ties and
-        what "first" is; None: the points given so far.
+        """Add points.
 
-        scores: [N] float64, with keep="nearest_centroid" alone: the point with the lowest is kept.
-        Raises OutsideFrameError for points outside of the box, WrongUseError for another lattice or
+        index: the number of the first one, or [N] of each, which decides ties and what "first" is;
+            None: the number of points so far.
+        scores: [N] float64, for keep="nearest_centroid" only: the point with the lowest is kept.
+        Raises OutsideFrameError for points outside the box, WrongUseError for another lattice or
         other columns than the first part's, CloudFileError when a spill fails: nothing is added.
         """
         if table.columns != self.schema.columns:
@@ -136,13 +139,13 @@ class VoxelAccumulator:
         check_steps(table, self.schema)
         if (scores is None) == (self.keep == "nearest_centroid"):
             raise WrongUseError(
-                "scores belong to keep nearest_centroid, which needs all points twice: see "
-                "torchvox.filter.downsample"
+                "keep='nearest_centroid' needs scores, other keeps take none: use "
+                "torchvox.filter.downsample, which reads all points twice"
             )
         with self._unchanged_on_failure():
             if not self._framed and (box := table.box) is not None:
-                self._lattice = self._lattice.framed(box)
-                self._framed = True
+                framed = self._lattice.framed(box)
+                self._reduction, self._framed = replace(self._reduction, lattice=framed), True
             table = self.placed(table)
             keys = self._lattice.keys(table.xyz, self.device)
             numbers = np.asarray(self.points if index is None else index, np.int64)
@@ -165,7 +168,7 @@ class VoxelAccumulator:
             self._same_job(other.fingerprint(), "the other accumulator")
             parts, counts = other._parts, (other.points, other.not_finite)
         else:
-            path, like = Path(other), self._reduction.empty()
+            path, like = Path(other), self._reduction.empty
             about = read_about(path, like, 3 * self._lattice.bits, self._same_job)
             counts = about["points"], about["not_finite"]
 
@@ -179,11 +182,16 @@ class VoxelAccumulator:
             self.points, self.not_finite = self.points + counts[0], self.not_finite + counts[1]
 
     def fingerprint(self) -> dict[str, Any]:
-        """What two accumulators must have in common to be merged."""
+        """The options and columns that two accumulators must have in common to be merged."""
         columns = {name: str(type_) for name, type_ in self.schema.columns.items()}
         steps = {name: np.stack(pair).tolist() for name, pair in self.schema.steps.items()}
         none = {name: values.tolist() for name, values in self._no_data.items()}
-        job = {"keep": self.keep, "seed": self._seed, "rules": self.rules, "no_data": none}
+        job = {
+            "keep": self.keep,
+            "seed": self._reduction.seed,
+            "rules": self.rules,
+            "no_data": none,
+        }
         return json.loads(
             json.dumps({**vars(self._lattice), "columns": columns, "steps": steps, **job})
         )
@@ -191,7 +199,7 @@ class VoxelAccumulator:
     # ---- states to disk -------------------------------------------------------------------------
 
     def spill(self) -> None:
-        """Move what is in memory to disk."""
+        """Move the states in memory to disk."""
         if not self._states:
             return
         merged = self._reduction.merged(self._states)
@@ -204,19 +212,19 @@ class VoxelAccumulator:
             self._states, self._merged_bytes = [], 0
 
     def save(self, path: str | Path) -> None:
-        """Write the state as a folder for `merge`; it appears whole or not at all.
+        """Write the state as a folder for `merge`, atomically.
 
-        Raises WrongUseError for a path that is there, CloudFileError when writing fails.
+        Raises WrongUseError for a path that exists, CloudFileError when writing fails.
         """
         path = Path(path)
         if path.exists():
-            raise WrongUseError(f"{path} is there already")
+            raise WrongUseError(f"{path} exists already")
         about = {"job": self.fingerprint(), "points": self.points, "not_finite": self.not_finite}
         with file_errors(path), atomic_path(path) as folder:
             write_state(map(self._merged, self._spans(self._parts())), folder, about)
 
     def close(self) -> None:
-        """Remove what was spilled."""
+        """Remove all states, those on disk included."""
         self._states, self._runs = [], []
         self._remove_home()
 
@@ -232,12 +240,12 @@ class VoxelAccumulator:
     def result_schema(self) -> PointTable:
         """A table without points: the columns of the result."""
         level = torch.zeros(0, dtype=torch.int64) if self.levels else None
-        return self._reduction.points(self._reduction.empty(), level)
+        return self._reduction.points(self._reduction.empty, level)
 
     def finish(self) -> Iterator[tuple[PointTable, Tensor, Tensor, Tensor | None]]:
         """(points, keys, number of points, level) of the voxels, in the order of their keys.
 
-        In parts, each of which fits the memory limit. More points may be added afterwards.
+        They come in parts that fit the memory limit. More points may be added afterwards.
         """
         for span in self._spans(self._parts()):
             state, level = self._merged(span), None
@@ -252,13 +260,13 @@ class VoxelAccumulator:
 
     def rows_of(self, table: PointTable, keys: Tensor, level: Tensor | None) -> Tensor:
         """The voxel of each point [N] int32, -1 for none. keys, level: of the result."""
-        found = self._lattice.keys(self.placed(table.rows(slice(None), ())).xyz, self.device)
-        row = torch.searchsorted(keys, found, right=True) - 1
+        own = self._lattice.keys(self.placed(table.rows(slice(None), ())).xyz, self.device)
+        row = torch.searchsorted(keys, own, right=True) - 1
         at = row.clamp(min=0)
         if len(keys) == 0:
-            return torch.full_like(found, -1, dtype=torch.int32)
+            return torch.full_like(own, -1, dtype=torch.int32)
         shift = 0 if level is None else 3 * level[at].long()
-        inside = (row >= 0) & (found >= 0) & ((found >> shift) == (keys[at] >> shift))
+        inside = (row >= 0) & (own >= 0) & ((own >> shift) == (keys[at] >> shift))
         return torch.where(inside, row, -1).int()
 
     def placed(self, table: PointTable) -> PointTable:
@@ -271,12 +279,12 @@ class VoxelAccumulator:
 
     @property
     def frame(self) -> dict[str, Any]:
-        """The cells that keys name, for a report."""
+        """The range of cells that keys cover, for a report."""
         return {"lower": list(self._lattice.lower), "key_bits": 3 * self._lattice.bits}
 
     def bytes_a_voxel(self) -> int:
-        """Of a state in memory; votes are not counted."""
-        voxels = self._reduction.empty()[0].values()
+        """Bytes per voxel of a state in memory, without votes."""
+        voxels = self._reduction.empty[0].values()
         return sum(c.element_size() * int(np.prod(c.shape[1:])) for c in voxels)
 
     @property
@@ -285,13 +293,11 @@ class VoxelAccumulator:
         return self._lattice.scale is None or self._lattice.exact
 
     @property
-    def _reduction(self) -> Reduction:
-        return Reduction(
-            self.schema, self._lattice, self.rules, self.keep, self._seed, self._no_data
-        )
+    def _lattice(self) -> Lattice:
+        return self._reduction.lattice
 
     def _add(self, state: State) -> None:
-        """States are merged when they are twice what they were after the last time."""
+        """Keep a state, and merge all when they have twice the size of the last merge."""
         self._states.append(state)
         size = sum(map(_bytes, self._states))
         if size <= min(self._limit, max(FEW, 2 * self._merged_bytes)):
@@ -333,11 +339,11 @@ class VoxelAccumulator:
         return [{name: c.to(self.device) for name, c in table.items()} for table in state]
 
     def _parts(self) -> list[State]:
-        like = self._reduction.empty()
+        like = self._reduction.empty
         return [*self._states, *(map_columns(run, like) for run in self._runs)] or [like]
 
     def _spans(self, parts: list[State]) -> list[tuple[int, int]]:
-        """Ranges of keys whose rows fit the limit; adaptive cells lie in one each."""
+        """Ranges of keys whose rows fit the limit; no adaptive cell lies in two of them."""
         end, step = 1 << 3 * self._lattice.bits, 8**self.levels
         cuts = [0]
         tables = [table for part in parts for table in part if len(table["key"])]
@@ -355,11 +361,11 @@ class VoxelAccumulator:
         return list(pairwise([*dict.fromkeys(cuts), end]))
 
     def _merged(self, span: tuple[int, int]) -> State:
-        parts = self._parts()  # mapped anew: pages that were read count as memory in use
+        parts = self._parts()  # mapped again: pages that were read count as memory in use
         return self._reduction.merged([self._on_device(_cut(part, *span)) for part in parts])
 
     def _adapted(self, state: State) -> tuple[State, Tensor]:
-        """The octree: a row's level is the largest whose cell holds at most max_points."""
+        """The octree's state, and the level of each row: the largest that max_points allows."""
         keys = state[0]["key"]
         total = torch.nn.functional.pad(state[0]["sums"][:, 0].cumsum(0), (1, 0))
         level = torch.zeros_like(keys)
@@ -383,7 +389,7 @@ def _bytes(state: State) -> int:
 
 
 def _cut(state: State, low: int, high: int) -> State:
-    """The rows with keys from low on, below high."""
+    """The rows with low <= key < high."""
     cut = []
     for table in state:
         last = torch.tensor([low - 1, high - 1], device=table["key"].device)  # high may be 2^63

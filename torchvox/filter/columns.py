@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A column of points: its values, the ones that are missing, codes in their order, addends."""
+"""A column of points: its values, which of them are missing, codes in their order, addends."""
 
 from __future__ import annotations
 
@@ -50,21 +50,20 @@ class Column:
         return self.rule == "max" or (self.steps is not None and bool(self.steps[0][0] < 0))
 
     def missing(self, values: np.ndarray) -> np.ndarray | None:
-        """Where there is no value [N, k]; None: nowhere."""
-        found = None if self.none is None else values == self.none
-        if self.floats:
-            nan = np.isnan(values)
-            found = nan if found is None else found | nan
-        return found
+        """Where there is no value, [N, k] bool; None: nowhere."""
+        if not self.floats:
+            return None if self.none is None else values == self.none
+        nan = np.isnan(values)
+        return nan if self.none is None else nan | (values == self.none)
 
     def fill(self, values: np.ndarray, where: np.ndarray) -> np.ndarray:
-        """The values in their type, what stands for "none" where there is none."""
+        """The values in their type, with what stands for "none" at the places of `where`."""
         values = values.astype(self.type.base, copy=False)
         none = self.none if self.none is not None else np.nan if self.floats else None
         return values if none is None or not where.any() else np.where(where, none, values)
 
     def codes(self, values: np.ndarray) -> np.ndarray:
-        """int64 in the order of the values, for "max" in the opposite one; NONE for no value."""
+        """Codes int64 that ascend with the values, for "max" descend; NONE for no value."""
         missing = self.missing(values)
         codes = self._ordered(values)
         if missing is None:
@@ -75,18 +74,18 @@ class Column:
         return np.where(missing, NONE, codes)
 
     def decoded(self, codes: np.ndarray) -> np.ndarray:
-        """The inverse of `codes`."""
-        gone = codes == NONE
+        """The values of codes."""
+        missing = codes == NONE
         if self.none is not None and not self.floats:
-            codes = codes + (~gone & (codes >= self._ordered(self.none)))
-        return self.fill(_values(~codes if self._falling else codes, self.type.base), gone)
+            codes = codes + (~missing & (codes >= self._ordered(self.none)))
+        return self.fill(_values(~codes if self._falling else codes, self.type.base), missing)
 
     def _ordered(self, values: np.ndarray) -> np.ndarray:
         return ~ordered(values) if self._falling else ordered(values)
 
 
 def addends(column: Column, values: np.ndarray) -> np.ndarray:
-    """Values to add up, nothing where there is none. Raises WrongUseError for too large ones."""
+    """The values to add up, where there is none NaN or 0. Raises WrongUseError for large ones."""
     missing = column.missing(values)
     if column.floats:
         values = values.astype(np.float64)
@@ -101,7 +100,7 @@ def addends(column: Column, values: np.ndarray) -> np.ndarray:
         large = (values >= LARGE_INT) | (values <= -LARGE_INT)
     if large.any():
         most = "2^31" if column.floats else "2^32"
-        name, remedy = column.name, f"choose another rule, as --policy {column.name}=min"
+        name, remedy = column.name, f"choose another rule, such as --policy {column.name}=min"
         if name is None:
             name, remedy = "a coordinate", "keep the center or a point of each voxel"
         raise WrongUseError(
@@ -112,15 +111,16 @@ def addends(column: Column, values: np.ndarray) -> np.ndarray:
 
 
 def none_of(kind: np.dtype, values: np.ndarray | None) -> np.ndarray | None:
-    """Values in the type of their column; None if that is of integers and does not hold them."""
+    """The values in the type of their column; None if an integer type does not hold them."""
     if values is None:
         return None
     with np.errstate(all="ignore"):
-        made = values.astype(kind)
-    return made if kind.kind == "f" or np.array_equal(made, values) else None
+        cast = values.astype(kind)
+    return cast if kind.kind == "f" or np.array_equal(cast, values) else None
 
 
 def ordered(values: np.ndarray) -> np.ndarray:
+    """Codes int64 that ascend with the values."""
     if values.dtype.kind == "f":
         bits = (values.astype(np.float64) + 0.0).view(np.int64)
         return bits ^ ((bits >> 63) & NONE)
@@ -143,11 +143,11 @@ def fitting(column: Column, values: np.ndarray) -> np.ndarray:
     """Counts or sums in the type of the column. Raises WrongUseError if it does not hold them."""
     kind = column.type.base
     with np.errstate(over="ignore"):
-        made = values.astype(kind)
-    lost = np.isinf(made) if kind.kind == "f" else made.astype(values.dtype) != values
+        cast = values.astype(kind)
+    lost = np.isinf(cast) if kind.kind == "f" else cast.astype(values.dtype) != values
     if lost.any():
         raise WrongUseError(
             f"{column.rule} of {column.name} reaches {values[lost][0]}, which {kind} does not "
             "hold: choose another rule"
         )
-    return made
+    return cast

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The filter for files: chunks are decoded ahead, reduced, and written as one file.
 
-open       all inputs; columns, lattice, the box of all headers
-reduce     chunk after chunk into a VoxelAccumulator; again with a scanned box, where a header's
-           was wrong
-write      the voxels in the order of their keys
+open       opens all inputs: columns, lattice, the box of all headers
+reduce     adds chunk after chunk to a VoxelAccumulator; again with a scanned box if a header's box
+           is wrong
+write      writes the voxels in the order of their keys
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 AHEAD = 2  # chunks
 SMALL = 2.0**-20  # sums of values below, in units of 2^-32, lose digits
-POINT_BYTES = 1 << 10  # of a memory limit, for each point of a chunk: chunks lie beside it
+POINT_BYTES = 1 << 10  # of a memory limit per point of a chunk; chunks come on top of the limit
 
 
 @dataclass(frozen=True)
 class FilterOptions:
-    """What a job does: arguments of VoxelAccumulator and `downsample`, and
+    """Options of a job: arguments of VoxelAccumulator and `downsample`, and
 
     layout_of_file: columns of files that do not name them. bounds: lowest and highest x, y, z of
-    points that are read. drop_withheld: leave out what LAS calls withheld. salvage: take what is
-    there of a LAS file that is cut short. chunk: points that are read at once.
+    points that are read. drop_withheld: skip points that LAS calls withheld. salvage: read what can
+    be recovered from truncated LAS files. chunk: points that are read at once.
     """
 
     voxel_size: tuple[float, ...]
@@ -69,13 +69,13 @@ class FilterOptions:
 
     @property
     def of_result(self) -> dict[str, Any]:
-        """All that decides the result."""
-        besides = ("memory_limit", "chunk", "device")
-        return {name: value for name, value in asdict(self).items() if name not in besides}
+        """The options that the result depends on."""
+        others = ("memory_limit", "chunk", "device")
+        return {name: value for name, value in asdict(self).items() if name not in others}
 
 
 class FilterJob:
-    """Files that become one. `facts` says what was done, for a report.
+    """Files that become one file. `facts`: what was done, for a report.
 
     sources: paths; of several files the points are numbered in the order of their sorted names.
     Raises WrongUseError for files that do not fit together, CloudFileError for damaged ones.
@@ -83,41 +83,13 @@ class FilterJob:
 
     def __init__(self, sources: Iterable[str | Path], options: FilterOptions) -> None:
         self.options = options
-        if options.bounds is not None:
-            check_box(options.bounds, "bounds")
         self.readers = [
             open_points(path, options.layout_of_file, salvage=options.salvage)
             for path in sorted(map(Path, sources))
         ]
-        if not self.readers:
-            raise WrongUseError("there is no file to filter")
-        first = self.readers[0]
+        self._check()
+        first, limit = self.readers[0], options.memory_limit
         self._schema = replace(first.schema, path=first.path)
-        for reader in self.readers[1:]:
-            if reader.columns != first.columns:
-                other = sorted(reader.columns.items() ^ first.columns.items(), key=str)
-                raise WrongUseError(
-                    f"{reader.path} and {first.path} do not have the same columns: one of them "
-                    f"alone has {short(', '.join(f'{n} {t}' for n, t in other))}"
-                )
-            if repr(reader.no_data) != repr(first.no_data):
-                raise WrongUseError(
-                    f"{reader.path} and {first.path} do not have the same values for none: "
-                    f"{short(reader.no_data)} and {short(first.no_data)}"
-                )
-            origin = (0.0, 0.0, 0.0)
-            lattice = Lattice.of(first.schema, options.voxel_size, origin, None)
-            lattice.moved(replace(reader.schema, path=reader.path), self._schema)
-        if isinstance(options.origin, str) and (
-            len(self.readers) > 1 or options.origin not in ORIGINS
-        ):
-            raise WrongUseError(
-                f"the origin {short(options.origin)} must be three numbers, or for one file "
-                f"{', '.join(ORIGINS)}"
-            )
-        if options.drop_withheld and "withheld" not in first.columns:
-            raise WrongUseError(f"{first.path} has no column withheld: leave --drop-withheld out")
-        limit = options.memory_limit
         most = options.chunk if limit is None else max(limit // POINT_BYTES, 10_000)
         self._chunk = min(options.chunk, most)
         self.rules = rules = rules_by_values(
@@ -128,17 +100,13 @@ class FilterJob:
         )
         self.columns = tuple(name for name, rule in rules.items() if rule != "drop")
         self._rules = {name: rules[name] for name in self.columns}
-        kept = self._schema.rows(slice(0, 0), self.columns)
+        columns = self._schema.rows(slice(0, 0), self.columns)
         for reader in self.readers[1:]:
-            check_steps(replace(reader.schema, path=reader.path), kept)
+            check_steps(replace(reader.schema, path=reader.path), columns)
         self.points = sum(reader.count for reader in self.readers)
-        if options.keep == "nearest_centroid" and options.memory_limit is not None:
-            raise WrongUseError(
-                "keep nearest_centroid has all means in memory: give no memory limit"
-            )
         floats = {name for name, type_ in first.columns.items() if type_.base.kind == "f"}
         floats |= first.schema.steps.keys()
-        averaged = [name for name in self.columns if rules[name] == "mean" and name in floats]
+        averaged = [name for name in self.columns if name in floats and rules[name] == "mean"]
         self._largest = dict.fromkeys(averaged, 0.0)
         self._waited, self._left_out = 0.0, {"outside of the bounds": 0, "withheld": 0}
         self.facts: dict[str, Any] = {
@@ -149,28 +117,65 @@ class FilterJob:
             "averaged_columns": averaged,
         }
 
+    def _check(self) -> None:
+        """Raises WrongUseError for options or files that do not fit together."""
+        options = self.options
+        if options.bounds is not None:
+            check_box(options.bounds, "bounds")
+        if not self.readers:
+            raise WrongUseError("there is no file to filter")
+        first, *others = self.readers
+        for reader in others:
+            paths = f"{reader.path} and {first.path}"
+            if reader.columns != first.columns:
+                differ = sorted(reader.columns.items() ^ first.columns.items(), key=str)
+                raise WrongUseError(
+                    f"{paths} do not have the same columns: only one of them has "
+                    f"{short(', '.join(f'{n} {t}' for n, t in differ))}"
+                )
+            if repr(reader.no_data) != repr(first.no_data):
+                raise WrongUseError(
+                    f"{paths} do not have the same no-data values: {short(reader.no_data)} and "
+                    f"{short(first.no_data)}"
+                )
+            lattice = Lattice.of(first.schema, options.voxel_size, (0.0, 0.0, 0.0), None)
+            one, two = (replace(r.schema, path=r.path) for r in (reader, first))
+            lattice.moved(one, two)
+        if isinstance(options.origin, str) and (others or options.origin not in ORIGINS):
+            raise WrongUseError(
+                f"the origin {short(options.origin)} must be three numbers, or for one file "
+                f"{', '.join(ORIGINS)}"
+            )
+        if options.drop_withheld and "withheld" not in first.columns:
+            raise WrongUseError(f"{first.path} has no column withheld: remove --drop-withheld")
+        if options.keep == "nearest_centroid" and options.memory_limit is not None:
+            raise WrongUseError(
+                "keep nearest_centroid holds all means in memory: remove the memory limit"
+            )
+
     # ---- before points are read -----------------------------------------------------------------
 
     def accumulator(
         self, box: np.ndarray | None = None, columns: Sequence[str] | None = None, **options: Any
     ) -> VoxelAccumulator:
-        """An empty one for these files. box: of their points; None: what their headers say.
+        """An empty accumulator for these files.
 
-        columns: those to keep, None for all that have a rule. options: of VoxelAccumulator.
+        box: of their points; None: that of their headers. columns: those to keep, None for all that
+        have a rule. options: of VoxelAccumulator.
         """
         names = ("keep", "layout", "seed", "levels", "max_points", "min_points", "memory_limit")
-        given = {name: getattr(self.options, name) for name in (*names, "device")}
-        given |= {"origin": self._origin, "policy": self._rules}
-        given |= {"no_data": self.readers[0].no_data, **options}
+        own = {name: getattr(self.options, name) for name in ("voxel_size", *names, "device")}
+        own |= {"origin": self._origin, "policy": self._rules}
+        options = own | {"no_data": self.readers[0].no_data} | options
         schema = self._schema.rows(slice(0, 0), self.columns if columns is None else columns)
         if box is None:
             with contextlib.suppress(OutsideFrameError):
-                return VoxelAccumulator(schema, self.options.voxel_size, box=self.box, **given)
+                return VoxelAccumulator(schema, box=self.box, **options)
             box = self._scanned_box
-        return VoxelAccumulator(schema, self.options.voxel_size, box=box, **given)
+        return VoxelAccumulator(schema, box=box, **options)
 
     def plan(self) -> dict[str, Any]:
-        """What the job would do, and about how much memory its points take at most."""
+        """The size of the job, and about how many bytes its points take at most."""
         cells, options = self.accumulator(), self.options
         chunks = sum(-(-reader.count // self._chunk) for reader in self.readers)
         limit = options.memory_limit
@@ -191,13 +196,12 @@ class FilterJob:
                 world = table.world() if first is None else None
                 low = np.minimum(low, box[0])
                 first = world[np.isfinite(world).all(axis=1)][0] if world is not None else first
-        none = np.zeros(3)
-        found = (none, none) if first is None else (low, first)
-        return origin_of(origin, self.options.voxel_size, *found)
+        low, first = (np.zeros(3),) * 2 if first is None else (low, first)
+        return origin_of(origin, self.options.voxel_size, low, first)
 
     @cached_property
     def box(self) -> np.ndarray | None:
-        """Lowest and highest world coordinates of the points, as the headers say [2, 3]."""
+        """Lowest and highest world coordinates [2, 3] of the points, from the headers."""
         box = union_box(reader.box for reader in self.readers)
         if box is not None and self.options.bounds is not None:
             bounds = np.reshape(self.options.bounds, (2, 3))
@@ -205,8 +209,8 @@ class FilterJob:
         return box
 
     def frame_box(self) -> np.ndarray | None:
-        """The box that `run` has in the end: that of the headers, unless points lie outside of its
-        cells. Reads all points where a header says a box."""
+        """The box that `run` ends with: that of the headers, unless points lie outside its cells.
+        Reads all points if a header has a box."""
         if all(reader.header_box is None for reader in self.readers):
             return self.box
         scanned = self._scanned_box
@@ -242,7 +246,7 @@ class FilterJob:
                 if path.exists() and path.samefile(reader.path):
                     raise WrongUseError(f"{path} would replace the file that it is made from")
         if trace is not None and options.memory_limit is not None:
-            raise WrongUseError("a trace is made in memory: leave the memory limit out")
+            raise WrongUseError("a trace is made in memory: remove the memory limit")
         started = time.perf_counter()
         cells = None
         with contextlib.suppress(OutsideFrameError):
@@ -250,21 +254,19 @@ class FilterJob:
         if cells is None:
             cells = self._reduced(progress, self._scanned_box, target.parent)
         with cells:
-            reduced, found, kept = time.perf_counter(), [], 0
+            reduced, kept = time.perf_counter(), 0
             with create_points(target, like=cells.result_schema) as writer:
                 for table, keys, number, level in cells.finish():
                     writer.append(table)
-                    kept += int(number.sum())
-                    if trace is not None:
-                        found.append((keys, level))
+                    part, kept = (keys, level), kept + int(number.sum())
             notes = writer.problems
             nones = cells.result_schema.steps.keys() & self.readers[0].no_data.keys()
             if nones and target.suffix.lower() not in (".las", ".laz"):
-                shown = short(", ".join(sorted(nones)))
-                notes.append(f"what stands for no value in {shown} is stored * scale + offset too")
+                names = short(", ".join(sorted(nones)))
+                notes.append(f"what means no value in {names} is scaled and shifted like values")
             self.facts |= {"notes": notes} if notes else {}
-            if trace is not None:
-                rows = [self._traced(cells, *found[0], table) for table in self._tables(())]
+            if trace is not None:  # without a memory limit: the one part of the result
+                rows = [self._traced(cells, *part, table) for table in self._tables(())]
                 write_npz(trace, point_voxel=np.concatenate(rows or [np.zeros(0, np.int32)]))
             few = cells.points - cells.not_finite - kept
         dropped = {**self._left_out, "not finite": cells.not_finite, "in voxels of too few": few}
@@ -327,8 +329,9 @@ class FilterJob:
     def _traced(
         self, cells: VoxelAccumulator, keys: Tensor, level: Tensor | None, table: PointTable
     ) -> np.ndarray:
+        """The row of each point [N] of a chunk, -1 for none. keys, level: of the result."""
         rows = np.full(len(table), -1, np.int32)
-        good, _ = self._wanted(table)
+        good, _ = self._select(table)
         rows[good] = cells.rows_of(table.rows(good, ()), keys, level).cpu().numpy()
         return rows
 
@@ -337,19 +340,20 @@ class FilterJob:
     def _chunks(
         self, names: Sequence[str], first: int = 0, count: int | None = None
     ) -> Generator[tuple[np.ndarray, PointTable], None, None]:
-        """(numbers, points) of the chunks, without what the options leave out."""
+        """(numbers, points) of the chunks, without the points that the options drop."""
         at = first
         for table in self._tables(names, first, count):
             index = np.arange(at, at + len(table))
             at += len(table)
-            good, left_out = self._wanted(table)
+            good, left_out = self._select(table)
             for why, number in left_out.items():
                 self._left_out[why] += number
             if sum(left_out.values()):
                 index, table = index[good], table.rows(good)
             yield index, table.rows(slice(None), names)
 
-    def _wanted(self, table: PointTable) -> tuple[np.ndarray, dict[str, int]]:
+    def _select(self, table: PointTable) -> tuple[np.ndarray, dict[str, int]]:
+        """Which points [N] the options take, and how many are dropped for each reason."""
         good, left_out = np.ones(len(table), bool), {}
         if self.options.bounds is not None:
             world, bounds = table.world(), np.reshape(self.options.bounds, (2, 3))

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from torchvox.io import PointTable
 
 MOST_BITS = 21  # of an axis
-ALIGNED = 1 << 10  # cells; a multiple of every cell that adaptive filtering makes
-EXACT = 2**52  # whole numbers below divide exactly in float64
+ALIGNED = 1 << 10  # voxels; a multiple of the size of every adaptive cell
+EXACT = 2**52  # integers below divide exactly in float64
 
 
 class OutsideFrameError(WrongUseError):
-    """Points lie outside the box that was promised for them, or in more cells than keys name."""
+    """Points lie outside their box, or need more cells than keys can number."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Lattice:
     voxel_size, origin: (x, y, z) in the unit of the file.
     dtype: of the coordinates: "int32", "float32" or "float64".
     scale, offset: of int32 coordinates: a world coordinate is X * scale + offset.
-    lower, bits: keys name the cells from lower to lower + 2^bits of each axis.
+    lower, bits: keys number the cells from lower to lower + 2^bits on each axis.
     layout: order of the keys, "morton" or "zyx".
     """
 
@@ -62,27 +62,19 @@ class Lattice:
     ) -> Lattice:
         """The lattice of a table, with the smallest frame around a box in world coordinates.
 
-        Raises WrongUseError for sizes that make no cells, OutsideFrameError for too many of them.
+        Raises WrongUseError for sizes that make no cells, OutsideFrameError for too many cells.
         """
-        size, shift = (tuple(float(v) for v in given) for given in (voxel_size, origin))
+        size, shift = (tuple(map(float, values)) for values in (voxel_size, origin))
         if len(size) != 3 or not all(math.isfinite(v) and v > 0 for v in size):
             raise WrongUseError(f"the voxel size must be three numbers above 0, got {size}")
         if len(shift) != 3 or not all(map(math.isfinite, shift)):
             raise WrongUseError(f"the origin must be three finite numbers, got {shift}")
-        kind = schema.xyz.dtype.newbyteorder("=").name
-        lattice = cls(
-            size,
-            shift,
-            kind,
-            None if schema.scale is None else tuple(schema.scale.tolist()),
-            None if schema.offset is None else tuple(schema.offset.tolist()),
-            layout=layout,
-        )
+        lattice = cls(size, shift, *_stored_form(schema), layout=layout)
         return lattice if box is None else lattice.framed(box)
 
     @property
     def exact(self) -> bool:
-        """Whether cells of integer coordinates are found without rounding."""
+        """Whether cells of integer coordinates are computed without rounding."""
         return self._steps() is not None
 
     def keys(self, xyz: np.ndarray, device: torch.device) -> Tensor:
@@ -101,23 +93,19 @@ class Lattice:
         )
         if outside := int(counts[0, 1]):
             raise OutsideFrameError(
-                f"{outside} points lie outside of the cells that were made for them: give a box "
-                "that holds all points"
+                f"{outside} points lie outside the box: give a box that holds all points"
             )
         return keys
 
     def centers(self, keys: Tensor, level: Tensor | int = 0) -> np.ndarray:
         """Centers of cells [R, 3] float64 in world coordinates.
 
-        level: a cell of level L has 2^L voxels an axis, and the key of its lowest one.
+        level: a cell of level L has 2^L voxels on each axis, and the key of its lowest one.
         """
         cells = torchvox.voxel_cells(keys, self.bits, [0, 0, 0], layout=self.layout)
         low = cells[:, [3, 2, 1]].cpu().numpy().astype(np.int64) + np.array(self.lower)
-        if isinstance(level, int):
-            half: Any = 0.5 * (1 << level)
-        else:
-            half = 0.5 * (1 << level.cpu().numpy()[:, None])
-        return np.array(self.origin) + (low + half) * np.array(self.voxel_size)
+        level = np.array(level) if isinstance(level, int) else level.cpu().numpy()[:, None]
+        return np.array(self.origin) + (low + 0.5 * (1 << level)) * np.array(self.voxel_size)
 
     def moved(self, table: PointTable, first: PointTable) -> np.ndarray:
         """The coordinates of a table on this lattice, that of `first`.
@@ -125,15 +113,11 @@ class Lattice:
         Files of one scale whose offsets lie whole steps apart share a lattice.
         Raises WrongUseError if the table is not on it.
         """
-        scale, offset = (
-            None if given is None else tuple(given.tolist())
-            for given in (table.scale, table.offset)
-        )
-        kind = table.xyz.dtype.newbyteorder("=").name
+        kind, scale, offset = _stored_form(table)
         if kind != self.dtype or scale != self.scale:
             raise WrongUseError(
-                f"{_named(table)} has {kind} coordinates of scale {scale}, {_named(first)} "
-                f"{self.dtype} ones of {self.scale}: torchvox convert --scale makes them alike"
+                f"{_name(table)} has {kind} coordinates of scale {scale}, {_name(first)} "
+                f"{self.dtype} ones of {self.scale}: torchvox convert --scale gives both one scale"
             )
         if offset == self.offset:
             return table.xyz
@@ -145,7 +129,7 @@ class Lattice:
         whole = all(step.denominator == 1 for step in steps)
         if not whole or (np.abs(moved) >= 2**31).any():
             raise WrongUseError(
-                f"{_named(table)} has the offset {offset}, {_named(first)} {self.offset}: they do "
+                f"{_name(table)} has the offset {offset}, {_name(first)} {self.offset}: they do "
                 "not share a lattice of 32 bits, torchvox convert --scale puts them on one"
             )
         return moved.astype(np.int32)
@@ -154,17 +138,16 @@ class Lattice:
         """(mul, add, div): the cell of X is floor((mul * X + add) / div). None if inexact."""
         if self.scale is None or self.offset is None:
             return None
-        found = []
-        axes = zip(self.scale, self.offset, self.origin, self.voxel_size, strict=True)
-        for q, t, o, v in axes:
+        axes = []
+        for q, t, o, v in zip(self.scale, self.offset, self.origin, self.voxel_size, strict=True):
             if not (q and math.isfinite(q) and math.isfinite(t)):
-                return None  # of a file without points
+                return None  # a file without points
             add, div = (_exact(t) - _exact(o)) / _exact(q), _exact(v) / _exact(q)
             mul = math.lcm(add.denominator, div.denominator) * (1 if q > 0 else -1)
             if (abs(mul) << 31) + abs(mul * add) >= EXACT or abs(mul * div) >= EXACT:
                 return None
-            found.append((mul, int(mul * add), int(mul * div)))
-        muls, adds, divs = zip(*found, strict=True)
+            axes.append((mul, int(mul * add), int(mul * div)))
+        muls, adds, divs = zip(*axes, strict=True)
         return list(muls), list(adds), list(divs)
 
     def _divided(self, xyz: np.ndarray) -> tuple[np.ndarray, list[float], list[float]]:
@@ -179,17 +162,17 @@ class Lattice:
         return xyz, list(self.voxel_size), list(self.origin)
 
     def stored(self, box: np.ndarray) -> np.ndarray:
-        """The corners of a box in world coordinates, as points are stored [2, 3]."""
+        """The corners [2, 3] of a box in world coordinates, in the form of stored points."""
         corners = np.asarray(box, np.float64)
         if self.scale is not None:
             corners = np.rint((corners - np.array(self.offset)) / np.array(self.scale))
-            corners = np.clip(corners, -(2.0**31), 2.0**31 - 1)  # what a header claims
+            corners = np.clip(corners, -(2.0**31), 2.0**31 - 1)  # a header may claim more
         return corners.astype(np.dtype(self.dtype))
 
     def framed(self, box: np.ndarray) -> Lattice:
         """The lattice with the smallest frame around a box in world coordinates.
 
-        Raises OutsideFrameError for one of too many cells.
+        Raises OutsideFrameError for a box of too many cells.
         """
         corners = self.stored(box)
         points, size, origin = self._divided(corners)
@@ -201,7 +184,7 @@ class Lattice:
             )
         if not np.isfinite([low, high]).all() or np.abs([low, high]).max() >= 2.0**53:
             raise OutsideFrameError(
-                f"the voxel size {self.voxel_size} makes more than 2^53 cells: take a larger one"
+                f"voxel size {self.voxel_size} makes more than 2^53 cells: take a larger one"
             )
         lower = [int(cell) // ALIGNED * ALIGNED for cell in low]
         needed = [(int(top) - cell).bit_length() for top, cell in zip(high, lower, strict=True)]
@@ -210,18 +193,26 @@ class Lattice:
             extent = float(corners[1, axis]) - float(corners[0, axis])
             if self.scale is not None:
                 extent = abs(extent * self.scale[axis])  # steps may fall
-            enough = 1.01 * extent / (2**MOST_BITS - 2 * ALIGNED)  # rounded below
+            enough = 1.01 * extent / (2**MOST_BITS - 2 * ALIGNED)  # the message rounds it
             raise OutsideFrameError(
                 f"voxel size {self.voxel_size[axis]:g} over {extent:,.6g} needs {needed[axis]} "
                 f"bits on {'xyz'[axis]}, a key has {MOST_BITS}: take a voxel size >= {enough:.3g}"
             )
-        return Lattice(**{**self.__dict__, "lower": tuple(lower), "bits": max(needed[axis], 1)})
+        return replace(self, lower=tuple(lower), bits=max(needed[axis], 1))
 
 
 def _exact(value: float) -> Fraction:
-    """The number that its shortest decimal text names."""
+    """The number of the shortest decimal text of a float."""
     return Fraction(repr(float(value)))
 
 
-def _named(table: PointTable) -> str:
+def _stored_form(
+    table: PointTable,
+) -> tuple[str, tuple[float, ...] | None, tuple[float, ...] | None]:
+    """Type, scale and offset of the coordinates of a table."""
+    scale, offset = (None if v is None else tuple(v.tolist()) for v in (table.scale, table.offset))
+    return table.xyz.dtype.newbyteorder("=").name, scale, offset
+
+
+def _name(table: PointTable) -> str:
     return "the table" if table.path is None else str(table.path)

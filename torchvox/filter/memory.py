@@ -23,7 +23,7 @@ ORIGINS = ("min", "min-half", "first", "first-half")
 def origin_of(
     origin: Sequence[float] | str, voxel_size: Sequence[float], low: np.ndarray, first: np.ndarray
 ) -> tuple[float, ...]:
-    """(x, y, z) of an origin: numbers, or one of ORIGINS.
+    """(x, y, z) of an origin that is numbers or one of ORIGINS.
 
     low, first: lowest coordinates and first point of the data; "-half" is half a voxel below.
     Raises WrongUseError for another word.
@@ -47,12 +47,12 @@ def downsample(
     trace: bool = False,
     **options: Any,
 ) -> PointTable | tuple[PointTable, np.ndarray]:
-    """One point a voxel, with every attribute by its rule.
+    """One point per voxel, each attribute reduced by its rule.
 
     table: [N] points; those with coordinates that are not finite are dropped.
     voxel_size: one number or (x, y, z), in the unit of the table.
-    origin: (x, y, z), or one of ORIGINS, which the data give; it is part of the result.
-    trace: return the row of each point too, [N] int32, -1 for none.
+    origin: (x, y, z), or one of ORIGINS, taken from the data; it is part of the result.
+    trace: also return the row of each point, [N] int32, -1 for none.
     options: keep, policy, no_data, layout, seed, levels, max_points, min_points and device of
         VoxelAccumulator.
 
@@ -62,23 +62,24 @@ def downsample(
     """
     size = [float(v) for v in np.broadcast_to(voxel_size, 3)]
     box = table.box
-    if isinstance(origin, str) and box is not None:
-        first = table.world()[np.isfinite(table.world()).all(axis=1)][0]
-        origin = origin_of(origin, size, box[0], first)
-    elif isinstance(origin, str):
-        origin = origin_of(origin, size, np.zeros(3), np.zeros(3))
+    if isinstance(origin, str):
+        low = first = np.zeros(3)
+        if box is not None:
+            world = table.world()
+            low, first = box[0], world[np.isfinite(world).all(axis=1)][0]
+        origin = origin_of(origin, size, low, first)
     keep, policy = options.get("keep", "centroid"), options.get("policy")
     rules = rules_by_values(table.columns, keep, policy, lambda _: [table])
-    given = {"origin": origin, "box": box, **options, "policy": rules}
+    options = {"origin": origin, "box": box, **options, "policy": rules}
     scores = None
-    if options.get("keep") == "nearest_centroid":
-        centroids = VoxelAccumulator(table.schema.rows(slice(0, 0), ()), size, **means_only(given))
-        centroids.update(table.rows(slice(None), ()))
-        scores = centroid_scores(centroids)(table)
-    with VoxelAccumulator(table.schema, size, **given) as cells:
+    if keep == "nearest_centroid":
+        means = VoxelAccumulator(table.schema.rows(slice(0, 0), ()), size, **means_only(options))
+        means.update(table.rows(slice(None), ()))
+        scores = centroid_scores(means)(table)
+    with VoxelAccumulator(table.schema, size, **options) as cells:
         cells.update(table, scores=scores)
-        ((made, keys, _, level),) = cells.finish()
-        return (made, cells.rows_of(table, keys, level).cpu().numpy()) if trace else made
+        ((result, keys, _, level),) = cells.finish()
+        return (result, cells.rows_of(table, keys, level).cpu().numpy()) if trace else result
 
 
 def means_only(options: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +88,7 @@ def means_only(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def centroid_scores(cells: VoxelAccumulator) -> Callable[[PointTable], np.ndarray]:
-    """What gives the squared distance of points [N] to the means of their voxels."""
+    """A function that returns the squared distances [N] of points to the means of their voxels."""
     ((means, keys, _, level),) = cells.finish()
     world = means.world() if len(means) else np.zeros((1, 3))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of each attribute in a voxel: defaults by name, and what the user says instead."""
+"""The rule of each attribute in a voxel: defaults by name, and the choices of the user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchvox.io import PointTable
 
 KEEP = ("centroid", "center", "first", "nearest_center", "nearest_centroid", "random")
-REAL_POINT = KEEP[2:]  # the point that is kept is one of the cloud
+REAL_POINT = KEEP[2:]  # the kept point is one of the cloud
 RULES = (
     *("mean", "sum", "min", "max", "first", "last", "majority", "unit_mean", "representative"),
     *("count", "drop"),
@@ -49,43 +49,43 @@ def rules_of(
 ) -> dict[str, str]:
     """The rule of each column.
 
-    columns: name -> type, as PointTable.columns. keep: one of KEEP; with one that names a real
-    point, attributes come from that point. policy: name -> rule, for columns that differ.
-    Floats that may hold classes by their name come from a point: see `rules_by_values`.
-    Raises WrongUseError for an unknown name or rule, or one that the column cannot have.
+    columns: name -> type, as PointTable.columns. keep: one of KEEP; if it names a real point,
+    attributes come from that point. policy: name -> rule, for columns that differ.
+    Floats whose name may mean classes come from a point: see `rules_by_values`.
+    Raises WrongUseError for an unknown name or rule, or a rule that the column cannot have.
     """
     if keep not in KEEP:
         raise WrongUseError(f"keep must be one of {', '.join(KEEP)}, got {short(keep)}")
     policy = dict(policy or {})
     for name, rule in policy.items():
         if name not in columns:
-            shown = short(", ".join(columns) or "none")
-            raise WrongUseError(f"policy: there is no column {short(name)}, there are {shown}")
+            names = short(", ".join(columns) or "none")
+            raise WrongUseError(f"policy: there is no column {short(name)}, there are {names}")
         if rule not in RULES:
             raise WrongUseError(
                 f"policy: {name} must be one of {', '.join(RULES)}, got {short(rule)}"
             )
-    found = {}
+    rules = {}
     for name, type_ in columns.items():
         rule = policy.get(name) or _default(name, columns, keep)
         base = type_.base
         if rule != "drop" and (base.kind not in "biuf" or base.itemsize > 8):
             raise WrongUseError(f"policy: no rule takes {type_}, which {short(name)} has: drop it")
         if rule == "majority" and type_.shape:
-            raise WrongUseError(f"policy: majority takes one value a point, {name} has {type_}")
+            raise WrongUseError(f"policy: majority takes one value per point, {name} has {type_}")
         if rule == "unit_mean" and type_.base.kind != "f":
             raise WrongUseError(f"policy: unit_mean takes floats, {name} has {type_}")
-        found[name] = rule
-    threes = [three for three in normals(columns) if all(found[n] == "unit_mean" for n in three)]
-    for name in (name for name, rule in found.items() if rule == "unit_mean"):
-        if not any(name in three for three in threes):
-            shown = " or ".join(", ".join(names) for names in NORMALS)
-            raise WrongUseError(f"policy: unit_mean takes {shown} together, got {name} alone")
-    return found
+        rules[name] = rule
+    threes = [three for three in normals(columns) if all(rules[n] == "unit_mean" for n in three)]
+    for name, rule in rules.items():
+        if rule == "unit_mean" and not any(name in three for three in threes):
+            names = " or ".join(map(", ".join, NORMALS))
+            raise WrongUseError(f"policy: unit_mean takes {names} together, got {name} alone")
+    return rules
 
 
 def normals(columns: Iterable[str]) -> list[tuple[str, ...]]:
-    """The columns that are x, y and z of normals, by their plain names."""
+    """Triples of columns that are x, y and z of normals, by their plain names."""
     by_name: dict[str, list[str]] = {}
     for column in columns:
         by_name.setdefault(plain_name(column), []).append(column)
@@ -99,8 +99,8 @@ def rules_by_values(
     policy: Mapping[str, str] | None,
     chunks: Callable[[list[str]], Iterable[PointTable]],
 ) -> dict[str, str]:
-    """`rules_of`, with votes for columns of floats that hold whole numbers alone under a name of
-    classes, and means of others. chunks: gives all points, with some of the columns."""
+    """The rules of `rules_of`, with majority for columns of floats whose name may mean classes and
+    whose values are whole, mean for others. chunks: yields all points with these columns."""
     policy = dict(policy or {})
     rules = rules_of(columns, keep, policy)
     floats = [n for n in columns if columns[n].base.kind == "f" and n not in policy]
@@ -118,12 +118,12 @@ def rules_by_values(
 
 
 def check_steps(table: PointTable, first: PointTable) -> None:
-    """Raises WrongUseError where two tables store a column of the first in steps that differ."""
+    """Raises WrongUseError if two tables store a column of the first in different steps."""
     if (name := other_steps(first, table)) is not None:
         steps = " and ".join(str(np.array(t.steps.get(name, ())).tolist()) for t in (table, first))
         raise WrongUseError(
             f"{table.path or 'the table'} and {first.path or 'the first'} store {short(name)} in "
-            f"other steps, of (scale, offset) {steps}: leave it out, as --policy {short(name)}=drop"
+            f"different steps (scale, offset) {steps}: drop it, --policy {short(name)}=drop"
         )
 
 
@@ -132,7 +132,7 @@ def _default(name: str, columns: Mapping[str, np.dtype], keep: str) -> str:
     if keep in REAL_POINT:
         return "representative"
     if name in WAVES:
-        return "drop"  # one return's wave form is not another's
+        return "drop"  # waveforms of several returns have no mean
     averaged = type_.base.kind == "f" and not names_classes(name)
     rule = _BY_NAME.get(plain_name(name), "mean" if averaged else "representative")
     if rule == "unit_mean":

@@ -12,41 +12,39 @@ A stage holds no torch object and pickles before CUDA starts; give GPU stages `n
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torchvox._errors import TorchvoxError, file_errors, short
 from torchvox.filter.job import FilterJob
+from torchvox.filter.stages import digest_of, raise_row_errors, try_row
 from torchvox.io import cloud_stem, create_points, open_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torchvox.filter.job import FilterOptions
+    from torchvox.filter.stages import Row
 
-    Row = dict[str, Any]
-
-
-VERSION = 2  # of rules and states; outputs of another are made again
+VERSION = 2  # of rules and states; outputs of another version are made again
 
 
 def file_rows(paths: Iterable[str | Path]) -> list[Row]:
-    """A row a file."""
+    """One row for each file."""
     return [{"path": str(path)} for path in paths]
 
 
 def range_rows(
     paths: Iterable[str | Path], points: int, options: FilterOptions | None = None
 ) -> list[Row]:
-    """A row for every so many points: path, first, count, and the number of its first point.
+    """One row for each range of `points` points: path, first, count, number of the first point.
 
-    options: of the job, whose layout and salvage decide how many points a file has.
+    options: of the job; its layout and salvage decide how many points a file has.
     """
     rows: list[Row] = []
     number = 0
@@ -63,10 +61,11 @@ def range_rows(
 
 
 class Downsample:
-    """A row's file -> a file in `folder`, named by its path, size, time and the options.
+    """A stage that turns a row's file into a file in `folder`, named by its path, size, time and
+    the options.
 
-    The row gets `output`, `points` and `voxels`, or `error`: a sentence. An output that is there is
-    not made again. file_format: as "laz"; "" keeps the input's.
+    The row gets `output`, `points` and `voxels`, or `error`: a sentence. An output that exists is
+    not made again. file_format: such as "laz"; "" keeps the input's.
     """
 
     def __init__(self, folder: str | Path, options: FilterOptions, file_format: str = "") -> None:
@@ -83,16 +82,17 @@ class Downsample:
             voxels = open_points(target).count
             return {"output": str(target), "points": job.points, "voxels": voxels}
 
-        return _tried(row, self.options, work, {"output": "", "points": -1, "voxels": -1})
+        return _try_file(row, self.options, work, {"output": "", "points": -1, "voxels": -1})
 
 
 class Accumulate:
-    """A row's range of points -> a saved state in `folder`, for `merge_states`.
+    """A stage that turns a row's range of points into a saved state in `folder`, for
+    `merge_states`.
 
-    sources: all files of the job. Their headers are read here, columns of floats that may hold
-    classes, and with `scan` all coordinates of files whose headers say a box, as it may be wrong;
-    without it points outside of such a box are an error of their row.
-    The row gets `state` and `box`, or `error`. A state that is there is not made again.
+    sources: all files of the job. Read here: their headers, columns of floats that may hold
+    classes, and with `scan` all coordinates of files whose headers have a box, as it may be wrong;
+    without `scan` points outside such a box are an error of their row.
+    The row gets `state` and `box`, or `error`. A state that exists is not made again.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class Accumulate:
             box = None if self.box is None else self.box.tolist()
             return {"state": str(state), "box": json.dumps(box)}
 
-        failed = {"state": "", "box": ""}
-        return _tried(row, self.options, work, failed, self.first, self._job, int(row["number"]))
+        failed, more = {"state": "", "box": ""}, (self.first, self._job, int(row["number"]))
+        return _try_file(row, self.options, work, failed, *more)
 
 
 def merge_states(
@@ -132,10 +132,7 @@ def merge_states(
     It is the file that FilterJob(sources, options).run(target) writes.
     Raises TorchvoxError when a row has an error, or the rows do not add up to the files.
     """
-    rows = list(rows)
-    for row in rows:
-        if row.get("error"):
-            raise TorchvoxError(row["error"])
+    rows = raise_row_errors(rows)
     job = FilterJob(sources, options)
     _check_ranges(rows, job)
     if len(boxes := {row["box"] for row in rows}) > 1:
@@ -146,9 +143,9 @@ def merge_states(
         for row in rows:
             before = cells.points
             cells.merge(row["state"])
-            held, count = cells.points - before, int(row["count"])
-            if held > count or (held < count and not (options.bounds or options.drop_withheld)):
-                raise TorchvoxError(f"{row['state']} holds {held} points, its row {count}")
+            points, count = cells.points - before, int(row["count"])
+            if points > count or (points < count and not (options.bounds or options.drop_withheld)):
+                raise TorchvoxError(f"{row['state']} holds {points} points, its row {count}")
         with create_points(target, like=cells.result_schema) as writer:
             for table, *_ in cells.finish():
                 writer.append(table)
@@ -163,7 +160,7 @@ def _check_ranges(rows: list[Row], job: FilterJob) -> None:
             what = "lack" if start > end else "have twice, or past the end,"
             low, high = sorted((start, end))
             raise TorchvoxError(
-                f"the rows {what} points {low} to {high} of all {job.points}: accumulate them anew"
+                f"the rows {what} points {low} to {high} of all {job.points}: accumulate them again"
             )
     places, start = {}, 0
     for reader in job.readers:
@@ -175,21 +172,21 @@ def _check_ranges(rows: list[Row], job: FilterJob) -> None:
         if end > places.get((path, number - first), 0):
             raise TorchvoxError(
                 f"points {first} to {end} of {path} are not those that its row numbers from "
-                f"{number}: accumulate them anew"
+                f"{number}: accumulate them again"
             )
 
 
-def _tried(
-    row: Row, options: FilterOptions, work: Callable[[str], Row], failed: Row, *more: Any
+def _try_file(
+    row: Row, options: FilterOptions, work: Callable[[str], Row], failed: Row, *more: object
 ) -> Row:
     """The row with what `work` makes; its name depends on the file, the options and `more`."""
     path = Path(row["path"])
-    try:
+
+    def named_work() -> Row:
         with file_errors(path):
-            about = path.stat()
-            identity = [str(path.absolute()), about.st_size, about.st_mtime_ns, options.of_result]
-            identity += [VERSION, *more]
-            digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-            return {**row, **work(f"{cloud_stem(path)}.{digest}"), "error": ""}
-    except TorchvoxError as error:
-        return {**row, **failed, "error": str(error)}
+            stat = path.stat()
+            file = str(path.absolute()), stat.st_size, stat.st_mtime_ns
+            digest = digest_of(*file, options.of_result, VERSION, *more)
+            return work(f"{cloud_stem(path)}.{digest}")
+
+    return try_row(row, named_work, failed)

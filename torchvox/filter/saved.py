@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States as folders: the bytes of each column, and state.json, which says what they are."""
+"""States as folders: one file with the bytes of each column, and state.json about them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCK = 1 << 20  # rows or bytes that are read at once
 
 
 def write_columns(states: Iterable[State], folder: Path) -> dict[str, str]:
-    """The hash of each file of a new folder, which are the columns of one state after the other."""
+    """Write columns of one state after the other to a new folder; returns the hash of each file."""
     folder.mkdir()
     hashes: dict[str, Any] = {}
     for state in states:
@@ -37,9 +37,9 @@ def write_columns(states: Iterable[State], folder: Path) -> dict[str, str]:
 
 
 def map_columns(folder: Path, like: State) -> State:
-    """What `write_columns` wrote. like: the state without rows.
+    """The state that `write_columns` wrote, mapped from its files. like: the state without rows.
 
-    Raises OSError or ValueError for a folder that is damaged.
+    Raises OSError or ValueError for a damaged folder.
     """
     state = []
     for i, table in enumerate(like):
@@ -55,7 +55,7 @@ def map_columns(folder: Path, like: State) -> State:
 
 
 def write_state(states: Iterable[State], folder: Path, about: dict[str, Any]) -> None:
-    """A new folder with the columns of states and `about`: job, points, not_finite."""
+    """Write a new folder with the columns of states and `about`: job, points, not_finite."""
     about = {**about, "files": write_columns(states, folder)}
     (folder / ABOUT).write_text(json.dumps({**about, "digest": _digest(about)}))
 
@@ -63,7 +63,7 @@ def write_state(states: Iterable[State], folder: Path, about: dict[str, Any]) ->
 def read_about(
     folder: Path, like: State, key_bits: int, check_job: Callable[[Any, Path], None]
 ) -> dict[str, Any]:
-    """The `about` of a folder that `write_state` wrote, after a check of all that is in it.
+    """The `about` of a folder that `write_state` wrote, after a check of the whole folder.
 
     Raises CloudFileError for damage, and what check_job raises.
     """
@@ -71,15 +71,15 @@ def read_about(
         with (folder / ABOUT).open("rb") as file:
             about = json.loads(file.read(16 * BLOCK))
         digest = about.pop("digest", None)
-        _expect(digest is not None, "has no digest, as those of earlier versions: save it again")
-        _expect(digest == _digest(about), f"has another {ABOUT} than was written")
+        _expect(digest is not None, "has no digest, like those of earlier versions: save it again")
+        _expect(digest == _digest(about), f"has a changed {ABOUT}")
         points, not_finite = about["points"], about["not_finite"]
         good = all(type(count) is int and count >= 0 for count in (points, not_finite))
         _expect(good, f"counts {short(points)} and {short(not_finite)} points")
         check_job(about["job"], folder)
         for i, table in enumerate(map_columns(folder, like)):
             for name in (f"{column}.{i}" for column in table):
-                _expect(_file_hash(folder / name) == about["files"][name], f"has another {name}")
+                _expect(_file_hash(folder / name) == about["files"][name], f"has a changed {name}")
             counts = table["count"] if i else table["sums"][:, 0]
             for at in range(0, len(counts), BLOCK):
                 keys = table["key"][max(at - 1, 0) : at + BLOCK]  # votes have equal ones
@@ -105,8 +105,8 @@ def _digest(about: dict[str, Any]) -> str:
 
 
 def _file_hash(path: Path) -> str:
-    own = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
-            own.update(block)
-    return own.hexdigest()
+            digest.update(block)
+    return digest.hexdigest()

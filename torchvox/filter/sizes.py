@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many voxels a size gives, and which size gives so many."""
+"""The number of voxels for a voxel size, and a voxel size for a number of voxels."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ BITS = 21  # of an axis of a key
 
 
 def voxels_by_level(points: Tensor, voxel_size: float, levels: int) -> list[int]:
-    """Voxels at voxel_size, twice and four times that, ..., `levels` sizes from one sort.
+    """Numbers of voxels at voxel_size, twice that, four times, ...: `levels` sizes from one sort.
 
-    points: [N, C >= 3] in any dtype of voxel_keys, keyed in float64 with the origin 0; those that
-        are not finite count in no voxel.
+    points: [N, C >= 3] in any dtype of voxel_keys, keyed in float64 with the origin 0; points that
+        are not finite are skipped.
     levels: 1 to 21.
-    Raises ValueError for a size that is not positive and finite, and for one that is too small for
-    the extent of the points.
+    Raises ValueError for a size that is not positive and finite, or too small for the extent of the
+    points.
     """
     expect(0 < voxel_size < math.inf, "voxels_by_level: voxel_size must be positive", voxel_size)
     expect(1 <= levels <= BITS, f"voxels_by_level: levels must be 1 to {BITS}", levels)
@@ -43,10 +43,11 @@ def voxels_by_level(points: Tensor, voxel_size: float, levels: int) -> list[int]
 
 
 def suggest_voxel_size(points: Tensor, target: float = 0.1) -> float:
-    """The size, of three digits, whose voxels are nearest to `target` of the finite points.
+    """The voxel size, of three digits, whose number of voxels is nearest to `target` times that of
+    the finite points.
 
     points: as in voxels_by_level. target: voxels / points, above 0, at most 1.
-    Raises ValueError for another target, and for points that are all in one place.
+    Raises ValueError for another target, or points that are all in one place.
     """
     expect(0 < target <= 1, "suggest_voxel_size: target must be above 0, at most 1", target)
     xyz, low, high = _finite(points)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of the voxels of some points, as tables that may be merged in any order.
+"""The voxels of some points as tables that may be merged in any order.
 
 A state is a list of tables, each a dictionary of columns with rows that ascend by `key`:
 
-    voxels  a row a voxel: key; sums: int64 words, the number of points first; least: codes of
+    voxels  one row per voxel: key; sums: int64 words, the number of points first; least: codes of
             minima; for each pick its score, the index of its point, the bytes of its columns
-    votes   for each column of which the most frequent value is taken, a row for each value in a
+    votes   for each column of which the most frequent value is taken, one row for each value in a
             voxel: key, code of the value, count
 
 Every word is the result of integer additions or of a minimum. So the same points give the same bits
@@ -14,8 +14,9 @@ however they are split, merged or spread over devices.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,73 +25,42 @@ from torch import Tensor
 import torchvox
 from torchvox._errors import WrongUseError
 from torchvox.data.counter_random import mix
-from torchvox.filter.columns import NONE, Column, addends, fitting, none_of, ordered
-from torchvox.filter.policy import REAL_POINT, VALUE_RULES, normals
+from torchvox.filter.columns import NONE, Column, addends, fitting, ordered
+from torchvox.filter.policy import normals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torchvox.filter.lattice import Lattice
+    from torchvox.filter.schema import Schema
     from torchvox.io import PointTable
 
     State = list[dict[str, Tensor]]
 
 
+@dataclass(frozen=True)
 class Reduction:
-    """How points of one kind become states, and states points again.
+    """How points of one schema become states, and states points again.
 
-    schema: columns and lattice of the points. rules: name -> rule, of `rules_of`. keep: which
-    point a voxel becomes. no_data: name -> values [k] that stand for "none".
+    keep: which point a voxel becomes. seed: of keep="random".
     """
 
-    def __init__(
-        self,
-        schema: PointTable,
-        lattice: Lattice,
-        rules: Mapping[str, str],
-        keep: str,
-        seed: int,
-        no_data: Mapping[str, np.ndarray],
-    ) -> None:
-        self.schema, self.lattice, self.keep, self.seed = schema, lattice, keep, seed
-        columns = []
-        self._by_value: dict[str, np.ndarray | None] = {}  # none of each as it is stored
-        for name, type_ in schema.columns.items():
-            none, steps = none_of(type_.base, no_data.get(name)), schema.steps.get(name)
-            if steps and rules[name] in VALUE_RULES:
-                self._by_value[name] = none
-                type_, none, steps = np.dtype((np.float64, type_.shape)), None, None
-            columns.append(Column(name, type_, rules[name], none, steps))
-        xyz_rule = "mean" if keep == "centroid" else "center"
-        kind = np.dtype((schema.xyz.dtype.newbyteorder("="), (3,)))
-        xyz = Column(None, kind, "representative" if keep in REAL_POINT else xyz_rule, None)
-        self.columns = [xyz, *columns]
-        summed = self._with("mean", "unit_mean", "sum")
-        self.ints = [c for c in summed if not c.floats]
-        self.floats = [c for c in summed if c.floats]
-        self.counted = [
-            c for c in self.columns if c.rule == "count" or (c in self.ints and c.none is not None)
-        ]
-        self.least = self._with("min", "max")
-        self.picks = [[c] for c in self._with("first", "last")]
-        if given := self._with("representative"):
-            self.picks.append(given)
-        self.votes = self._with("majority")
-
-    def _with(self, *rules: str) -> list[Column]:
-        return [c for c in self.columns if c.rule in rules]
+    schema: Schema
+    lattice: Lattice
+    keep: str
+    seed: int
 
     # ---- points to a state ----------------------------------------------------------------------
 
     def state(
         self, table: PointTable, keys: Tensor, index: Tensor, scores: np.ndarray | None = None
     ) -> State:
-        """That of points in the cells `keys` [N] with the numbers `index` [N].
+        """The state of points in the cells `keys` [N] with the numbers `index` [N].
 
         scores: [N] float64, to keep the point with the lowest one.
         Raises WrongUseError for values that cannot be added up.
         """
-        table = self._with_values(table)
+        table = self.schema.by_value(table)
         good = keys >= 0
         rising = bool((index[1:] > index[:-1]).all())
         if not rising or not bool(good.all()):
@@ -99,46 +69,36 @@ class Reduction:
             kept = at.cpu().numpy()
             table, keys, index = table.rows(kept), keys[at], index[at]
             scores = None if scores is None else scores[kept]
-        groups = Groups(keys, 3 * self.lattice.bits)
-        device = keys.device
+        groups, schema, device = Groups(keys, 3 * self.lattice.bits), self.schema, keys.device
         sums = [groups.sizes[:, None]]
-        if self.ints or self.counted:
+        if schema.ints or schema.counted:
             sums.append(groups.sum(_tensor(self._int_values(table), device)))
-        if self.floats:
-            values = np.concatenate([addends(c, c.values(table)) for c in self.floats], axis=1)
+        if schema.floats:
+            values = np.concatenate([addends(c, c.values(table)) for c in schema.floats], axis=1)
             sums.append(groups.sum(_tensor(values, device)))
         voxels = {"key": groups.keys, "sums": torch.cat(sums, dim=1)}
-        if self.least:
-            codes = np.concatenate([c.codes(c.values(table)) for c in self.least], axis=1)
+        if schema.least:
+            codes = np.concatenate([c.codes(c.values(table)) for c in schema.least], axis=1)
             voxels["least"] = groups.least(_tensor(codes, device))
-        for i, columns in enumerate(self.picks):
-            score, order = self._score(columns[0].rule, columns, table, index, keys, scores)
+        for i, columns in enumerate(schema.picks):
+            score, order = self._score(columns[0], table, index, keys, scores)
             at = groups.first if score is None else groups.winner(score, order)
             rows = at.cpu().numpy()
-            held = [np.ascontiguousarray(c.values(table)[rows]).view(np.uint8) for c in columns]
+            parts = [np.ascontiguousarray(c.values(table)[rows]).view(np.uint8) for c in columns]
             voxels[f"score{i}"] = torch.zeros_like(at) if score is None else score[at]
             voxels[f"index{i}"] = order[at]
-            voxels[f"bytes{i}"] = _tensor(np.concatenate(held, axis=1), device)
+            voxels[f"bytes{i}"] = _tensor(np.concatenate(parts, axis=1), device)
         state = [voxels]
-        for column in self.votes:
+        for column in schema.votes:
             codes, row = _tensor(column.codes(column.values(table))[:, 0], device), groups.row
             if column.floats or column.none is not None:
                 row, codes = row[codes != NONE], codes[codes != NONE]
             state.append(_counted(groups.keys, row, codes, torch.ones_like(codes)))
         return state
 
-    def _with_values(self, table: PointTable) -> PointTable:
-        """The table with the values of columns of rules by value, NaN for none."""
-        attributes = dict(table.attributes)
-        for name, none in self._by_value.items():
-            values = attributes[name] = table.values(name)
-            if none is not None:
-                values[table.attributes[name] == none] = np.nan
-        return replace(table, attributes=attributes)
-
     def _int_values(self, table: PointTable) -> np.ndarray:
-        columns = [addends(c, c.values(table)) for c in self.ints]
-        for c in self.counted:
+        columns = [addends(c, c.values(table)) for c in self.schema.ints]
+        for c in self.schema.counted:
             values = c.values(table)
             missing = c.missing(values)
             columns.append(np.ones(values.shape, np.int32) if missing is None else ~missing)
@@ -148,36 +108,36 @@ class Reduction:
 
     def _score(
         self,
-        rule: str,
-        columns: Sequence[Column],
+        column: Column,
         table: PointTable,
         index: Tensor,
         keys: Tensor,
         scores: np.ndarray | None,
     ) -> tuple[Tensor | None, Tensor]:
-        """(score, order): the point with the lowest of both is taken; None: all scores are 0."""
+        """(score, order): the point with the lowest pair is taken; None: all scores are 0."""
+        rule = column.rule
         if rule in ("first", "last"):
-            missing = columns[0].missing(columns[0].values(table))
+            missing = column.missing(column.values(table))
             order = index if rule == "first" else ~index
-            if missing is None and rule == "first":
-                return None, order
-            gone = np.zeros(len(table), bool) if missing is None else missing.all(axis=1)
-            return _tensor(np.asarray(gone, np.int64), keys.device), order
+            if missing is None:
+                return None if rule == "first" else torch.zeros_like(index), order
+            return _tensor(np.asarray(missing.all(axis=1), np.int64), keys.device), order
         if self.keep == "random":
             return mix(mix(torch.full_like(index, self.seed)) + index), index
         if self.keep == "nearest_center":
             scores = square_distance(table.world(), self.lattice.centers(keys))
         return (None if scores is None else _tensor(ordered(scores), keys.device)), index
 
+    @cached_property
     def empty(self) -> State:
         """The state of no points."""
         none = torch.zeros(0, dtype=torch.int64)
-        return self.state(self.schema, none, none)
+        return self.state(self.schema.table, none, none)
 
     # ---- states to one --------------------------------------------------------------------------
 
     def merged(self, states: Sequence[State]) -> State:
-        """The state of the points of all."""
+        """The state of the points of all states."""
         if len(states) == 1:
             return states[0]
         tables = [
@@ -187,69 +147,73 @@ class Reduction:
         return self.regrouped(tables)
 
     def regrouped(self, tables: State) -> State:
-        """Rows of equal keys made one."""
+        """The state with one row for rows of equal keys."""
         bits = 3 * self.lattice.bits
         voxels = tables[0]
         groups = Groups(voxels["key"], bits)
-        made = {"key": groups.keys, "sums": groups.sum(voxels["sums"])}
-        if self.least:
-            made["least"] = groups.least(voxels["least"])
-        for i in range(len(self.picks)):
+        merged = {"key": groups.keys, "sums": groups.sum(voxels["sums"])}
+        if self.schema.least:
+            merged["least"] = groups.least(voxels["least"])
+        for i in range(len(self.schema.picks)):
             at = groups.winner(voxels[f"score{i}"], voxels[f"index{i}"])
-            made |= {f"{name}{i}": voxels[f"{name}{i}"][at] for name in ("score", "index", "bytes")}
+            for name in (f"score{i}", f"index{i}", f"bytes{i}"):
+                merged[name] = voxels[name][at]
         votes = [
             _counted(groups.keys, torch.searchsorted(groups.keys, t["key"]), t["code"], t["count"])
             for t in tables[1:]
         ]
-        return [made, *votes]
+        return [merged, *votes]
 
     # ---- a state to points ----------------------------------------------------------------------
 
     def points(self, state: State, level: Tensor | None = None) -> PointTable:
-        """One point a voxel, in the order of the keys. level: [R], of adaptive cells."""
-        voxels = state[0]
-        host = {name: column.cpu().numpy() for name, column in voxels.items()}
-        made = {c.name: values for c, values in self._sums(voxels["sums"])}
+        """One point per voxel, in the order of the keys. level: [R], of adaptive cells."""
+        schema, voxels = self.schema, state[0]
+        keys, host = voxels["key"], {name: c.cpu().numpy() for name, c in voxels.items()}
+        columns = dict(self._sums(voxels["sums"]))
         at = 0
-        for c in self.least:
-            made[c.name] = c.decoded(host["least"][:, at : at + c.width])
+        for c in schema.least:
+            columns[c.name] = c.decoded(host["least"][:, at : at + c.width])
             at += c.width
-        for i, columns in enumerate(self.picks):
+        for i, picked in enumerate(schema.picks):
             at = 0
-            for c in columns:
-                end = at + c.type.itemsize
-                made[c.name] = np.ascontiguousarray(host[f"bytes{i}"][:, at:end]).view(c.type.base)
-                at = end
-        for c, table in zip(self.votes, state[1:], strict=True):
-            made[c.name] = self._winners(c, voxels["key"], table)
+            for c in picked:
+                own = host[f"bytes{i}"][:, at : at + c.type.itemsize]
+                columns[c.name] = np.ascontiguousarray(own).view(c.type.base)
+                at += c.type.itemsize
+        for c, table in zip(schema.votes, state[1:], strict=True):
+            columns[c.name] = self._winners(c, keys, table)
+        if self.keep == "center":
+            centers = self._on_lattice(self.lattice.centers(keys, 0 if level is None else level))
+            columns[None] = centers.astype(schema.columns[0].type.base)
         attributes = {
-            name: made[name].reshape(len(host["key"]), *c.type.shape)
-            for name, c in zip(self.schema.columns, self.columns[1:], strict=True)
-            if c.rule != "drop"
+            c.name: columns[c.name].reshape(len(keys), *c.type.shape)
+            for c in schema.columns
+            if c.name is not None and c.rule != "drop"
         }
         for three in normals(attributes):
-            if all(c.rule == "unit_mean" for c in self.columns if c.name in three):
+            if all(c.rule == "unit_mean" for c in schema.columns if c.name in three):
                 _normalize(attributes, three)
         if level is not None:
             attributes["level"] = level.cpu().numpy().astype(np.uint8)
-        if self.keep == "center":
-            centers = self.lattice.centers(voxels["key"], 0 if level is None else level)
-            made[None] = self._on_lattice(centers).astype(self.columns[0].type.base)
-        steps = {c.name: c.steps for c in self.columns if c.steps and c.name in attributes}
-        return replace(self.schema, xyz=made[None], attributes=attributes, steps=steps, path=None)
+        steps = {c.name: c.steps for c in schema.columns if c.steps and c.name in attributes}
+        return replace(
+            schema.table, xyz=columns[None], attributes=attributes, steps=steps, path=None
+        )
 
-    def _sums(self, sums: Tensor) -> Any:
-        """(column, values [R, k]) of all that is added up or counted."""
-        whole = [c.width for c in (*self.ints, *self.counted)]
-        number, *parts = sums.split([1, *whole, *(3 * c.width for c in self.floats)], dim=1)
-        end = len(self.ints)
-        counts = {c.name: words for c, words in zip(self.counted, parts[end:], strict=False)}
-        for c in self.counted:
+    def _sums(self, sums: Tensor) -> Iterator[tuple[str | None, np.ndarray]]:
+        """(name, values [R, k]) of the columns that are added up or counted."""
+        schema = self.schema
+        widths = [c.width for c in (*schema.ints, *schema.counted)]
+        number, *parts = sums.split([1, *widths, *(3 * c.width for c in schema.floats)], dim=1)
+        ints = len(schema.ints)
+        counts = {c.name: words for c, words in zip(schema.counted, parts[ints:], strict=False)}
+        for c in schema.counted:
             if c.rule == "count":
-                yield c, fitting(c, counts[c.name].cpu().numpy())
-        for c, words in zip(self.ints, parts, strict=False):
+                yield c.name, fitting(c, counts[c.name].cpu().numpy())
+        for c, words in zip(schema.ints, parts, strict=False):
             n = counts.get(c.name, number)
-            gone = (n == 0).expand_as(words).cpu().numpy()
+            empty = (n == 0).expand_as(words).cpu().numpy()
             if c.rule == "sum":
                 values = fitting(c, words.cpu().numpy())
             else:
@@ -262,35 +226,34 @@ class Reduction:
                     for k in range(c.width)
                 ]
                 values = torch.cat(means, dim=1).cpu().numpy()
-            yield c, c.fill(values, gone)
-        for c, words in zip(self.floats, parts[len(whole) :], strict=True):
+            yield c.name, c.fill(values, empty)
+        for c, words in zip(schema.floats, parts[len(widths) :], strict=True):
             if c.rule == "sum":
                 units, rest = (words[:, k::3].double() for k in range(2))
-                values = (units + rest * 2.0**-32).cpu().numpy()
-                gone = (words[:, 2::3] == 0).cpu().numpy()
-                values = np.where(gone, np.nan, fitting(c, values))
+                values = fitting(c, (units + rest * 2.0**-32).cpu().numpy())
+                values = np.where((words[:, 2::3] == 0).cpu().numpy(), np.nan, values)
             else:
-                kind = torch.from_numpy(np.zeros(0, c.type.base)).dtype
+                type_ = torch.from_numpy(np.zeros(0, c.type.base)).dtype
                 means = torchvox.voxel_mean_of_sums(
-                    words.contiguous(), number[:, 0].contiguous(), kind
+                    words.contiguous(), number[:, 0].contiguous(), type_
                 )
                 values = means.cpu().numpy()
-            yield c, c.fill(values, np.isnan(values))
+            yield c.name, c.fill(values, np.isnan(values))
 
     def _winners(self, column: Column, keys: Tensor, votes: dict[str, Tensor]) -> np.ndarray:
-        """The most frequent value of each voxel, the smallest of such [R, 1]."""
+        """The most frequent value of each voxel [R, 1], the smallest of them on a tie."""
         codes = torch.full_like(keys, NONE)
         if len(votes["key"]):
             groups = Groups(votes["key"], 3 * self.lattice.bits)
             at = groups.winner(-votes["count"], votes["code"])
             codes[torch.searchsorted(keys, groups.keys)] = votes["code"][at]
-        found = codes.cpu().numpy()[:, None]
-        return column.decoded(found)
+        return column.decoded(codes.cpu().numpy()[:, None])
 
     def _on_lattice(self, world: np.ndarray) -> np.ndarray:
-        if self.schema.scale is None:
+        table = self.schema.table
+        if table.scale is None:
             return world
-        steps = np.rint((world - self.schema.offset) / self.schema.scale)
+        steps = np.rint((world - table.offset) / table.scale)
         if not (np.abs(steps) < 2**31).all():
             raise WrongUseError("the center of a cell needs more than 32 bits at the file's scale")
         return steps
@@ -300,23 +263,23 @@ class Groups:
     """Rows of equal keys [N] int64 of `bits` bits, in ascending order."""
 
     def __init__(self, keys: Tensor, bits: int) -> None:
-        found = torchvox.voxel_group(keys, key_bits=max(bits, 1), order="key")
-        self.rows = int(found.counts[0])
-        self.keys = found.row_keys[: self.rows].clone()
-        self.row = found.point_voxel.long()
-        self._offsets, self._perm = found.offsets[: self.rows + 1], found.perm
+        group = torchvox.voxel_group(keys, key_bits=max(bits, 1), order="key")
+        rows = int(group.counts[0])
+        self.keys = group.row_keys[:rows].clone()
+        self.row = group.point_voxel.long()
+        self._offsets, self._perm = group.offsets[: rows + 1], group.perm
         self.sizes = self._offsets.diff().long()
 
     @property
     def first(self) -> Tensor:
-        """The lowest place of each row."""
+        """The lowest place [R] of each row."""
         return self._perm[self._offsets[:-1].long()].long()
 
     def sum(self, values: Tensor) -> Tensor:
         return torchvox.voxel_sum(values, self._offsets, self._perm)
 
     def least(self, codes: Tensor) -> Tensor:
-        """The minimum of each column of codes [N, L] int64."""
+        """The minima [R, L] of each column of codes [N, L] int64."""
         columns = [
             torch.full_like(self.keys, NONE).scatter_reduce_(0, self.row, column, "amin")
             for column in codes.T
@@ -324,7 +287,7 @@ class Groups:
         return torch.stack(columns, dim=1)
 
     def winner(self, score: Tensor, order: Tensor) -> Tensor:
-        """The place of the lowest (score, order) of each row."""
+        """The place [R] of the lowest (score, order) of each row."""
         tied = score == self.least(score[:, None])[self.row, 0]
         among = torch.where(tied, order, NONE)
         (places,) = torch.where(tied & (among == self.least(among[:, None])[self.row, 0]))
@@ -332,7 +295,7 @@ class Groups:
 
 
 def square_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Of rows of three, float64."""
+    """Squared distances [N] float64 of rows a and b [N, 3]."""
     d = a - b
     return (d[:, 0] * d[:, 0] + d[:, 1] * d[:, 1]) + d[:, 2] * d[:, 2]
 
@@ -343,7 +306,7 @@ def _tensor(values: np.ndarray, device: torch.device) -> Tensor:
 
 
 def _counted(keys: Tensor, row: Tensor, codes: Tensor, counts: Tensor) -> dict[str, Tensor]:
-    """Counts of equal (key, code), ascending; row: the place of each one's key among `keys`."""
+    """The counts of equal (key, code), ascending. row: the place of each code's key in `keys`."""
     if not len(row):
         return {"key": keys[:0], "code": codes, "count": counts}
     low = int(codes.min())
@@ -368,7 +331,7 @@ def _counted(keys: Tensor, row: Tensor, codes: Tensor, counts: Tensor) -> dict[s
 
 
 def _normalize(attributes: dict[str, np.ndarray], names: Sequence[str]) -> None:
-    """Three columns over their length, in float64; where that is 0 they stay."""
+    """Divide three columns by their length, in float64, where that is not 0."""
     x, y, z = (attributes[name].astype(np.float64) for name in names)
     with np.errstate(over="ignore", invalid="ignore"):
         length = np.sqrt((x * x + y * y) + z * z)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays as files: .bin of float32 rows, .npy, and .npz with one array a column."""
+"""Arrays as files: .bin of float32 rows, .npy, and .npz with one array per column."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from torchvox.io.table import (
     stacked,
 )
 
-SMALL = ("columns", "origin", "unit", "scale", "offset", "crs")  # arrays that are no columns
+SMALL = ("columns", "origin", "unit", "scale", "offset", "crs")  # arrays beside the columns
 NOT_COLUMNS = ("x", "y", "z", "xyz", "points")
 NORMALS = ("normals", "normal")  # [N, 3]
-SMALL_MEMBER = 1 << 24  # bytes that each of them may have
+SMALL_MEMBER = 1 << 24  # bytes of each of them at most
 DEFLATE_EXPANSION = 1032  # two bits stand for 258 bytes at most
 MOST_COLUMNS = 1 << 16
 ITEM_BYTES = 4  # every column of a .bin file is a little-endian float32
@@ -34,10 +34,10 @@ Columns = tuple[str, ...]
 
 
 def open_bin(path: Path, columns: Columns | None) -> TableReader:
-    """Rows of float32; a SemanticKITTI .label file beside the scan adds label and instance."""
+    """A reader of rows of float32; a .label file (SemanticKITTI) adds label and instance."""
     if columns is None:
         raise WrongUseError(
-            f"{path}: a .bin file does not say its columns: give --layout, {layout_choices()}"
+            f"{path}: a .bin file does not list its columns: add --layout, {layout_choices()}"
         )
     size, row = path.stat().st_size, ITEM_BYTES * len(columns)
     if size % row:
@@ -53,12 +53,12 @@ def open_bin(path: Path, columns: Columns | None) -> TableReader:
     labels = np.fromfile(file, "<u4") if file and fits else None  # instance << 16 | label
     reader = ArrayReader(array, columns, path, labels)
     if file and not fits:
-        reader.problems.append(f"{file} is left out: it is not one label for each point")
+        reader.problems.append(f"{file} is ignored: it is not one label for each point")
     return reader
 
 
 def load_npy(path: Path) -> np.ndarray:
-    """The array of a .npy file. Raises CloudFileError when it is none."""
+    """The array of a .npy file. Raises CloudFileError if it is not one."""
     with explained(path, ".npy file"):  # a damaged header is parsed as Python
         with path.open("rb") as file:
             begins = file.read(6)
@@ -72,14 +72,15 @@ def load_npy(path: Path) -> np.ndarray:
 
 
 def open_npy(path: Path, columns: Columns | None) -> TableReader:
-    """One array [N, C]."""
+    """A reader of one array [N, C]."""
     return _from_array(load_npy(path), columns, path)
 
 
 def open_npz(path: Path, columns: Columns | None) -> TableReader:
-    """One array a column beside xyz; or the form of write_cloud, where `points` holds most columns.
+    """A reader of one array per column beside xyz, or of the form of write_cloud, whose `points`
+    hold most columns.
 
-    Arrays that are no columns of the points are left out, and named among the problems.
+    Arrays that are not columns of the points are ignored, and listed in `problems`.
     """
     with explained(path, ".npz file"), np.load(path, allow_pickle=False) as archive:
         names = list(archive.files)
@@ -93,25 +94,25 @@ def open_npz(path: Path, columns: Columns | None) -> TableReader:
             if name not in (*SMALL, *NOT_COLUMNS) and _is_column(archive, name, count)
         }
     used = {main, "unit", *beside, *(SMALL[3:] if native else ("columns", "origin"))}
-    lost = [name for name in names if name not in used]
+    unused = [name for name in names if name not in used]
     beside, problems = with_colors(beside)
     name = column_named(beside, *NORMALS)
     if name and beside[name].shape[1:] == (3,) and not {"nx", "ny", "nz"} & beside.keys():
         beside |= dict(zip(("nx", "ny", "nz"), beside.pop(name).T, strict=True))
-    if lost:
-        problems.append(f"its arrays {short(', '.join(lost))} are no columns and are left out")
+    if unused:
+        problems.append(f"its arrays {short(', '.join(unused))} are no columns and are ignored")
     if native:
         return _from_columns(arrays, beside, columns, path, problems)
     if "points" not in arrays:
-        shown = short(", ".join(names) or "nothing")
-        raise CloudFileError(f"{path} has no array named 'points' (it holds {shown})")
+        listing = short(", ".join(names) or "nothing")
+        raise CloudFileError(f"{path} has no array named 'points' (it holds {listing})")
     if columns is None and "columns" in arrays:
         # An array of empty strings may have any length.
         columns = tuple(str(name) for name in arrays["columns"].ravel()[: MOST_COLUMNS + 1])
     reader = _from_array(arrays["points"], columns, path, beside)
     reader.problems += problems
     origin = arrays.get("origin", np.zeros(3))
-    if origin.shape != (3,) or origin.dtype.kind not in "fiu" or not np.isfinite(origin).all():
+    if not _is_vector(origin):
         raise CloudFileError(f"{path}: origin must be 3 numbers, got shape {list(origin.shape)}")
     reader.move(origin.astype(np.float64), short(arrays.get("unit", "m")))
     return reader
@@ -127,16 +128,19 @@ def _from_columns(
     if layout is not None:
         raise WrongUseError(f"{path}: this file names its columns, leave --layout out")
     lattice = {n: arrays[n] for n in ("scale", "offset") if n in arrays}
-    for a in lattice.values():
-        if a.shape != (3,) or a.dtype.kind not in "fiu" or not np.isfinite(a).all():
-            raise CloudFileError(f"{path}: scale and offset must be 3 numbers each")
+    if not all(map(_is_vector, lattice.values())):
+        raise CloudFileError(f"{path}: scale and offset must be 3 numbers each")
     lattice = {name: a.astype(np.float64) for name, a in lattice.items()}
     texts = {name: str(arrays[name]) for name in ("crs", "unit") if name in arrays}
     xyz = np.asarray(arrays["xyz"], order="C")
     with explained(path, ".npz file"):
-        reader = TableReader(PointTable(xyz, beside, **lattice, **texts, path=path))  # type: ignore[arg-type]
-    reader.problems = problems
-    return reader
+        table = PointTable(xyz, beside, **lattice, **texts, path=path)  # type: ignore[arg-type]
+    return TableReader(table, problems)
+
+
+def _is_vector(array: np.ndarray) -> bool:
+    """Whether an array is three finite numbers."""
+    return array.shape == (3,) and array.dtype.kind in "fiu" and bool(np.isfinite(array).all())
 
 
 def _is_column(archive: np.lib.npyio.NpzFile, name: str, count: int) -> bool:
@@ -153,7 +157,7 @@ def _is_column(archive: np.lib.npyio.NpzFile, name: str, count: int) -> bool:
 
 
 def _member(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
-    """One array, unless it claims more than its bytes can hold, or should be small and is not."""
+    """One array. Raises ValueError if it claims more than its bytes hold, or SMALL_MEMBER."""
     assert archive.zip is not None
     info = archive.zip.getinfo(name if name in archive.zip.namelist() else f"{name}.npy")
     check_claim(info, name, small=name in SMALL)
@@ -161,21 +165,21 @@ def _member(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
 
 
 def check_claim(info: zipfile.ZipInfo, name: str, small: bool = False) -> None:
-    """Raises ValueError where a member of an archive claims more than its bytes can hold."""
+    """Raises ValueError if a member of an archive claims more than its bytes can hold."""
     most = info.compress_size
     if info.compress_type == zipfile.ZIP_DEFLATED:
         most *= DEFLATE_EXPANSION
     elif info.compress_type != zipfile.ZIP_STORED:  # others have no bound, and NumPy writes none
-        raise ValueError(f"{name} is compressed otherwise than NumPy does")
+        raise ValueError(f"{name} has a compression that NumPy does not write")
     if info.file_size > (min(most, SMALL_MEMBER) if small else most):
         raise ValueError(f"{name} claims {info.file_size} bytes, more than it can hold")
 
 
 class ArrayReader(TableReader):
-    """Of a file whose points are one array [N, C]; `labels` [N] are two more columns, `beside` are
-    others, unless they have the name of one of the array's.
+    """A reader of a file whose points are one array [N, C]; `labels` [N] are two more columns,
+    `beside` are others, except those that have the name of a column of the array.
 
-    origin: [3] float64, what the file adds to its coordinates.
+    origin: [3] float64, which the file adds to its coordinates.
     """
 
     def __init__(
@@ -189,25 +193,26 @@ class ArrayReader(TableReader):
         twice = [name for name in beside or {} if name in columns]
         beside = {name: a for name, a in (beside or {}).items() if name not in twice}
         self.origin, self._array, self._names = np.zeros(3), array, columns
-        self._held = {name: array[:, i] for i, name in enumerate(columns) if name != SKIP}
-        if not {"x", "y", "z"} <= self._held.keys():
-            shown = short(",".join(columns))
-            raise CloudFileError(f"{path}: the columns {shown} do not name x, y and z")
+        self._columns = {name: array[:, i] for i, name in enumerate(columns) if name != SKIP}
+        if not {"x", "y", "z"} <= self._columns.keys():
+            names = short(",".join(columns))
+            raise CloudFileError(f"{path}: the columns {names} do not name x, y and z")
         in_order = columns[:3] == ("x", "y", "z") and array.dtype == np.float32
-        xyz = array[:, :3] if in_order else stacked(self._held)
+        xyz = array[:, :3] if in_order else stacked(self._columns)
         self._as_read = in_order and not beside
-        attributes = {name: a for name, a in self._held.items() if name not in ("x", "y", "z")}
+        attributes = {name: a for name, a in self._columns.items() if name not in ("x", "y", "z")}
         attributes |= beside
-        self._held |= flat(beside)
+        self._columns |= flat(beside)
         if labels is not None:
             for name, values in (("label", labels & 65535), ("instance", labels >> 16)):
                 attributes.setdefault(name, values.astype(np.uint16))
-        super().__init__(PointTable(xyz, attributes, source=columns, path=path))
-        if twice:
-            self.problems.append(f"its arrays {short(', '.join(twice))} are columns of points too")
+        names = short(", ".join(twice))
+        problem = f"its arrays {names} are ignored: points has columns of that name"
+        table = PointTable(xyz, attributes, source=columns, path=path)
+        super().__init__(table, [problem] if twice else [])
 
     def move(self, origin: np.ndarray, unit: str) -> None:
-        """Add an origin to the coordinates, which are in float64 then unless it is zero."""
+        """Add an origin to the coordinates, which become float64 unless it is zero."""
         self.origin, self._table.unit = origin, unit
         if origin.any():
             self._table.xyz = self._table.world() + origin
@@ -215,12 +220,11 @@ class ArrayReader(TableReader):
 
     def cloud(self, origin: np.ndarray | None = None) -> PointCloud:
         beyond = None if origin is None else origin - self.origin
-        as_it_is = beyond is None or not beyond.any()
-        if self._as_read and SKIP not in self._names and as_it_is:
+        if self._as_read and SKIP not in self._names and (beyond is None or not beyond.any()):
             array = np.ascontiguousarray(self._array, np.float32)
             cloud = PointCloud(array, self._names, path=self.path)
         else:
-            cloud = make_cloud(self._held, self.path, origin=beyond)
+            cloud = make_cloud(self._columns, self.path, origin=beyond)
         cloud.origin, cloud.unit = cloud.origin + self.origin, self._table.unit
         return cloud
 
@@ -249,7 +253,7 @@ def _from_array(
 
 
 class BinWriter(PointWriter):
-    """Rows of float32: x, y, z and the attributes, in the order of the source if it is a .bin."""
+    """A writer of rows of float32: x, y, z and the attributes, in the order of a .bin source."""
 
     def write(self, table: PointTable) -> None:
         columns = flat(named(table))
@@ -265,7 +269,7 @@ class BinWriter(PointWriter):
 
 
 class NpyWriter(WholeWriter):
-    """One array [N, C]: float32 if it holds every column, else float64."""
+    """A writer of one array [N, C]: float32 if it holds every column, else float64."""
 
     def save(self, table: PointTable) -> None:
         columns = flat(named(table))
@@ -285,17 +289,13 @@ def _array(columns: dict[str, np.ndarray], path: Path, type_: np.dtype) -> np.nd
 
 
 class NpzWriter(WholeWriter):
-    """One array a column, with scale, offset, unit and crs: every type survives."""
+    """A writer of one array per column, with scale, offset, unit and crs: every type survives."""
 
     def save(self, table: PointTable) -> None:
         if taken := sorted({"xyz", "points", *SMALL} & table.attributes.keys()):
             raise WrongUseError(f"{self.path}: an attribute must not be named {taken[0]} here")
         small = {"scale": table.scale, "offset": table.offset, "crs": table.crs}
-        held = {name: np.asarray(value) for name, value in small.items() if value is not None}
-        columns = {
-            "xyz": table.xyz,
-            **table.by_value().attributes,
-            **held,
-            "unit": np.asarray(table.unit),
-        }
-        np.savez_compressed(self.file, **columns)  # type: ignore[arg-type]
+        arrays = {"xyz": table.xyz, **table.by_value().attributes}
+        arrays |= {name: np.asarray(value) for name, value in small.items() if value is not None}
+        arrays["unit"] = np.asarray(table.unit)
+        np.savez_compressed(self.file, **arrays)  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PointCloud, the one form in which clouds travel between files, ops and pictures."""
+"""PointCloud, the form of clouds between files, ops and pictures."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PointCloud:
 
     @property
     def base(self) -> np.ndarray:
-        """[3] float64: less it, a range in the file's coordinates is one of the points."""
+        """[3] float64: file coordinates minus base are coordinates of the points."""
         return self.origin + self.quantum / 2
 
     def column(self, name: str) -> np.ndarray | None:
@@ -85,12 +85,12 @@ def make_cloud(
     quantum: np.ndarray | None = None,
     origin: np.ndarray | None = None,
 ) -> PointCloud:
-    """Build a cloud from named columns; coordinates come in float64 if they need its range.
+    """A cloud of named columns, with a local origin if float32 does not resolve the coordinates.
 
     columns: name -> [N]; x, y, z in any position, they are moved to the front.
     quantum: [3] the coordinates are integer multiples of it (LAS). Then the origin is shifted by
         half a quantum, so that no point lies exactly on a voxel face, whatever the rounding.
-    origin: [3] the local origin before that shift, None for one that is near the points.
+    origin: [3] the local origin before that shift, None for one near the points.
     """
     with np.errstate(invalid="ignore"):  # a signaling NaN
         xyz = np.stack([np.asarray(columns[axis], np.float64) for axis in "xyz"], axis=1)
@@ -111,8 +111,8 @@ def local_origin(
 ) -> np.ndarray:
     """Offset [3] float64 that brings float64 coordinates [N, 3] into the reach of float32.
 
-    Zero for coordinates that float32 holds well; otherwise whole multiples of ORIGIN_STEP, or the
-    origin given; less half a quantum when the coordinates are quantized.
+    Zero for coordinates within FLOAT32_REACH, otherwise whole multiples of ORIGIN_STEP, or the
+    argument `origin`; minus half a quantum if the coordinates are quantized.
     """
     finite = xyz[np.isfinite(xyz).all(axis=1)]
     if len(finite) == 0:
@@ -123,14 +123,14 @@ def local_origin(
         origin = np.zeros(3) if reached else _round_place(low)
     if quantum is not None:
         phase = np.mod(low - origin, quantum)
-        whole = phase > quantum * (1 - 1e-3)  # of a place on the origin's own steps, but rounded
+        whole = phase > quantum * (1 - 1e-3)  # on the origin's steps, except for rounding
         origin = origin + np.where(whole, 0.0, phase) - quantum / 2
     return origin
 
 
 def origin_of_range(bounds: tuple[float, ...]) -> np.ndarray:
-    """The origin [3] float64 that clouds share in a range (x0, y0, z0, x1, y1, z1) of their files'
-    coordinates: zero for one in the reach of float32, else near its lower corner."""
+    """The origin [3] float64 for all clouds in a range (x0, y0, z0, x1, y1, z1) of their files'
+    coordinates: zero within the reach of float32, else near the lower corner of the range."""
     near = max(map(abs, bounds)) <= FLOAT32_REACH
     return np.zeros(3) if near else _round_place(np.array(bounds[:3], np.float64))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,17 +17,16 @@ from torchvox._yaml import read_yaml
 if TYPE_CHECKING:
     from torchvox.io.cloud import PointCloud
 
-# A derived grid has at most about this many cells along its longest horizontal side, and where that
-# leaves fewer points in a voxel than these, larger ones ...
-CELLS, CROWD = 800, 2
-# ... and covers this share of the points along each axis, plus a margin of that span.
-COVER, MARGIN = (0.1, 99.9), 0.1
-MOST_VOXELS = 1 << 24  # on an axis: those that the ops take
+CELLS = 800  # cells of a derived grid along its longest horizontal side, at most about
+CROWD = 2  # mean number of points in its voxels with points, at least; else voxels are larger
+COVER = (0.1, 99.9)  # percentiles of the points along each axis that it covers
+MARGIN = 0.1  # of the span between them, added to each side
+MOST_VOXELS = 1 << 24  # on an axis, as in the ops
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What voxelize needs to know beside the points.
+    """A voxel grid: the arguments of voxelize beside the points.
 
     voxel_size: (x, y, z), in the unit of the coordinates.
     point_cloud_range: (x0, y0, z0, x1, y1, z1), in the unit of the coordinates.
@@ -44,25 +43,20 @@ class Grid:
     chosen: str = "given"
 
     def __post_init__(self) -> None:
-        bounds = self.point_cloud_range
         _check_voxel_size(self.voxel_size, self.name)
+        bounds, prefix = self.point_cloud_range, f"grid {self.name}: point_cloud_range must"
         if len(bounds) != 6 or not all(map(math.isfinite, bounds)):
-            raise WrongUseError(
-                f"grid {self.name}: point_cloud_range must be 6 numbers x0,y0,z0,x1,y1,z1, "
-                f"got {short(list(bounds))}"
-            )
+            rule = "be 6 numbers x0,y0,z0,x1,y1,z1"
+            raise WrongUseError(f"{prefix} {rule}, got {short(list(bounds))}")
         if any(low >= high for low, high in zip(bounds[:3], bounds[3:], strict=True)):
-            raise WrongUseError(
-                f"grid {self.name}: point_cloud_range must have x0 < x1, y0 < y1 and z0 < z1, "
-                f"got {short(list(bounds))}"
-            )
-        for axis, size, low, high in zip(
-            "xyz", self.voxel_size, bounds[:3], bounds[3:], strict=True
-        ):
+            rule = "have x0 < x1, y0 < y1 and z0 < z1"
+            raise WrongUseError(f"{prefix} {rule}, got {short(list(bounds))}")
+        axes = zip("xyz", self.voxel_size, bounds[:3], bounds[3:], strict=True)
+        for axis, size, low, high in axes:
             if (high - low) / size > MOST_VOXELS:
                 raise WrongUseError(
                     f"grid {self.name}: an axis must have at most 2^24 voxels, which float32 can "
-                    f"name, got {(high - low) / size:.3g} on axis {axis}"
+                    f"number, got {(high - low) / size:.3g} on axis {axis}"
                 )
 
     @property
@@ -73,18 +67,18 @@ class Grid:
         return nx, ny
 
     def moved(self, by: np.ndarray) -> Grid:
-        """The grid at another place; by: [3], added to both corners of its range."""
+        """The grid with `by` [3] added to both corners of its range."""
         bounds = tuple(float(v) for v in np.array(self.point_cloud_range) + np.tile(by, 2))
         return replace(self, point_cloud_range=bounds)
 
     @property
     def limits(self) -> str:
-        """The range as --range takes it."""
+        """The range in the form of the option --range."""
         return ",".join(f"{v:.12g}" for v in self.point_cloud_range)
 
 
 def grid_names() -> list[str]:
-    """Names that load_grid knows, sorted."""
+    """The names that load_grid knows, sorted."""
     return _configs.names("grids")
 
 
@@ -95,7 +89,7 @@ def load_grid(name: str) -> Grid:
     grid, MissingExtraError without PyYAML.
     """
     if name.endswith((".yaml", ".yml")):
-        source: Any = Path(name)
+        source = Path(name)
         if not source.is_file():
             raise WrongUseError(f"grid file {name} does not exist")
     else:
@@ -115,18 +109,18 @@ def load_grid(name: str) -> Grid:
 def grid_around(
     cloud: PointCloud, voxel_size: tuple[float, ...] | None = None, max_points: int = 10
 ) -> Grid:
-    """A grid that fits a cloud, for clouds without a customary one (aerial, indoor).
+    """A grid that fits a cloud, for clouds without a standard grid (aerial, indoor).
 
-    The range holds 99.8 % of the points along each axis and a tenth of that span beyond, but never
-    more than the points' own bounds; a lone far point thus cannot blow it up. Voxels are cubes of
-    1, 2 or 5 times a power of ten: about 800 along the longer horizontal side, or fewer, so that
-    those with points hold two on average.
-    Raises CloudFileError when no point is finite.
+    The range holds 99.8 % of the points along each axis and a tenth of that span on either side,
+    but not more than the points' own bounds, so that a lone far point cannot blow it up. Voxels are
+    cubes of 1, 2 or 5 times a power of ten: about 800 along the longer horizontal side, or fewer,
+    so that voxels with points hold two on average.
+    Raises CloudFileError if no point is finite.
     """
     xyz = cloud.points[cloud.finite(), :3].astype(np.float64)
     if len(xyz) == 0:
         raise CloudFileError(f"{cloud.path or 'the cloud'} has no finite point to fit a grid to")
-    # Of the points, not between two of them, one of which may be far off.
+    # Values of points, no interpolation, since one of two neighbors may be far off.
     inner = np.percentile(xyz, COVER, axis=0, method="nearest")
     margin = MARGIN * (inner[1] - inner[0])
     low = np.maximum(xyz.min(axis=0), inner[0] - margin)
@@ -151,17 +145,17 @@ def _check_voxel_size(size: tuple[float, ...], name: str) -> None:
 
 
 def _fitting_size(xyz: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
-    """Of voxels for the points [N, 3] from low to high."""
+    """The size of voxels for the points [N, 3] from low to high."""
     places = xyz[((xyz >= low) & (xyz <= high)).all(axis=1)] - low
     sides = high - low
     size = _round_size(max(sides[:2].max() / CELLS, 2 * sides[2] / MOST_VOXELS, 1e-3))
     while size < sides.max() and CROWD * _occupied(places, size) > len(places):
-        size = _round_size(2.2 * size)  # the next one
+        size = _round_size(2.2 * size)  # the next larger one
     return size
 
 
 def _occupied(places: np.ndarray, size: float) -> int:
-    """Voxels with points; places: [N, 3] from 0 up."""
+    """The number of voxels with points. places: [N, 3], at least 0."""
     x, y, z = (places // size).astype(np.int64).T
     return len(np.unique((z * (y.max() + 1) + y) * (x.max() + 1) + x))
 
@@ -173,13 +167,13 @@ def _round_size(size: float) -> float:
     return min(choices, key=lambda choice: abs(math.log(choice / size)))
 
 
-def _grid(name: str, content: Any) -> Grid:
+def _grid(name: str, content: object) -> Grid:
     keys = {"voxel_size", "point_cloud_range", "max_points", "max_voxels"}
     if not isinstance(content, dict) or not {"voxel_size", "point_cloud_range"} <= content.keys():
         raise CloudFileError(f"grid {name} must give voxel_size and point_cloud_range")
     if unknown := content.keys() - keys:
-        shown = short(", ".join(sorted(map(str, unknown))))
-        raise CloudFileError(f"grid {name} has unknown keys: {shown}")
+        names = short(", ".join(sorted(map(str, unknown))))
+        raise CloudFileError(f"grid {name} has unknown keys: {names}")
     try:
         return Grid(
             name=name,

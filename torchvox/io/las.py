@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -38,7 +38,7 @@ WAVES = (
     *("wavepacket_index", "wavepacket_offset", "wavepacket_size", "return_point_wave_location"),
     *("x_t", "y_t", "z_t"),
 )
-LAYERS = {  # of point formats 6 and above: what need not be decompressed, and its columns
+LAYERS = {  # of point formats 6 and above: parts that are decompressed on request, their columns
     "CLASSIFICATION": ("classification",),
     "FLAGS": (
         *("synthetic", "key_point", "withheld", "overlap"),
@@ -56,9 +56,9 @@ LAYERS = {  # of point formats 6 and above: what need not be decompressed, and i
 
 
 class LasReader(PointReader):
-    """A LAS, LAZ or COPC file.
+    """A reader of a LAS, LAZ or COPC file.
 
-    salvage: take the points that are there when a LAS file is cut short, and list the problem.
+    salvage: read the points that a truncated LAS file still has, and list the problem.
     """
 
     def __init__(self, path: Path, salvage: bool = False) -> None:
@@ -94,8 +94,8 @@ class LasReader(PointReader):
         return self._box
 
     def _table(self, data: bytes | bytearray, names: tuple[str, ...]) -> PointTable:
-        """Points of which `data` are the bytes."""
-        laspy: Any = require("laspy", "to read LAS files")
+        """The points whose bytes are `data`."""
+        laspy = require("laspy", "to read LAS files")
         format_ = self._source.point_format
         record = laspy.PackedPointRecord.from_buffer(data, format_)
         stored, extra = record.array, set(format_.extra_dimension_names)
@@ -127,24 +127,24 @@ class LasReader(PointReader):
     def _opened(
         self, file: BinaryIO, first: int, names: tuple[str, ...]
     ) -> Callable[[int], bytes | bytearray]:
-        """What reads the bytes of the next points of an open file, from point `first` on."""
+        """A function that returns the bytes of the next points of an open file, from `first` on."""
         source = self._source
         if not source.laszip:
             file.seek(source.start + first * source.width)
             return lambda count: file.read(count * source.width)
-        laspy: Any = require("laspy", "to read LAS files")
-        lazrs: Any = require("lazrs", "to read LAZ files")
+        laspy = require("laspy", "to read LAS files")
+        lazrs = require("lazrs", "to read LAZ files")
         layers = laspy.DecompressionSelection
-        wanted = layers.base() | layers.Z
-        for layer, held in LAYERS.items():
-            if set(held) & set(names):
-                wanted |= layers[layer]
+        selection = layers.base() | layers.Z
+        for layer, columns in LAYERS.items():
+            if set(columns) & set(names):
+                selection |= layers[layer]
         if set(source.point_format.extra_dimension_names) & set(names):
-            wanted |= layers.ALL_EXTRA_BYTES
+            selection |= layers.ALL_EXTRA_BYTES
         file.seek(source.start)
         kind = lazrs.ParLasZipDecompressor if self._parallel else lazrs.LasZipDecompressor
         with QUIET:
-            decompressor = kind(file, source.laszip, wanted.to_lazrs())
+            decompressor = kind(file, source.laszip, selection.to_lazrs())
 
         def read(count: int) -> bytearray:
             data = bytearray(count * source.width)
@@ -155,7 +155,7 @@ class LasReader(PointReader):
         if self._parallel and first:
             with QUIET:
                 decompressor.seek(first)
-        elif first:  # its one chunk is decoded from the start anyway
+        elif first:  # one chunk can be decoded only from its start
             for at in range(0, first, CHUNK):
                 read(min(CHUNK, first - at))
         return read
@@ -165,7 +165,7 @@ def _late_records(path: Path, head: bytes, problems: list[str]) -> tuple[np.ndar
     start, number = 0, 0
     if head[25] >= 4:
         start, number = struct.unpack_from("<QI", head, 235)
-    elif head[25] == 3 and head[6] & 2:  # version 1.3 has one at most: the waveforms
+    elif head[25] == 3 and head[6] & 2:  # version 1.3 has at most one: the waveforms
         start = struct.unpack_from("<Q", head, 227)[0]
         number = int(start > 0)
     if not number:
@@ -174,7 +174,7 @@ def _late_records(path: Path, head: bytes, problems: list[str]) -> tuple[np.ndar
     try:
         end = sum(len(whole) for _, whole in records(late, number, EVLR))
     except ValueError:
-        problems.append(f"its {number} extended records do not fit its size and are left out")
+        problems.append(f"its {number} extended records do not fit its size and are ignored")
         return late[:0], 0
     return late[:end], number
 
@@ -190,19 +190,19 @@ def _header_box(source: LasSource) -> np.ndarray | None:
 
 
 def _crs(source: LasSource) -> str | None:
-    """The text of the WKT record, else that of the GeoTIFF keys; None without both."""
-    found = dict(head_records(source.head)[1])
+    """The text of the WKT record, else of the GeoTIFF keys; None without both."""
+    early = dict(head_records(source.head)[1])
     late = dict(records(source.late, source.late_number, EVLR))
     for key in (WKT, CITATION):
-        for held, head in ((found, VLR), (late, EVLR)):
-            if key in held:
-                data = bytes(held[key][head:])
+        for by_key, head in ((early, VLR), (late, EVLR)):
+            if key in by_key:
+                data = bytes(by_key[key][head:])
                 return data.split(b"\0")[0].decode("utf-8", "replace").strip("| ") or None
     return None
 
 
 def _unit(source: LasSource) -> str:
-    """Unit of the coordinates from the GeoTIFF keys; "units" when the file does not say."""
+    """The unit of the coordinates by the GeoTIFF keys; "units" if they have none."""
     whole = dict(head_records(source.head)[1]).get(GEO_KEYS, b"")
     keys = np.frombuffer(whole, "<u2", max(0, len(whole) - VLR) // 8 * 4, VLR if whole else 0)
     for name, _, _, value in keys.reshape(-1, 4).tolist():

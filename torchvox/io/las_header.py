@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a LAS file has before its points: the source's own bytes, with what follows from the points
-anew."""
+"""The bytes of a LAS file before its points: those of the source, except what follows from the
+points."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from torchvox.io.las_records import Key
     from torchvox.io.table import PointTable
 
-LEGACY = 2**32 - 1  # points that the counts of versions before 1.4 can tell
+LEGACY = 2**32 - 1  # points that versions before 1.4 can count
 WAVE_DATA = (b"LASF_Spec", 65535)
 MOST = 65535  # bytes of a record
 
 
 @dataclass
 class Seen:
-    """What the header says about the points that are written.
+    """Statistics of the written points, for the header.
 
     steps: lowest and highest coordinates [2, 3] int64, in steps of the lattice.
-    returns: points by return number [16]; 0 is none.
+    returns: number of points by return number [16]; number 0 is not written.
     times: latest and earliest GPS time.
     ranges: of an extra column's values, by their place: lowest and highest.
     """
@@ -59,11 +59,12 @@ class Seen:
 
 
 class HeaderBytes:
-    """Header, records and the user's bytes of a file to write; of one size, whatever the points.
+    """Header, records and the user's bytes of a file to write; their size does not depend on the
+    points.
 
-    described: name -> description of the extra columns, which the record of them is made of.
-    laszip: data of the record that a compressed file has, b"" without.
-    no_waves: the point format is without the waveforms of the source's.
+    described: name -> description of each extra column, for the record of extra bytes.
+    laszip: data of the record of a compressed file, else b"".
+    no_waves: the point format does not have the waveforms of the source.
     """
 
     def __init__(
@@ -72,16 +73,16 @@ class HeaderBytes:
         source = schema.source if isinstance(schema.source, LasSource) else None
         self._format, self._no_waves, self._compressed = format_, no_waves, bool(laszip)
         self._user = b""
-        found: list[tuple[Key, bytes]] = []
+        own: list[tuple[Key, bytes]] = []
         head = bytearray(375)
         struct.pack_into("<4s20xBB", head, 0, b"LASF", 1, 4)
         if source:
-            start, found = head_records(source.head)
+            start, own = head_records(source.head)
             head = bytearray(source.head[:start])
-            self._user = source.head[start + sum(len(whole) for _, whole in found) :]
+            self._user = source.head[start + sum(len(whole) for _, whole in own) :]
         elif schema.crs and "[" in schema.crs and len(schema.crs.encode()) < MOST:
             head[6] |= 16  # the text is WKT
-            found = [(WKT, record(WKT, schema.crs.encode() + b"\0"))]
+            own = [(WKT, record(WKT, schema.crs.encode() + b"\0"))]
         if no_waves:
             head[6] &= ~6
         struct.pack_into("<32s32s", head, 26, b"MODIFICATION" if source else b"OTHER", _software())
@@ -89,20 +90,20 @@ class HeaderBytes:
         struct.pack_into("<HH", head, 90, today.timetuple().tm_yday, today.year)
         self._head = head
 
-        old = next((whole for key, whole in found if key == EXTRA), b"")
-        known = source.extra if source else {}
+        old = next((whole for key, whole in own if key == EXTRA), b"")
+        extra = source.extra if source else {}
         names = [name for name in format_.extra_dimension_names if name != UNDESCRIBED]
-        self.described = {name: _described(name, schema, known.get(name)) for name in names}
+        self.described = {name: _description(name, schema, extra.get(name)) for name in names}
         if STRUCT * len(names) > MOST:
             raise WrongUseError(f"LAS describes up to {MOST // STRUCT} columns of its own")
         if names and not old:
-            found = [*found, (EXTRA, old)]
-        # One that the points do not follow stays as it is.
-        self._rewritten = bool(names or known)
+            own = [*own, (EXTRA, old)]
+        # A record that no column of the points follows stays as it is.
+        self._rewritten = bool(names or extra)
         self._old = old or record(EXTRA, b"")
-        self._found = [whole or self._old for key, whole in found if not self.dropped(key)]
+        self._own = [whole or self._old for key, whole in own if not self.dropped(key)]
         if laszip:
-            self._found.append(record(LASZIP, laszip, b"http://laszip.org"))
+            self._own.append(record(LASZIP, laszip, b"http://laszip.org"))
 
     def dropped(self, key: Key) -> bool:
         """Whether a record no longer applies."""
@@ -111,7 +112,7 @@ class HeaderBytes:
 
     @property
     def most(self) -> int:
-        """Points that the version can count."""
+        """The number of points that the version can count."""
         return LEGACY if self._head[25] < 4 else 2**63 - 1
 
     def written(
@@ -143,12 +144,12 @@ class HeaderBytes:
     def _records(self, seen: Seen) -> list[bytes]:
         new = [with_range(raw, seen.ranges.get(n, {})) for n, raw in self.described.items()]
         size = struct.pack("<H", STRUCT * len(new))
-        made = b"".join((self._old[:20], size, self._old[22:VLR], *new)) if new else b""
-        return [made if self._rewritten and whole is self._old else whole for whole in self._found]
+        extra = b"".join((self._old[:20], size, self._old[22:VLR], *new)) if new else b""
+        return [extra if self._rewritten and whole is self._old else whole for whole in self._own]
 
 
-def _described(name: str, schema: PointTable, old: bytes | None) -> bytes:
-    """The description of a column: the source's, unless the column is another by now."""
+def _description(name: str, schema: PointTable, old: bytes | None) -> bytes:
+    """The description of a column: that of the source, if type and steps are the same."""
     type_, steps = schema.columns[name], schema.steps.get(name)
     if old and column_type(old) == type_ and same(column_steps(old), steps):
         return old
@@ -162,7 +163,7 @@ def _software() -> bytes:
 
 
 def _today() -> datetime.date:
-    """That of SOURCE_DATE_EPOCH in UTC, if it is set."""
+    """The date in UTC, that of SOURCE_DATE_EPOCH if it is set."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     try:
         now = datetime.datetime.now(datetime.timezone.utc).timestamp() if not epoch else int(epoch)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a LAS header says of the points, read from its bytes: laspy refuses more of them."""
+"""The header of a LAS file, read from its bytes, since laspy refuses headers with small faults."""
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,10 +32,10 @@ HEADER_BYTES = (227, 227, 227, 235, 375, 393)  # by minor version
 
 
 def read_header(path: Path, salvage: bool) -> LasSource:
-    """What a file holds, but for its extended records.
+    """The header and records of a file, except its extended records.
 
-    salvage: take the points that are there of a file that is cut short, and list the problem.
-    Raises CloudFileError or ValueError for a header that leaves no points.
+    salvage: read the points that a truncated file still has, and list the problem.
+    Raises CloudFileError or ValueError for a header with which no points can be read.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -57,18 +57,19 @@ def read_header(path: Path, salvage: bool) -> LasSource:
     source.laszip = first.get(LASZIP, b"")[VLR:] if packed else b""
     if packed and not source.laszip:
         source.problems.append(
-            "its point format says compressed, but no record says how: it is not"
+            "its point format says compressed, but there is no LASzip record: it is read as not "
+            "compressed"
         )
     if [key for key, _ in kept].count(EXTRA) > 1:
-        source.problems.append("it describes its extra bytes more than once: the first counts")
+        source.problems.append("it describes its extra bytes more than once: the first is used")
     _add_columns(source, descriptors(first.get(EXTRA, b"")))
     source.count = _count(source, size, salvage)
     return source
 
 
 def _add_columns(source: LasSource, raws: list[bytes]) -> None:
-    """The point format, with the described extra bytes and those without a description."""
-    laspy: Any = require("laspy", "to read LAS files")
+    """Set the point format, with the described extra bytes and those without a description."""
+    laspy = require("laspy", "to read LAS files")
     format_ = source.point_format = laspy.PointFormat(source.head[104] & 63)
     if format_.size > source.width:
         raise ValueError(f"points of format {format_.id} need more than {source.width} bytes")
@@ -93,17 +94,17 @@ def _add_columns(source: LasSource, raws: list[bytes]) -> None:
             if not (np.isfinite(steps).all() and steps[0].all()):
                 source.problems.append(f"scale and offset of its {short(name)} give no values")
     if renamed:
-        source.problems.append(f"its extra columns are named anew: {short(', '.join(renamed))}")
+        source.problems.append(f"some extra columns are renamed: {short(', '.join(renamed))}")
     if rest := source.width - format_.size:
         type_ = np.dtype(("u1", (rest,)))
         format_.add_extra_dimension(laspy.ExtraBytesParams(UNDESCRIBED, type_))
 
 
 def _count(source: LasSource, size: int, salvage: bool) -> int:
-    """How many points to read: a file may hold fewer or more than its header counts."""
+    """The number of points to read: a file may hold fewer or more than its header counts."""
     head, problems = source.head, source.problems
     count = legacy = struct.unpack_from("<I", head, 107)[0]
-    ends = [size]  # where points end at the latest
+    ends = [size]  # offsets behind the last possible point
     if head[25] >= 3:
         ends += struct.unpack_from("<Q", head, 227)  # waveforms
     room = (size - source.start) // source.width
@@ -128,6 +129,6 @@ def _count(source: LasSource, size: int, salvage: bool) -> int:
         return room
     more = (min(end for end in ends if end >= source.start) - source.start) // source.width - count
     if more > 0:
-        what = "left out" if count else "read"
-        problems.append(f"its header counts {count} points, {more} more behind them are {what}")
+        use = "ignored" if count else "read"
+        problems.append(f"its header counts {count} points, {more} more after them are {use}")
     return count or max(more, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of a LAS file as bytes: those before the points, those after, and extra bytes."""
+"""The records of a LAS file as bytes, before and after the points; descriptions of extra bytes."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ VLR, EVLR = 54, 60  # bytes before the data of a record
 WKT, CITATION = (b"LASF_Projection", 2112), (b"LASF_Projection", 34737)
 GEO_KEYS = (b"LASF_Projection", 34735)
 LASZIP, EXTRA = (b"laszip encoded", 22204), (b"LASF_Spec", 4)
-UNDESCRIBED = "ExtraBytes"  # column of the bytes of a point that no description names
-STRUCT = 192  # bytes that describe one of the extra bytes' columns
+UNDESCRIBED = "ExtraBytes"  # column of the bytes of a point without a description
+STRUCT = 192  # bytes of the description of one column of extra bytes
 HAS_NONE, HAS_LOW, HAS_HIGH, HAS_SCALE, HAS_OFFSET = 1, 2, 4, 8, 16
 NONE_AT, LOW_AT, HIGH_AT, SCALE_AT, OFFSET_AT = 40, 64, 88, 112, 136
 ANGLE_STEPS = np.array([0.006]), np.zeros(1)  # of scan_angle, in degrees
-# Numbers 1 to 10; 11 to 30 are two and three of them.
+# Types by their numbers 1 to 10; 11 to 20 are pairs of them, 21 to 30 triples.
 TYPES = ["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8"]
 
 
 @dataclass
 class LasSource:
-    """What the header of a file says, and what the file holds beside its points.
+    """The header of a file, and its records.
 
-    head: the bytes before the points, which begin at `start`; `count` of `width` bytes each.
-    laszip: data of the record that says how the points are compressed, b"" where they are not.
+    head: the bytes before the points, which begin at `start`; `count` points of `width` bytes.
+    laszip: data of the LASzip record, b"" if the points are not compressed.
     point_format: laspy's, with the extra bytes.
     extra, steps: name -> description of an extra column, steps of any column.
-    problems: what is wrong but does not keep the points from being read.
+    problems: faults that do not keep the points from being read.
     late: the extended records, one after the other, mapped from the file.
-    late_number: how many they are.
+    late_number: the number of extended records.
     """
 
     head: bytes
@@ -58,9 +58,9 @@ class LasSource:
 
 
 def records(data: Any, number: int, head: int) -> Iterator[tuple[Key, Any]]:
-    """(key, whole bytes) of `number` records with VLR or EVLR bytes before the data of each.
+    """(key, whole bytes) of `number` records, each with `head` (VLR or EVLR) bytes before its data.
 
-    Raises ValueError when they do not fit.
+    Raises ValueError if they do not fit.
     """
     at = 0
     for _ in range(number):
@@ -78,7 +78,7 @@ def record_key(whole: Any) -> Key:
 
 
 def head_records(head: bytes) -> tuple[int, list[tuple[Key, bytes]]]:
-    """Where the records of a header begin, and the records."""
+    """The offset of the records in a header, and the records."""
     start, _, number = struct.unpack_from("<HII", head, 94)
     return start, list(records(head[start:], number, VLR))
 
@@ -103,7 +103,7 @@ def column_name(raw: bytes) -> str:
 
 
 def column_type(raw: bytes) -> np.dtype | None:
-    """The type of a described column, bytes where it has none; None for an unknown number."""
+    """The type of a described column, bytes if it has none; None for an unknown number."""
     if raw[2] > 3 * len(TYPES):
         return None
     base, count = ("u1", raw[3]) if not raw[2] else (TYPES[(raw[2] - 1) % 10], _width(raw))
@@ -111,7 +111,7 @@ def column_type(raw: bytes) -> np.dtype | None:
 
 
 def column_steps(raw: bytes) -> Steps | None:
-    """Scale and offset [k] of a described column; None without any, or where they are 1 and 0."""
+    """Scale and offset [k] of a described column; None without any, or if they are 1 and 0."""
     if not raw[2] or not raw[3] & (HAS_SCALE | HAS_OFFSET):
         return None
     width = _width(raw)
@@ -136,7 +136,7 @@ def descriptor(name: str, type_: np.dtype, steps: Steps | None) -> bytes:
 
 
 def no_data(raw: bytes) -> np.ndarray | None:
-    """The values [k] that a description gives for "none", in the type of the column."""
+    """The values [k] that stand for "none" by a description, in the type of the column."""
     if not raw[2] or not raw[3] & HAS_NONE:
         return None
     values = np.frombuffer(raw, _wide(raw), _width(raw), NONE_AT)
@@ -145,7 +145,7 @@ def no_data(raw: bytes) -> np.ndarray | None:
 
 
 def with_range(raw: bytes, ranges: dict[int, tuple[Any, Any]]) -> bytes:
-    """A description with minimum and maximum of its values, where it has room for such."""
+    """A description with minimum and maximum of its values, if its flags say that it has them."""
     new = bytearray(raw)
     if raw[2]:  # 0 is bytes without a type
         for end, (flag, at) in enumerate(((HAS_LOW, LOW_AT), (HAS_HIGH, HIGH_AT))):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LAS and LAZ files written, in chunks; the formats' rules are in las_header."""
+"""The writer of LAS and LAZ files, in chunks; las_header makes the bytes before the points."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ STEP = 0.001  # of coordinates that have none
 
 
 class LasWriter(PointWriter):
-    """A LAS file, or a LAZ file when its name says so.
+    """A writer of a LAS file, or of a LAZ file by its suffix.
 
-    like: whose columns, lattice and header the file has.
+    like: the source of columns, lattice and header.
     scale, offset: [3] the lattice, instead of that of `like`.
     """
 
@@ -37,7 +37,7 @@ class LasWriter(PointWriter):
         scale: np.ndarray | None = None,
         offset: np.ndarray | None = None,
     ) -> None:
-        self._laspy: Any = require("laspy", "to write LAS files")
+        self._laspy = require("laspy", "to write LAS files")
         super().__init__(file, like, path)
         self._compressor: Any = None
         lazrs: Any = path.suffix.lower() == ".laz" and require("lazrs", "to write LAZ files")
@@ -65,18 +65,18 @@ class LasWriter(PointWriter):
         seen = self._seen
         if seen.count + len(table) > self._header.most:
             raise WrongUseError(f"{self.path}: its LAS version holds {self._header.most} points")
-        made = self._laspy.PackedPointRecord.zeros(len(table), self._format)
-        stored, xyz = made.array, self._on_lattice(table)
+        points = self._laspy.PackedPointRecord.zeros(len(table), self._format)
+        stored, xyz = points.array, self._on_lattice(table)
         for i, axis in enumerate("XYZ"):
             stored[axis] = xyz[:, i]
         names, extra = set(self._format.dimension_names), set(self._format.extra_dimension_names)
-        for name in names & table.attributes.keys():  # others are waveforms that it has no more
+        for name in names & table.attributes.keys():  # others are dropped waveforms
             if name in extra:
                 self._put(stored, name, table.attributes[name])
             else:
-                self._put(made, name, self._standard(table, name))
+                self._put(points, name, self._standard(table, name))
         if self._compressor is not None and self._format.id > 8:
-            self._channels |= set(np.unique(np.asarray(made["scanner_channel"])).tolist())
+            self._channels |= set(np.unique(np.asarray(points["scanner_channel"])).tolist())
             if len(self._channels) > 1:
                 raise WrongUseError(
                     f"{self.path}: lazrs writes waveforms of several scanner channels wrong: "
@@ -87,7 +87,7 @@ class LasWriter(PointWriter):
             steps[0] = np.minimum(steps[0], seen.steps[0])
             steps[1] = np.maximum(steps[1], seen.steps[1])
         seen.steps = steps
-        seen.returns = seen.returns + np.bincount(np.asarray(made["return_number"]), minlength=16)
+        seen.returns = seen.returns + np.bincount(np.asarray(points["return_number"]), minlength=16)
         if (
             "gps_time" in names
             and (time := stored["gps_time"][np.isfinite(stored["gps_time"])]).size
@@ -120,11 +120,11 @@ class LasWriter(PointWriter):
     def _packed(self, step: Any, *values: Any) -> None:
         try:
             step(*values)
-        except Exception as error:  # what lazrs makes of a full disk has a type of its own
+        except Exception as error:  # lazrs has its own type of error for a full disk
             raise CloudFileError(f"{self.path} is not written: {short(error)}") from error
 
     def _standard(self, table: PointTable, name: str) -> np.ndarray:
-        """A column that the point format has, as it stores it."""
+        """A column of the point format in its stored form."""
         steps = ANGLE_STEPS if name == "scan_angle" else None
         if same(table.steps.get(name), steps):
             return table.attributes[name]
@@ -144,10 +144,10 @@ class LasWriter(PointWriter):
             with np.errstate(invalid="ignore"):
                 try:
                     record[name][:] = values
-                except TypeError:  # fields of a few bits, which take integers alone
+                except TypeError:  # fields of a few bits, which take only integers
                     record[name][:] = values.astype(np.int64)
-            held = np.asarray(record[name])
-            good = np.array_equal(held, values, equal_nan=values.dtype.kind == "f")
+            stored = np.asarray(record[name])
+            good = np.array_equal(stored, values, equal_nan=values.dtype.kind == "f")
         except OverflowError:  # more bits than a flag has
             good = False
         if not good:
@@ -170,7 +170,12 @@ class LasWriter(PointWriter):
                 before = ranges.get(i, (low, high))
                 ranges[i] = min(low, before[0]), max(high, before[1])
 
-    def _lattice(self, like: Any, scale: np.ndarray | None, offset: np.ndarray | None) -> None:
+    def _lattice(
+        self,
+        like: PointTable | PointReader,
+        scale: np.ndarray | None,
+        offset: np.ndarray | None,
+    ) -> None:
         scale = self.schema.scale if scale is None else scale
         offset = self.schema.offset if offset is None else offset
         if offset is None:
@@ -184,9 +189,9 @@ class LasWriter(PointWriter):
             )
 
     def _on_lattice(self, table: PointTable) -> np.ndarray:
-        """The coordinates as whole steps [N, 3] int32."""
+        """The coordinates in steps of the lattice, [N, 3] int32."""
         pairs = (table.scale, self.scale), (table.offset, self.offset)
-        if all(given is not None and np.array_equal(given, own) for given, own in pairs):
+        if all(other is not None and np.array_equal(other, own) for other, own in pairs):
             return table.xyz
         with np.errstate(over="ignore", invalid="ignore"):
             steps = np.rint((table.world() - self.offset) / self.scale)
@@ -198,7 +203,8 @@ class LasWriter(PointWriter):
         return steps.astype(np.int32)
 
     def _point_format(self) -> None:
-        """That of the source, else the smallest one of version 1.4 that holds the columns."""
+        """Set the point format: that of the source, else the smallest of version 1.4 that holds the
+        columns."""
         columns, source = self.schema.columns, self._source
         number = 8 if "nir" in columns else 7 if "red" in columns else 6
         if source:
@@ -206,14 +212,14 @@ class LasWriter(PointWriter):
             if not columns.keys() >= set(WAVES):
                 number = WITHOUT_WAVES.get(number, number)
         self._no_waves = source is not None and number != source.point_format.id
-        made = self._format = self._laspy.PointFormat(number)
-        held = {*made.dimension_names, *(WAVES if self._no_waves else ())}
-        known = {d.name: d for d in source.point_format.extra_dimensions} if source else {}
+        format_ = self._format = self._laspy.PointFormat(number)
+        standard = {*format_.dimension_names, *(WAVES if self._no_waves else ())}
+        extra = {d.name: d for d in source.point_format.extra_dimensions} if source else {}
         for name, type_ in columns.items():
-            if name in held:
+            if name in standard:
                 continue
-            if name in known and known[name].dtype == type_:
-                made.dimensions.append(known[name])
+            if name in extra and extra[name].dtype == type_:
+                format_.dimensions.append(extra[name])
                 continue
             fits = type_.base.str[1:] in TYPES and (type_.shape or (1,))[0] in (1, 2, 3)
             if not fits or len(name.encode()) > 32 or name in ("X", "Y", "Z"):
@@ -221,6 +227,6 @@ class LasWriter(PointWriter):
                     f"{self.path}: LAS holds columns of 1 to 3 values of {', '.join(TYPES)} with "
                     f"names of up to 32 bytes, not {short(name)}, {type_}"
                 )
-            made.add_extra_dimension(self._laspy.ExtraBytesParams(name, type_))
-        # What has no description follows what has one.
-        made.dimensions.sort(key=lambda d: d.name == "ExtraBytes" and not d.is_standard)
+            format_.add_extra_dimension(self._laspy.ExtraBytesParams(name, type_))
+        # Bytes without a description come after the described columns.
+        format_.dimensions.sort(key=lambda d: d.name == "ExtraBytes" and not d.is_standard)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Column layouts of headerless files: chosen by name or list, never guessed from the size."""
+"""Column layouts of files without a header, by name or as a list; sizes are never guessed from."""
 
 from torchvox._errors import WrongUseError
 
@@ -32,6 +32,6 @@ def parse_layout(layout: str) -> tuple[str, ...]:
 
 
 def layout_choices() -> str:
-    """The sentence that tells what a layout may be."""
+    """A phrase for messages that lists the layouts."""
     names = ", ".join(f"{name} ({','.join(columns)})" for name, columns in LAYOUTS.items())
     return f"choose {names}, or list the columns, such as x,y,z,intensity,time"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a LAZ file claims, checked before the decompressor allocates it: that aborts the process."""
+"""Checks of the sizes that a LAZ file claims: if too large, the decompressor aborts the process."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from torchvox.io.las_records import LasSource
 
 POINT_WISE, LAYERED = 1, 3  # compressors of the LASzip record; 2 is chunks without layers
-LAYERS = {10: 9, 11: 1, 12: 2, 13: 1}  # of an item type; extra bytes, type 14, have one a byte
+LAYERS = {10: 9, 11: 1, 12: 2, 13: 1}  # by item type; extra bytes, type 14, have one per byte
 PANIC = re.compile(
     rb"\n?thread '[^\n]* panicked at [^\n]*\n[^\n]*\n"
     rb"(stack backtrace:\n( [^\n]*\n)*)?(note: [^\n]*\n)?"
 )
 PARALLEL_BYTES = 1 << 28  # of a chunk's points
-ENTRY_BYTES = 16  # of a chunk in memory; no chunk is smaller, its first point is stored as it is
+ENTRY_BYTES = 16  # of a chunk in memory; no chunk is smaller: its first point is not compressed
 # Twice what the arithmetic coder reaches on equal points: a symbol's share is at most 1 - 63/2^15.
 POINTS_PER_BYTE = 2048
 
 
 class QuietPanics:
-    """While any is entered, what is written to stderr waits, and what Rust writes of a panic goes:
-    lazrs prints before it raises, from threads of its own."""
+    """A context that holds stderr back and removes Rust's messages of panics, which lazrs prints
+    from threads of its own before it raises."""
 
     def __init__(self) -> None:
         self._lock, self._entered = threading.Lock(), 0
@@ -41,7 +41,7 @@ class QuietPanics:
     def __enter__(self) -> None:
         with self._lock:
             self._entered += 1
-            if self._entered > 1 or sys.__stderr__ is None:  # 2 may be any file then
+            if self._entered > 1 or sys.__stderr__ is None:  # without stderr, 2 may be any file
                 return
             in_memory = hasattr(os, "memfd_create")
             self._waiting = open(os.memfd_create("stderr"), "w+b") if in_memory else TemporaryFile()
@@ -64,11 +64,11 @@ QUIET = QuietPanics()
 
 
 def check_laz(file: BinaryIO, source: LasSource) -> bool:
-    """Refuse a file whose LASzip record, chunk table or layers do not fit its size.
+    """Whether the chunks may be decompressed in parallel.
 
-    Returns whether the chunks may be decompressed in parallel. Raises ValueError.
+    Raises ValueError for a file whose LASzip record, chunk table or layers do not fit its size.
     """
-    lazrs: Any = require("lazrs", "to read LAZ files")
+    lazrs = require("lazrs", "to read LAZ files")
     record, count, width, start = source.laszip, source.count, source.width, source.start
     vlr, compressor = lazrs.LazVlr(record), struct.unpack_from("<H", record)[0]
     number = struct.unpack_from("<H", record, 32)[0]
@@ -82,16 +82,16 @@ def check_laz(file: BinaryIO, source: LasSource) -> bool:
     chunks = [(count, end - start)]
     if compressor == POINT_WISE:  # one chunk, no table, whatever the record says of chunks
         source.laszip = record[:12] + b"\1\0\0\0" + record[16:]
-    elif count or end - start > 8 + width:  # the first point is stored as it is
+    elif count or end - start > 8 + width:  # the first point is not compressed
         chunks = _chunks(file, lazrs, vlr, start, end)
-    chunks = [(held, size) for held, size in chunks if size]
+    chunks = [(points, size) for points, size in chunks if size]
     if not count:
         if chunks and end - start > width:
             raise ValueError("its header counts no points, but its chunks hold some")
         return False
-    counts, variable = [held for held, _ in chunks], vlr.uses_variable_size_chunks()
-    false = variable and any(held > POINTS_PER_BYTE * size for held, size in chunks)
-    if sum(counts) < count or false:
+    counts, variable = [points for points, _ in chunks], vlr.uses_variable_size_chunks()
+    too_many = variable and any(points > POINTS_PER_BYTE * size for points, size in chunks)
+    if sum(counts) < count or too_many:
         raise ValueError(f"its chunks do not hold the {count} points that its header promises")
     inside = 0
     if compressor == LAYERED:
@@ -108,7 +108,7 @@ def _chunks(file: BinaryIO, lazrs: Any, vlr: Any, start: int, end: int) -> list[
     """(points, bytes) of every chunk."""
     file.seek(start)
     table = struct.unpack("<q", file.read(8))[0]
-    if table <= start:  # a writer that could not go back puts it last
+    if table <= start:  # a writer that cannot seek puts it last
         file.seek(end - 8)
         table = struct.unpack("<q", file.read(8))[0]
     if not start + 8 <= table <= end - 8:
@@ -125,9 +125,9 @@ def _chunks(file: BinaryIO, lazrs: Any, vlr: Any, start: int, end: int) -> list[
 
 
 def _check_layers(file: BinaryIO, sizes: list[int], at: int, head: int, layers: int) -> int:
-    """A chunk is its first point, the number of points, the sizes of its layers, its layers.
+    """The number of points of all chunks. Raises ValueError for layers that do not fit their chunk.
 
-    Returns how many points all chunks have.
+    A chunk is its first point, the number of points, the sizes of its layers, its layers.
     """
     points = 0
     for size in sizes:

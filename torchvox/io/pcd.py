@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCD files (ascii, binary, binary_compressed), whole in memory."""
+"""PCD files (ascii, binary, binary_compressed), read and written whole."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ VIEWPOINT = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
 
 @dataclass
 class Header:
-    """fields: (name, type, number of values) each. viewpoint: x, y, z and quaternion w, x, y, z.
-    line: number of the first line of points."""
+    """The header of a PCD file.
+
+    fields: name, type and number of values of each. places: WIDTH times HEIGHT.
+    viewpoint: x, y, z and quaternion w, x, y, z. line: number of the first line of points.
+    """
 
     fields: list[tuple[str, np.dtype, int]]
     points: int
@@ -44,9 +47,9 @@ class Header:
 
 
 def open_pcd(path: Path) -> TableReader:
-    """Open a PCD file; a packed `rgb` becomes the columns red, green, blue (0-255).
+    """A reader of a PCD file; a packed `rgb` becomes the columns red, green, blue (0-255).
 
-    A field of COUNT k is one column [N, k]; padding is left out.
+    A field of COUNT k is one column [N, k]; padding is skipped.
     """
     lzf = require("pypcd4.pypcd4", "to read PCD files").lzf
     problems: list[str] = []
@@ -55,14 +58,13 @@ def open_pcd(path: Path) -> TableReader:
         _check_claim(header, file, path.stat().st_size)
         columns = _columns(header, file.read(), lzf, problems)
         table, converted = table_of(columns, path, header)
-    reader = TableReader(table)
+    reader = TableReader(table, problems + converted)
     reader.plain = tuple(n for n in table.attributes if n.isidentifier() and n != "alpha")
-    reader.problems += problems + converted
     return reader
 
 
 def _read_header(file: BinaryIO, problems: list[str]) -> Header:
-    """The header, as the versions .5 to .7 and their writers spell it."""
+    """The header, in the spellings of versions .5 to .7 and their writers."""
     entries: dict[str, list[str]] = {}
     line = 0
     while "DATA" not in entries:
@@ -87,7 +89,7 @@ def _read_header(file: BinaryIO, problems: list[str]) -> Header:
         for key, value in (("TYPE", "F"), ("SIZE", "4"), ("COUNT", "1"))
     )
     if not len(names) == len(types) == len(sizes) == len(counts):
-        raise ValueError("its FIELDS, SIZE, TYPE and COUNT are not as many")
+        raise ValueError("its FIELDS, SIZE, TYPE and COUNT have different lengths")
     if unknown := [
         each for each in zip(types, sizes, strict=True) if "".join(each).lower() not in TYPES
     ]:
@@ -111,7 +113,7 @@ def _read_header(file: BinaryIO, problems: list[str]) -> Header:
 
 
 def _check_claim(header: Header, file: BinaryIO, size: int) -> None:
-    """Raises ValueError where a header claims more than its bytes can hold."""
+    """Raises ValueError if a header claims more than the bytes after it can hold."""
     left, values = size - file.tell(), sum(count for *_, count in header.fields)
     need = header.points * sum(type_.itemsize * count for _, type_, count in header.fields)
     if header.data == "ascii":
@@ -128,7 +130,7 @@ def _check_claim(header: Header, file: BinaryIO, size: int) -> None:
             "header promises: it is cut short or damaged"
         )
     if header.places != header.points:
-        raise ValueError(f"its {header.places} places are not its {header.points} points")
+        raise ValueError(f"WIDTH x HEIGHT is {header.places}, but POINTS is {header.points}")
 
 
 def _columns(header: Header, body: bytes, lzf: Any, problems: list[str]) -> dict[str, np.ndarray]:
@@ -149,7 +151,7 @@ def _columns(header: Header, body: bytes, lzf: Any, problems: list[str]) -> dict
             columns[name] = field
             continue
         if header.data == "ascii" and field.dtype.kind == "f" and np.isnan(field).any():
-            problems.append(f"its {name} is NaN at some points, whose colors mean nothing")
+            problems.append(f"its {name} is NaN at some points, which have no real colors")
         bits = np.ascontiguousarray(field).view(np.uint32)
         for channel, shift in zip(PACKED[name], (16, 8, 0, 24), strict=False):
             columns[channel] = (bits >> shift).astype(np.uint8)
@@ -183,10 +185,10 @@ def _values(header: Header, body: bytes, lzf: Any, problems: list[str]) -> list[
 
 
 class PcdWriter(WholeWriter):
-    """A binary PCD file of height 1; colors of 8 bits are packed as `rgb`, as PCL has them.
+    """A writer of binary PCD files of height 1; colors of 8 bits are packed as `rgb`, as in PCL.
 
-    Coordinates are float32, the only ones that PCL takes, where that does not change them: they
-    keep their step of the lattice, or without one their value. Else they are float64.
+    Coordinates are float32, which PCL needs, if that does not change them: neither their step of
+    the lattice nor, without a lattice, their value. Else they are float64.
     """
 
     def save(self, table: PointTable) -> None:
@@ -244,7 +246,7 @@ class PcdWriter(WholeWriter):
         if same:
             return small
         self.problems.append(
-            "its coordinates need float64 (SIZE 8), which PCL does not read into its point types:"
-            " move them near zero, or write .ply"
+            "its coordinates need float64 (SIZE 8), which PCL does not read into its point types: "
+            "move them near zero, or write .ply"
         )
         return world

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PLY files, ascii and of both byte orders: the points of the element `vertex`."""
+"""PLY files, ascii and in both byte orders: the points of the element `vertex`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import itertools
 import re
 import shutil
 import tempfile
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,12 +32,15 @@ SPELLED = dict(zip(CODES, NAMES, strict=True))
 VERTICES = ("vertex", "vertices", "point", "points")
 ORDERS = {"ascii": "", "binary_little_endian": "<", "binary_big_endian": ">"}
 
-BEHIND = "behind the points that its header promises lies more, which is left out"
+BEHIND = "bytes follow the points that its header promises, and are ignored"
 
 
 @dataclass
 class Element:
-    """properties: name -> type, or (type of the count, type of the values) of a list."""
+    """An element of a header.
+
+    properties: name -> type, or (type of the count, type of the values) of a list.
+    """
 
     name: str
     count: int
@@ -47,24 +51,25 @@ class Element:
         return [name for name, type_ in self.properties.items() if isinstance(type_, tuple)]
 
     def dtype(self, order: str) -> np.dtype:
-        """Of the properties that are no lists."""
+        """The type of one row of the properties that are not lists."""
         plain = [(n, t) for n, t in self.properties.items() if not isinstance(t, tuple)]
         return np.dtype([(name, order + type_) for name, type_ in plain])
 
 
 @dataclass
 class PlySource:
-    """format: a key of ORDERS. remarks: the lines `comment` and `obj_info`."""
+    """The form of a file. format: a key of ORDERS. remarks: lines `comment` and `obj_info`."""
 
     format: str
     remarks: list[str]
 
 
 def open_ply(path: Path) -> TableReader:
-    """Open a PLY file, binary ones mapped into memory; lists and other elements are left out.
+    """A reader of a PLY file, mapped into memory if it is binary; lists and other elements are
+    ignored.
 
-    Three properties r, g, b are red, green, blue. A whole number of ascii that its type does not
-    hold makes the column a wider one.
+    Three properties r, g, b are red, green, blue. An ascii column has a wider type if the declared
+    one does not hold its numbers.
     """
     problems: list[str] = []
     with explained(path, "PLY file"):
@@ -79,12 +84,9 @@ def open_ply(path: Path) -> TableReader:
         else:
             columns = _columns(path, start, ORDERS[source.format], elements, at, problems)
         table, converted = table_of(columns, path, source)
-    reader = TableReader(table)
-    vertex = elements.pop(at)
-    reader.problems += [f"its list {short(name)} is left out" for name in vertex.lists]
-    reader.problems += [f"its {e.count} {short(e.name)} are left out" for e in elements if e.count]
-    reader.problems += problems + converted
-    return reader
+    ignored = [f"its list {short(name)} is ignored" for name in elements.pop(at).lists]
+    ignored += [f"its {e.count} {short(e.name)} are ignored" for e in elements if e.count]
+    return TableReader(table, ignored + problems + converted)
 
 
 def _read_header(file: BinaryIO, problems: list[str]) -> tuple[PlySource, list[Element]]:
@@ -99,7 +101,7 @@ def _read_header(file: BinaryIO, problems: list[str]) -> tuple[PlySource, list[E
     remarks = [line for line in lines if line.split()[:1] in ([b"comment"], [b"obj_info"])]
     words = [decoded(line).split() for line in lines[1:-1] if line and line not in remarks]
     if not words or words[0][:1] != ["format"] or words[0][1:2] not in ([key] for key in ORDERS):
-        raise ValueError("its header names no known format")
+        raise ValueError("its header has no known format")
     elements: list[Element] = []
     for line in words[1:]:
         if line[0] == "element" and len(line) == 3 and re.fullmatch(r"\d{1,18}", line[2]):
@@ -124,8 +126,8 @@ def _add_property(element: Element, words: list[str], problems: list[str]) -> No
     if len(types) == 2 and TYPES[types[0].lower()][0] == "f":
         raise ValueError("the count of a list must be whole")
     if name in element.properties:
-        (*_, name), told = distinct_names([*element.properties, name])
-        problems += told
+        (*_, name), repeated = distinct_names([*element.properties, name])
+        problems += repeated
     codes = [TYPES[word.lower()] for word in types]
     element.properties[name] = codes[0] if len(codes) == 1 else tuple(codes)
 
@@ -133,7 +135,7 @@ def _add_property(element: Element, words: list[str], problems: list[str]) -> No
 def _columns(
     path: Path, start: int, order: str, elements: list[Element], last: int, problems: list[str]
 ) -> dict[str, np.ndarray]:
-    """The properties of elements[last] that are no lists."""
+    """The properties of elements[last] that are not lists."""
     vertex = elements[last]
     type_ = vertex.dtype(order)
     data: Any = np.memmap(path, np.uint8, "r", start) if path.stat().st_size > start else b""
@@ -153,19 +155,21 @@ def _columns(
     return {name: rows[name] for name in type_.names or ()}
 
 
-def _code(values: np.ndarray, source: Any) -> str:
-    """The type of a property; double of whole numbers that text does not tell the type of."""
+def _code(values: np.ndarray, source: object) -> str:
+    """The type of a property: double for 64-bit integers of text, which has no types."""
     code = values.dtype.str[1:]
     return "f8" if isinstance(source, TextSource) and code in ("i8", "u8") else code
 
 
-def _within(end: int, data: Any) -> None:
+def _within(end: int, data: Sized) -> None:
     if end > len(data):
         raise ValueError(f"its {len(data)} bytes do not hold what its header promises")
 
 
-def _walk(data: Any, at: int, element: Element, order: str, parts: Any = None) -> int:
-    """Where an element ends; what is no list goes to `parts`."""
+def _walk(
+    data: Any, at: int, element: Element, order: str, parts: list[bytes] | None = None
+) -> int:
+    """The offset where an element ends; `parts` gets the bytes of values outside lists."""
     if not element.lists:
         at += element.count * element.dtype(order).itemsize
         _within(at, data)
@@ -189,7 +193,7 @@ def _walk(data: Any, at: int, element: Element, order: str, parts: Any = None) -
 def _text_columns(
     path: Path, start: int, elements: list[Element], at: int, problems: list[str]
 ) -> dict[str, np.ndarray]:
-    """The properties of elements[at] that are no lists."""
+    """The properties of elements[at] that are not lists."""
     whole, vertex = path.read_bytes(), elements[at]
     body, type_ = whole[start:], vertex.dtype("=")
     names = type_.names or ()
@@ -197,7 +201,7 @@ def _text_columns(
         raise ValueError(f"its bytes do not hold the {vertex.count} points that it promises")
     types, line = [type_[name] for name in names], 1 + whole.count(b"\n", 0, start)
     fault = None
-    if at == 0 and not vertex.lists:  # a vertex a line, most likely
+    if at == 0 and not vertex.lists:  # most likely one vertex per line
         rest = filter(bytes.strip, io.BytesIO(body))
         lines = itertools.islice(rest, vertex.count)
         try:
@@ -216,9 +220,9 @@ def _text_columns(
 
 
 def _vertex_lines(body: bytes, elements: list[Element], at: int) -> bytes:
-    """The words of elements[at] that are in no list, a line each, wherever lines break.
+    """The words of elements[at] outside lists, one line per row, wherever the file has line breaks.
 
-    Raises ValueError where the words are not as many as all elements have.
+    Raises ValueError if the number of words is not that of all elements.
     """
     words, lines = (match[0] for match in re.finditer(rb"\S+", body)), []
     try:
@@ -243,13 +247,12 @@ def _vertex_lines(body: bytes, elements: list[Element], at: int) -> bytes:
 
 
 class PlyWriter(PointWriter):
-    """A PLY file in the form of the source if that is one, else binary, lowest byte first.
+    """A writer of PLY files in the form of a PLY source, else binary_little_endian.
 
-    Points go to a file without a name until their number is known.
+    Points go to an unnamed file until their number is known.
     """
 
-    def __init__(self, file: BinaryIO, like: Any, path: Path) -> None:
-        super().__init__(file, like, path)
+    def begin(self) -> None:
         source = self.schema.source
         self._source = (
             source if isinstance(source, PlySource) else PlySource("binary_little_endian", [])
@@ -259,10 +262,12 @@ class PlyWriter(PointWriter):
             if _code(values, source) not in SPELLED or (
                 name.split() != [name] or not name.isprintable()
             ):
-                raise WrongUseError(f"{path}: PLY has no property {short(name)}, {values.dtype}")
+                raise WrongUseError(
+                    f"{self.path}: PLY has no property {short(name)}, {values.dtype}"
+                )
         order = ORDERS[self._source.format] or "<"
         self._type = np.dtype([(n, order + _code(a, source)) for n, a in columns.items()])
-        self._body = tempfile.TemporaryFile(dir=Path(file.name).parent)  # noqa: SIM115
+        self._body = tempfile.TemporaryFile(dir=Path(self.file.name).parent)  # noqa: SIM115
 
     def write(self, table: PointTable) -> None:
         columns = flat(named(table))
@@ -276,8 +281,8 @@ class PlyWriter(PointWriter):
                 max(int(values.max(initial=0)), -int(values.min(initial=0))) > EXACT
             ):
                 raise WrongUseError(
-                    f"{self.path}: PLY has no integers as large as those of {short(name)}: leave "
-                    "it out, or write .pcd or .npz"
+                    f"{self.path}: PLY has no integers as large as those of {short(name)}: drop "
+                    "it, or write .pcd or .npz"
                 )
             rows[name] = values
         self._body.write(rows.tobytes())

@@ -1,38 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Poses of a sensor: one for each scan, or a trajectory for points that have times of their own."""
+"""Poses of a sensor: one per scan, or a trajectory for points with times of their own."""
 
 from __future__ import annotations
 
 import re
 from array import array
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from torchvox._errors import CloudFileError, WrongUseError, expect, explained
 from torchvox.io.binary import load_npy
 
-KITTI, SQUARE, TUM, EUROC = 12, 16, 8, 17  # numbers on a line
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+KITTI, SQUARE, TUM, EUROC = 12, 16, 8, 17  # numbers per line
 ORDER = ("time", "x", "y", "z", "qx", "qy", "qz", "qw")  # of TUM
 NAMES = "time (seconds, or time_ns), x, y, z, qx, qy, qz, qw"
 EUROC_ORDER = [1, 2, 3, 5, 6, 7, 4]  # of x, y, z, qx, qy, qz, qw
-NANOSECONDS, NO_SECONDS = 1e17, 1e11  # whole times from here on; others from here on
+NANOSECONDS = 1e17  # whole numbers from here on are times in nanoseconds
+NO_SECONDS = 1e11  # numbers from here on are not times in seconds
 SLACK = 1e-3  # of a rotation that is written in few digits
-GPS_SHIFT = 1e9  # seconds by which LAS files count GPS time lower ("adjusted")
+GPS_SHIFT = 1e9  # seconds that LAS files subtract from GPS time ("adjusted")
 
 
 class Poses(NamedTuple):
     """matrices [S, 3, 4] float64, from the frame of the sensor to that of the map; times [S]
-    float64 in seconds, None where the file has none."""
+    float64 in seconds, None if the file has none."""
 
     matrices: np.ndarray
     times: np.ndarray | None
 
 
 class SensorPoses(NamedTuple):
-    """poses [N, 3, 4] float64, NaN where kept [N] bool is false; how many times were outside of the
-    trajectory or not finite, and how many in a gap."""
+    """poses [N, 3, 4] float64, NaN where kept [N] bool is false; outside: number of times outside
+    the trajectory or not finite; in_gap: number of times in a gap."""
 
     poses: np.ndarray
     kept: np.ndarray
@@ -41,18 +45,22 @@ class SensorPoses(NamedTuple):
 
 
 def read_poses(
-    path: str | Path, extrinsic: Any = None, *, count: int | None = None, relative: bool = False
+    path: str | Path,
+    extrinsic: ArrayLike | None = None,
+    *,
+    count: int | None = None,
+    relative: bool = False,
 ) -> Poses:
-    """Poses of scans; the number of columns and a header say the format.
+    """Poses of scans; the format follows from the number of columns and a header.
 
-    path: text with blanks or commas: 12 numbers a line (KITTI: the rows of a [3, 4] matrix), 16 (of
-        [4, 4]), or 8 (TUM: time, x, y, z and a quaternion x, y, z, w); EuRoC, w first: 17 or, with
-        times in nanoseconds, 8 with commas. A header that names the columns of a quaternion wins,
-        other lines with # are left out. Or .npy, [S, 3, 4] or [S, 4, 4].
-        Nanoseconds become float64 seconds: of times since 1970 to 0.12 microseconds.
-    extrinsic: [3, 4] or [4, 4], from the sensor's frame to the one whose poses the file has. Those
-        of KITTI's odometry are the camera's: it takes Tr of the calibration (`read_extrinsic`).
-    count: number of scans that the poses must be for, one each.
+    path: text with blanks or commas. 12 numbers per line (KITTI: the rows of a [3, 4] matrix), 16
+        (of [4, 4]), or 8 (TUM: time, x, y, z and a quaternion x, y, z, w); EuRoC, w first: 17 or,
+        with times in nanoseconds, 8 with commas. A header that names the columns of a quaternion
+        takes precedence, other lines with # are skipped. Or .npy, [S, 3, 4] or [S, 4, 4].
+        Nanoseconds become float64 seconds, which rounds times since 1970 to 0.12 microseconds.
+    extrinsic: [3, 4] or [4, 4], from the sensor's frame to the frame whose poses the file has.
+        Those of KITTI's odometry are the camera's: use Tr of the calibration (`read_extrinsic`).
+    count: number of scans, each of which needs one pose.
     relative: the map's frame is that of the first scan, as for KITTI, whose world has z ahead.
     Raises CloudFileError for a file that holds anything else.
     """
@@ -72,7 +80,7 @@ def read_poses(
                 times, table = _timed(roles, commas, stamps, table)
                 rows = np.concatenate([rotations(table[:, 3:]), table[:, :3, None]], axis=2)
         if len(rows) == 0 or (times is not None and not np.isfinite(times).all()):
-            raise ValueError("it holds no poses, or times that are no numbers")
+            raise ValueError("it holds no poses, or times that are not numbers")
         poses = rigid(rows)
     if count is not None and count != len(poses):
         raise CloudFileError(f"{path} has {len(poses)} poses for {count} scans")
@@ -84,8 +92,8 @@ def read_poses(
 
 
 def read_extrinsic(path: str | Path) -> np.ndarray:
-    """From the lidar's frame to the camera's, [3, 4] float64: in KITTI's calibration files Tr
-    (odometry), Tr_velo_to_cam (objects), Tr_velo_cam (tracking), or R and T (raw data). Raises
+    """The pose [3, 4] float64 of the lidar in the camera's frame, from a calibration file of KITTI:
+    Tr (odometry), Tr_velo_to_cam (objects), Tr_velo_cam (tracking), or R and T (raw data). Raises
     CloudFileError."""
     path = Path(path)
     with explained(path, "calibration"):
@@ -105,12 +113,12 @@ def read_extrinsic(path: str | Path) -> np.ndarray:
 
 
 class Trajectory:
-    """Where a moving sensor was at any time: between two poses positions are linear in time, and
+    """The poses of a moving sensor at any time: between two poses, positions are linear in time and
     rotations turn evenly about one axis (slerp).
 
-    times: [S] seconds, in any order; of equal ones the first counts. poses: [S, 3, 4] or [S, 4, 4].
-    extrinsic: [3, 4] or [4, 4], of the sensor in the frame whose poses these are; it turns with it.
-    max_gap: seconds; no pose is told between two that are further apart.
+    times: [S] seconds, in any order; the first of equal ones counts. poses: [S, 3, 4] or [S, 4, 4].
+    extrinsic: [3, 4] or [4, 4], pose of the sensor in the frame whose poses these are.
+    max_gap: seconds; there is no pose between two that are further apart.
     """
 
     def __init__(
@@ -127,10 +135,10 @@ class Trajectory:
         self.extrinsic = None if extrinsic is None else _matrix(extrinsic)
         self._turns = quaternions(self.poses[:, :, :3])
 
-    def at(self, times: Any) -> SensorPoses:
-        """The sensor at times [N] in seconds, in any order, in float64.
+    def at(self, times: ArrayLike) -> SensorPoses:
+        """The poses of the sensor at times [N] in seconds, in any order.
 
-        Raises WrongUseError where no time of several finds a pose.
+        Raises WrongUseError if none of the times has a pose.
         """
         times, own = np.asarray(times, np.float64), self.times
         last = len(own) - 1
@@ -145,11 +153,11 @@ class Trajectory:
             raise WrongUseError(self._no_match(times, int(in_gap.sum())))
         poses = np.full((len(times), 3, 4), np.nan)
         one, two, share = before[kept], after[kept], share[kept, None]
-        found = np.empty((len(one), 3, 4))
-        found[:, :, :3] = rotations(slerp(self._turns[one], self._turns[two], share))
+        turns = rotations(slerp(self._turns[one], self._turns[two], share))
         places = self.poses[:, :, 3]
-        found[:, :, 3] = places[one] + share * (places[two] - places[one])
-        poses[kept] = found if self.extrinsic is None else joined(found, self.extrinsic)
+        places = places[one] + share * (places[two] - places[one])
+        body = np.concatenate([turns, places[:, :, None]], axis=2)
+        poses[kept] = body if self.extrinsic is None else joined(body, self.extrinsic)
         return SensorPoses(poses, kept, int((~inside).sum()), int(in_gap.sum()))
 
     def _no_match(self, times: np.ndarray, in_gap: int) -> str:
@@ -162,20 +170,20 @@ class Trajectory:
         if in_gap:
             text += f", {in_gap} are in gaps above {self.max_gap} s"
         if abs(low - self.times[0]) > GPS_SHIFT / 10:
-            text += ": LAS files may hold GPS time less 1e9 s (adjusted), which is to be added"
+            text += ": LAS files may hold adjusted GPS time, GPS time less 1e9 s: add 1e9"
         return text
 
 
 def joined(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Poses [..., 3, 4] of right ones whose frames have left ones."""
+    """Products [..., 3, 4] of rigid transforms: right is applied first."""
     turned = left[..., :3] @ right
     turned[..., 3] += left[..., 3]
     return turned
 
 
 def rigid(poses: np.ndarray) -> np.ndarray:
-    """[S, 3, 4] float64 of poses [S, 3, 4] or [S, 4, 4]. Raises ValueError unless they are finite,
-    with rotations to 1e-3 and a last row 0, 0, 0, 1."""
+    """The poses [S, 3, 4] float64 of [S, 3, 4] or [S, 4, 4]. Raises ValueError unless they are
+    finite, with rotations to 1e-3 and a last row 0, 0, 0, 1."""
     poses = np.asarray(poses, np.float64)
     turned = poses[:, :3, :3]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -184,17 +192,17 @@ def rigid(poses: np.ndarray) -> np.ndarray:
     good &= (poses[:, 3:] == [0, 0, 0, 1]).all(axis=(1, 2))
     if not good.all():
         bad = int(np.argmin(good))
-        raise ValueError(f"pose {bad} is no rotation and position: {poses[bad].tolist()}")
+        raise ValueError(f"pose {bad} is not a rigid transform: {poses[bad].tolist()}")
     return np.ascontiguousarray(poses[:, :3])
 
 
 def rotations(quaternions: np.ndarray) -> np.ndarray:
-    """[N, 3, 3] float64 of quaternions [N, 4] x, y, z, w, of length 1 to 1e-2."""
+    """Rotations [N, 3, 3] float64 of quaternions [N, 4] x, y, z, w, of length 1 to 1e-2."""
     with np.errstate(over="ignore"):
         length = np.linalg.norm(quaternions, axis=1)
     if not (np.abs(length - 1) < 1e-2).all():
         bad = int(np.argmin(np.abs(length - 1) < 1e-2))
-        raise ValueError(f"rotation {bad} is no unit quaternion: {quaternions[bad].tolist()}")
+        raise ValueError(f"rotation {bad} is not a unit quaternion: {quaternions[bad].tolist()}")
     x, y, z, w = (quaternions / length[:, None]).T
     rows = [
         [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
@@ -205,9 +213,9 @@ def rotations(quaternions: np.ndarray) -> np.ndarray:
 
 
 def quaternions(turned: np.ndarray) -> np.ndarray:
-    """[N, 4] x, y, z, w of rotations [N, 3, 3], from the largest of their components."""
+    """Quaternions [N, 4] x, y, z, w of rotations [N, 3, 3], from their largest component."""
     r = turned
-    # Four times each component by each other one.
+    # Four times the product of each pair of components.
     w, x, y, z = (
         1 + s[0] * r[:, 0, 0] + s[1] * r[:, 1, 1] + s[2] * r[:, 2, 2]
         for s in ((1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1))
@@ -217,12 +225,12 @@ def quaternions(turned: np.ndarray) -> np.ndarray:
     rows = [[x, xy, xz, xw], [xy, y, yz, yw], [xz, yz, z, zw], [xw, yw, zw, w]]
     products = np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
     largest = np.argmax(np.stack([x, y, z, w], axis=-1), axis=1)
-    found = products[np.arange(len(r)), largest]
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+    longest = products[np.arange(len(r)), largest]
+    return longest / np.linalg.norm(longest, axis=1, keepdims=True)
 
 
 def slerp(one: np.ndarray, two: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Quaternions [N, 4] a share [N, 1] of the way from one to two, on the shorter arc."""
+    """Quaternions [N, 4] at a share [N, 1] of the shorter arc from one to two."""
     two = np.where((one * two).sum(axis=1, keepdims=True) < 0, -two, two)
     chord = np.linalg.norm(two - one, axis=1), np.linalg.norm(two + one, axis=1)
     angle = 2 * np.arctan2(*chord)[:, None]
@@ -234,14 +242,14 @@ def slerp(one: np.ndarray, two: np.ndarray, share: np.ndarray) -> np.ndarray:
 
 
 def _table(path: Path) -> tuple[list[str], bool, list[str], np.ndarray]:
-    """What a header says of each column, whether commas part them, the words of the times, and all
-    numbers [n, c] float64. Raises ValueError."""
+    """The roles of the columns by the header, whether commas separate them, the words of the times,
+    and all numbers [n, c] float64. Raises ValueError."""
     roles: list[str] = []
     stamps: list[str] = []
     numbers, count, commas, at = array("d"), 0, False, 0
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
         text = line.strip()
-        is_comment = text[:1] in "#%"  # or empty
+        is_comment = text[:1] in "#%"  # also true of an empty line
         text = text.lstrip("#% ") if is_comment else text.partition("#")[0]
         text = text.strip().removesuffix(",")
         if is_comment or not (stamps or _is_number(text)):
@@ -273,7 +281,7 @@ def _table(path: Path) -> tuple[list[str], bool, list[str], np.ndarray]:
 
 
 def _role(name: str) -> str:
-    """Which of ORDER a column is by its name, "ns" for times in nanoseconds, or ""."""
+    """The name of ORDER that a column has, "ns" for times in nanoseconds, or ""."""
     words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)]
     plain = re.sub(r"[\[(].*?[\])]", "", name).strip("[]() \t").lower()
     if "time" in plain or "stamp" in plain or plain in ("t", "ts"):
@@ -305,10 +313,10 @@ def _timed(
     elif count == TUM:
         order = list(range(1, TUM))
     else:
-        known = f"{EUROC} (EuRoC), {SQUARE} ([4, 4]), {KITTI} (KITTI) or {TUM} (TUM)"
-        raise ValueError(f"poses have {known}, got {count} numbers a line")
+        formats = f"{EUROC} (EuRoC), {SQUARE} ([4, 4]), {KITTI} (KITTI) or {TUM} (TUM)"
+        raise ValueError(f"poses have {formats}, got {count} numbers per line")
     if largest >= NO_SECONDS and not is_ns:
-        raise ValueError(f"times up to {largest:g} are no seconds: a header must say their unit")
+        raise ValueError(f"times up to {largest:g} are not seconds: name their unit in a header")
     return np.array([time / 10**9 if is_ns else time for time in times]), table[:, order]
 
 
@@ -320,7 +328,7 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _matrix(pose: Any) -> np.ndarray:
+def _matrix(pose: ArrayLike) -> np.ndarray:
     pose = np.asarray(pose, np.float64)
     expect(pose.shape in ((3, 4), (4, 4)), "an extrinsic must be [3, 4] or [4, 4]", pose.shape)
     return rigid(pose[None])[0]

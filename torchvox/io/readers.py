@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers: one entry, open_points, and read_cloud over it."""
+"""Entries to all readers: open_points, read_cloud over it, find_clouds for folders."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 def open_points(
     path: str | Path, layout: str | None = None, *, salvage: bool = False
 ) -> PointReader:
-    """Open a file of points; the suffix says the format. Its points come in chunks.
+    """A reader of a file of points, whose format is known by its suffix; it reads in chunks.
 
     path: .bin (KITTI, nuScenes and the like), .npy, .npz, .pcd, .las, .laz (COPC too), .ply, .xyz,
         .txt, .csv or .pts.
     layout: columns of a file that does not name them: see layouts.parse_layout. Required for
         .bin, optional for .npy, .npz and text, an error for the formats that name their columns.
-    salvage: take what is there of a LAS file that is cut short; `problems` says so.
+    salvage: read what can be recovered from a truncated LAS file; `problems` says so.
     Raises CloudFileError for a missing, empty, truncated or damaged file, WrongUseError for a
     wrong layout, MissingExtraError when the format needs a package that is not installed.
     """
@@ -56,10 +56,10 @@ def open_points(
 def read_cloud(
     path: str | Path, layout: str | None = None, *, origin: np.ndarray | None = None
 ) -> PointCloud:
-    """Read one point cloud, whole and in float32: see open_points for path, layout and errors.
+    """One point cloud in float32: see open_points for path, layout and errors.
 
-    origin: [3] float64 that is taken off the coordinates, so that clouds share it; by default one
-        near the points where float32 does not hold them well, else none.
+    origin: [3] float64 that is subtracted from the coordinates, so that clouds can share it; by
+        default one near the points if float32 does not resolve their coordinates, else zero.
     LAS files give intensity, colors, classification and return number, others every column.
     """
     reader = open_points(path, layout)
@@ -68,27 +68,26 @@ def read_cloud(
 
 
 def cloud_stem(path: str | Path) -> str:
-    """File name without its format suffix; .pcd.bin (nuScenes) and .copc.laz are one suffix."""
+    """The file name without its format suffix; .pcd.bin (nuScenes) and .copc.laz are one suffix."""
     path = Path(path)
     double = next((s for s in (".pcd.bin", ".copc.laz") if path.name.lower().endswith(s)), "")
     return path.name[: -len(double)] if double else path.stem
 
 
 def find_clouds(paths: Iterable[str | Path]) -> list[Path]:
-    """Files in the order given; a folder stands for the point-cloud files in it, sorted by name.
-
-    A .txt or .csv file in a folder is taken for something else.
+    """The files in order; a folder stands for the point-cloud files in it, sorted by name, without
+    .txt and .csv files, which are often something else.
 
     Raises WrongUseError for a path that does not exist or a folder without point clouds.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for path in map(Path, paths):
         if not path.exists():
             raise WrongUseError(f"{path} does not exist")
         if not path.is_dir():
-            found.append(path)
+            files.append(path)
             continue
-        inside = sorted(  # a link to nothing too: its reader says so
+        inside = sorted(  # with broken links, which the reader reports
             p
             for p in path.iterdir()
             if p.suffix.lower() in FOLDER_SUFFIXES and (p.is_file() or not p.exists())
@@ -97,8 +96,8 @@ def find_clouds(paths: Iterable[str | Path]) -> list[Path]:
             below = ", and folders in it are not searched" * any(p.is_dir() for p in path.iterdir())
             kinds = ", ".join(FOLDER_SUFFIXES)
             raise WrongUseError(f"{path} holds no point clouds ({kinds}){below}")
-        found += inside
-    return found
+        files += inside
+    return files
 
 
 _BY_LAYOUT = {  # formats whose columns a layout may name

@@ -25,14 +25,14 @@ _CLASSES = re.compile(
 
 
 def plain_name(name: str) -> str:
-    """A name as it is compared: without case, blanks, `_` and CloudCompare's prefix `scalar_`."""
+    """The form in which names are compared: no case, blanks, `_` or CloudCompare's `scalar_`."""
     name = name.casefold()
     plain = re.sub(r"[\W_]+", "", re.sub(r"^scalar[\s_]+", "", name))
     return plain or name
 
 
 def column_named(columns: Iterable[str], *names: str) -> str | None:
-    """The first column that goes by one of the names, the names in their order; None without."""
+    """The column of the first of the names that any column has; None without one."""
     by_name: dict[str, str] = {}
     for column in columns:
         by_name.setdefault(plain_name(column), column)
@@ -40,14 +40,14 @@ def column_named(columns: Iterable[str], *names: str) -> str | None:
 
 
 def coordinate_names(columns: Iterable[str]) -> list[str] | None:
-    """The columns x, y, z: those in lower case, else in upper case; None without."""
+    """The columns x, y, z in lower case, else in upper case; None without them."""
     names = set(columns)
     axes = [axis if axis in names else axis.upper() for axis in "xyz"]
     return axes if names.issuperset(axes) else None
 
 
 def distinct_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The names, each once: a repeated one with a number behind it; and a sentence about those."""
+    """The names with a number behind each repeated one, and a sentence about repeated ones."""
     distinct, repeated = [], []
     all_names, numbers = set(names), dict.fromkeys(names, 0)
     for name in names:
@@ -57,13 +57,13 @@ def distinct_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
         distinct.append(new)
         if new != name:
             repeated.append(new)
-    told = [f"it names columns more than once: they are read as {short(', '.join(repeated))}"]
-    return distinct, told if repeated else []
+    problem = f"it has columns of the same name: they are read as {short(', '.join(repeated))}"
+    return distinct, [problem] if repeated else []
 
 
 def names_classes(name: str) -> bool:
-    """Whether a column of this name holds classes or numbers of things, if it holds whole numbers:
-    the mean of two of them means nothing."""
+    """Whether a column of this name, if it holds whole numbers, holds classes or numbers of things,
+    which have no mean."""
     return _CLASSES.search(plain_name(name)) is not None
 
 
@@ -101,11 +101,11 @@ def _replaced(
     if set(COLORS) & columns.keys() - set(names):  # only some of them
         return columns, problems
     if scaled:
-        shown = ", ".join(name or "" for name in names)
+        listing = ", ".join(name or "" for name in names)
         if not all((values >= 0).all() and (values <= 1).all() for values in three):
-            return columns, [f"its {shown} are no fractions from 0 to 1, so they are no colors"]
+            return columns, [f"its {listing} are not from 0 to 1, so they are not read as colors"]
         three = [np.rint(255 * values.astype(np.float64)).astype(np.uint16) for values in three]
-        problems = [f"its {shown} from 0 to 1 are read as colors from 0 to 255"]
+        problems = [f"its {listing} from 0 to 1 are read as colors from 0 to 255"]
     kept: dict[str, np.ndarray] = {}
     for name, values in columns.items():
         if name == names[0]:

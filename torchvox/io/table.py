@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PointTable, points in the types of their file, and what every reader and writer of it is."""
+"""PointTable: points in the types of their file; the base classes of its readers and writers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchvox.io.cloud import PointCloud
 
 CHUNK = 2_000_000  # points
-LATTICE = ("scale", "offset")  # of the coordinates of a table
+LATTICE = ("scale", "offset")  # fields that map stored coordinates to the world
 Steps = tuple[np.ndarray, np.ndarray]  # scale and offset [k] of an attribute
 
 
@@ -87,7 +87,7 @@ class PointTable:
 
     @property
     def box(self) -> np.ndarray | None:
-        """Lowest and highest world coordinates [2, 3] float64 of finite points, None without."""
+        """Lowest and highest world coordinates [2, 3] float64 of finite points, None if none."""
         xyz = self.world()
         xyz = xyz[np.isfinite(xyz).all(axis=1)]
         return np.stack([xyz.min(axis=0), xyz.max(axis=0)]) if len(xyz) else None
@@ -100,7 +100,7 @@ class PointTable:
             return self.xyz * self.scale + self.offset
 
     def values(self, name: str) -> np.ndarray:
-        """The values of an attribute, float64 of one that is stored in steps."""
+        """The values of an attribute, in float64 if it is stored in steps."""
         stored = self.attributes[name]
         if name not in self.steps:
             return stored
@@ -119,20 +119,20 @@ class PointTable:
     def rows(self, index: slice | np.ndarray, columns: Iterable[str] | None = None) -> PointTable:
         """The points of an index, with some of the columns; in memory, in native byte order."""
 
-        def taken(values: np.ndarray) -> np.ndarray:
+        def take(values: np.ndarray) -> np.ndarray:
             values = values[index]
             return np.ascontiguousarray(values, values.dtype.newbyteorder("="))
 
         names = self.attributes if columns is None else columns
-        attributes = {name: taken(self.attributes[name]) for name in names}
+        attributes = {name: take(self.attributes[name]) for name in names}
         steps = {name: pair for name, pair in self.steps.items() if name in attributes}
-        return replace(self, xyz=taken(self.xyz), attributes=attributes, steps=steps)
+        return replace(self, xyz=take(self.xyz), attributes=attributes, steps=steps)
 
 
 def join(tables: Sequence[PointTable]) -> PointTable:
     """The points of tables with the same columns, one after the other.
 
-    By value where columns have different steps, in world coordinates where lattices differ.
+    By value if their columns have different steps, in world coordinates if their lattices differ.
     """
     if any(other_steps(tables[0], table) for table in tables):
         tables = [table.by_value() for table in tables]
@@ -159,8 +159,8 @@ def other_steps(one: PointTable, other: PointTable) -> str | None:
 
 def union_box(boxes: Iterable[np.ndarray | None]) -> np.ndarray | None:
     """The box [2, 3] around boxes; None for those of no points."""
-    some = [box for box in boxes if box is not None]
-    return np.stack([np.min(some, axis=0)[0], np.max(some, axis=0)[1]]) if some else None
+    corners = [box for box in boxes if box is not None]
+    return np.stack([np.min(corners, axis=0)[0], np.max(corners, axis=0)[1]]) if corners else None
 
 
 def stacked(columns: dict[str, np.ndarray]) -> np.ndarray:
@@ -172,16 +172,16 @@ def stacked(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def table_of(
-    columns: dict[str, np.ndarray], path: Path, source: Any = None
+    columns: dict[str, np.ndarray], path: Path, source: object = None
 ) -> tuple[PointTable, list[str]]:
-    """The table of the columns of a file, and sentences about what was converted.
+    """The table of the columns of a file, and sentences about its conversions.
 
-    Coordinates stay in place if they lie side by side. Raises CloudFileError without x, y, z.
+    Coordinates are not copied if they lie side by side. Raises CloudFileError without x, y, z.
     """
     axes = coordinate_names(name for name, values in columns.items() if values.ndim == 1)
     if axes is None:
-        shown = short(", ".join(columns) or "none")
-        raise CloudFileError(f"{path} has no x, y, z fields (it has {shown})")
+        names = short(", ".join(columns) or "none")
+        raise CloudFileError(f"{path} has no x, y, z fields (it has {names})")
     three = [columns[axis] for axis in axes]
     first, step = three[0], three[0].dtype.itemsize
     starts = [values.__array_interface__["data"][0] for values in three]
@@ -201,7 +201,7 @@ def table_of(
 
 
 def color_depth(table: PointTable) -> int | None:
-    """8 or 16: the bits that the colors of the table need; None without integer colors."""
+    """The bits that the colors of the table need, 8 or 16; None without integer colors."""
     colors = [table.values(name) if name in table.attributes else None for name in COLORS]
     if any(values is None or values.dtype.kind not in "iu" for values in colors):
         return None
@@ -223,11 +223,11 @@ def colors_8(table: PointTable, depth: int) -> PointTable:
 
 
 class PointReader:
-    """A file that is open: what it holds, and its points in chunks.
+    """An open file: its columns, and its points in chunks.
 
     path, count: the file, and the number of its points.
     schema: a table without points: columns, scale, offset, crs, unit, source.
-    problems: sentences about what is wrong with the file but does not keep it from being read.
+    problems: sentences about faults of the file that do not keep it from being read.
     no_data: column -> the values [k] that stand for "none".
     plain: the columns that read_cloud takes, None for all.
     """
@@ -255,19 +255,19 @@ class PointReader:
 
     @property
     def header_box(self) -> np.ndarray | None:
-        """The box that the header tells, None without one that can be right."""
+        """The box in the header, None without one that can be right."""
         return None
 
     @cached_property
     def box(self) -> np.ndarray | None:
-        """Lowest and highest world coordinates [2, 3] float64, None without points; may read."""
+        """The box [2, 3] float64 in world coordinates, None without points; may read all points."""
         if (box := self.header_box) is not None:
             return box
         return union_box(chunk.box for chunk in self.chunks(columns=()))
 
     @cached_property
     def color_depth(self) -> int | None:
-        """8 or 16: the bits that the largest color needs; None without integer colors. Reads."""
+        """The bits of the largest color, 8 or 16; None without integer colors. Reads all points."""
         if not self.columns.keys() >= set(COLORS):
             return None
         depths = [color_depth(table) for table in (self.schema, *self.chunks(columns=COLORS))]
@@ -276,23 +276,23 @@ class PointReader:
     def chunks(
         self, size: int = CHUNK, first: int = 0, columns: Iterable[str] | None = None
     ) -> Iterator[PointTable]:
-        """Tables of `size` points, the last one of fewer, from point `first` on.
+        """Tables of `size` points each, the last one of fewer, from point `first` on.
 
-        columns: the attributes that are wanted, None for all.
+        columns: names of the attributes to read, None for all.
         Raises WrongUseError for an unknown column, CloudFileError for a damaged file.
         """
-        held = self.columns
-        names = tuple(held if columns is None else columns)
-        if unknown := [name for name in names if name not in held]:
-            shown = short(", ".join(held) or "none")
-            raise WrongUseError(f"{self.path} has no column {short(unknown[0])}: it has {shown}")
+        own = self.columns
+        names = tuple(own if columns is None else columns)
+        if unknown := [name for name in names if name not in own]:
+            listing = short(", ".join(own) or "none")
+            raise WrongUseError(f"{self.path} has no column {short(unknown[0])}: it has {listing}")
         if size < 1 or not 0 <= first <= self.count:
             most = f"size must be 1 or more and first at most {self.count}"
             raise WrongUseError(f"{self.path}: {most}, got {size} and {first}")
         return self._chunks(size, first, names)
 
     def coordinates(self) -> np.ndarray:
-        """All points [N, 3], in the type of the file; integers in world coordinates, float64."""
+        """The coordinates [N, 3] of all points in the type of the file, float64 for integers."""
         tables = [self.schema, *self.chunks(columns=())]
         return np.concatenate([t.xyz if t.scale is None else t.world() for t in tables])
 
@@ -309,11 +309,11 @@ class PointReader:
 
 
 class TableReader(PointReader):
-    """Of a format that is read whole, or mapped into memory."""
+    """A reader of a format that is read whole, or mapped into memory."""
 
-    def __init__(self, table: PointTable) -> None:
+    def __init__(self, table: PointTable, problems: Iterable[str] = ()) -> None:
         super().__init__(table.path or Path(), len(table), table.schema)
-        self._table = table
+        self._table, self.problems = table, list(problems)
 
     def _chunks(self, size: int, first: int, names: tuple[str, ...]) -> Iterator[PointTable]:
         for at in range(first, self.count, size):
@@ -321,30 +321,34 @@ class TableReader(PointReader):
 
 
 class PointWriter:
-    """A file that is being written; its columns are those of `schema`.
+    """A file that is being written, with the columns of `schema`.
 
-    problems: sentences about what the readers of the file should know, whole once it is closed.
+    problems: sentences for the readers of the file, complete once it is closed.
     """
 
     def __init__(self, file: BinaryIO, like: PointTable | PointReader, path: Path) -> None:
         self.file, self.schema, self.path, self.count = file, like.schema, path, 0
         self.problems: list[str] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Check the columns, and write what comes before the points."""
 
     def append(self, table: PointTable) -> None:
-        """Write points. Raises WrongUseError for other columns than the file's, or other steps."""
+        """Write points. Raises WrongUseError for other columns or steps than those of the file."""
         if list(table.columns.items()) != list(self.schema.columns.items()):
-            wanted, got = (
+            own, other = (
                 ", ".join(f"{name} {type_}" for name, type_ in t.columns.items()) or "none"
                 for t in (self.schema, table)
             )
             raise WrongUseError(
-                f"{self.path} is written with the columns {short(wanted)}, got {short(got)}"
+                f"{self.path} is written with the columns {short(own)}, got {short(other)}"
             )
         if (name := other_steps(self.schema, table)) is not None:
             steps = [t.steps.get(name, "none") for t in (self.schema, table)]
             raise WrongUseError(
                 f"{self.path} is written with the steps {short(steps[0])} of {short(name)}, "
-                f"got {short(steps[1])}: take by_value() of both, or the steps of the file"
+                f"got {short(steps[1])}: use by_value() of both, or the steps of the file"
             )
         if len(table):
             self.write(table)
@@ -354,14 +358,13 @@ class PointWriter:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Write what is left; the file is whole then."""
+        """Write the rest, which completes the file."""
 
 
 class WholeWriter(PointWriter):
-    """Of a format that is written at once, from memory."""
+    """A writer of a format that is written at once, from memory."""
 
-    def __init__(self, file: BinaryIO, like: PointTable | PointReader, path: Path) -> None:
-        super().__init__(file, like, path)
+    def begin(self) -> None:
         self._tables = [self.schema]
 
     def write(self, table: PointTable) -> None:
@@ -384,10 +387,10 @@ def named(table: PointTable) -> dict[str, np.ndarray]:
 
 def flat(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The columns with [N, k] ones as k of one value: name__0000, name__0001, ..."""
-    found: dict[str, np.ndarray] = {}
+    singles: dict[str, np.ndarray] = {}
     for name, values in columns.items():
         if values.ndim == 1:
-            found[name] = values
+            singles[name] = values
         else:
-            found |= {f"{name}__{i:04d}": values[:, i] for i in range(values.shape[1])}
-    return found
+            singles |= {f"{name}__{i:04d}": values[:, i] for i in range(values.shape[1])}
+    return singles

@@ -7,7 +7,7 @@ import codecs
 import re
 from collections import Counter, deque
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,22 +32,24 @@ SUFFIXES = (".xyz", ".txt", ".csv", ".pts")
 XYZ = ("x", "y", "z")
 PTS = {3: XYZ, 4: (*XYZ, "intensity"), 6: (*XYZ, *COLORS), 7: (*XYZ, "intensity", *COLORS)}
 SEPARATORS = r"[\s,;]+"
-# Names that are the same in any case; others stay as they are written.
+# Names whose case does not matter; others keep their case.
 NAMES = {*XYZ, *COLORS, "alpha", "nir", "nx", "ny", "nz", "curvature", "intensity", "ring", "label"}
 NAMES |= {"classification", "instance", "segment", "t", "time", "timestamp", "gps_time"}
 NAMES |= {"return_number", "number_of_returns", "scan_angle", "user_data", "point_source_id"}
 
 
 class TextSource:
-    """Marks a table whose whole numbers have 64 bits only since text does not tell their type."""
+    """Marks a table whose integers have 64 bits only because text has no types."""
 
 
 def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
-    """Open a file with one point a line; a line of names counts unless a layout is given.
+    """A reader of a file with one point per line, with the names of a header unless a layout is
+    given.
 
-    Blanks, commas, semicolons or tabs between values; quotes, comments, decimal commas, separators
-    at the end of lines; the number of points in a line of its own. Coordinates are float64, colors
-    uint16 where they are whole numbers, others int64 or uint64 where all words are whole numbers.
+    Read are blanks, commas, semicolons or tabs between values; quotes, comments, decimal commas,
+    separators at the end of lines; the number of points on a line of its own. Coordinates are
+    float64, colors uint16 if they are whole numbers, others int64 or uint64 if they all are, else
+    float64.
     """
     text = _text(path)
     heads, count, at = _heads(path, text)
@@ -57,7 +59,7 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
     names = header = _header(heads, between, words, first)
     if not words and count != 0 and not set(XYZ) <= set(header or ()):
         raise CloudFileError(f"{path} is not a text file of points")
-    open_end = words[-1:] == [""]  # a separator behind the last value
+    open_end = words[-1:] == [""]  # a separator after the last value
     if columns is not None:
         names = ["" if name == SKIP else name for name in columns]
     elif names is None:
@@ -66,7 +68,7 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
         names = list((path.suffix.lower() == ".pts" and PTS.get(width)) or three or ())
     if not names:
         raise WrongUseError(
-            f"{path}: the file does not say its {len(words)} columns: give --layout, "
+            f"{path}: the file does not name its {len(words)} columns: add --layout, "
             f"{layout_choices()}"
         )
     if open_end and len(names) + 1 == len(words):
@@ -84,23 +86,21 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
     except ValueError as error:
         raise CloudFileError(f"{path}: {error}") from None
     if count not in (None, len(values[0])):
-        raise CloudFileError(f"{path} promises {count} points and holds {len(values[0])}")
+        raise CloudFileError(f"{path} promises {count} points but holds {len(values[0])}")
     distinct, problems = distinct_names([name for name in names if name])
     if columns is None:
         problems += [
-            f"its column {i} has no name and is left out"
+            f"its column {i} has no name and is ignored"
             for i, (name, a) in enumerate(zip(names, values, strict=True), 1)
             if not (name or np.isnan(a).all())
         ]
     numbers = [word for word in words if word]
     if header is None and numbers and numbers == [str(i) for i in range(len(numbers))]:
-        problems.append(f"its first line, {first}, is read as a point, and not as column numbers")
+        problems.append(f"its first line, {first}, is read as a point, not as column numbers")
     named_values = [a for name, a in zip(names, values, strict=True) if name]
     table, converted = table_of(dict(zip(distinct, named_values, strict=True)), path, TextSource())
     table.attributes |= _whole_colors(table.attributes)
-    reader = TableReader(table)
-    reader.problems += problems + converted
-    return reader
+    return TableReader(table, problems + converted)
 
 
 def _whole_colors(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -112,7 +112,7 @@ def _whole_colors(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _text(path: Path) -> bytes:
-    """The file in UTF-8 or another code that holds ASCII, with one line break after each line."""
+    """The file in UTF-8 or another superset of ASCII, with \\n as line break."""
     text = path.read_bytes()
     if text[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         text = text.decode("utf-16", "replace").encode()
@@ -121,7 +121,8 @@ def _text(path: Path) -> bytes:
 
 
 def _heads(path: Path, text: bytes) -> tuple[list[str], int | None, int]:
-    """The lines before the points, the number of points if one says it, where the points begin."""
+    """The lines before the points, the number of points if a line says it, and where the points
+    begin."""
     heads: deque[str] = deque(maxlen=100)
     count, at, number, plain = None, 0, 0, False
     while at < len(text):
@@ -140,7 +141,7 @@ def _heads(path: Path, text: bytes) -> tuple[list[str], int | None, int]:
             names = _names(re.split(SEPARATORS, line.strip()))
             point = not set(XYZ) <= set(names) and any(are_numbers([name]) for name in names)
             if plain or point:
-                raise CloudFileError(f"{path}: line {number} is not numbers alone: {short(line)}")
+                raise CloudFileError(f"{path}: line {number} is not only numbers: {short(line)}")
             heads.append(line)
             plain = True
         at = end + 1
@@ -148,7 +149,7 @@ def _heads(path: Path, text: bytes) -> tuple[list[str], int | None, int]:
 
 
 def _form(line: str) -> tuple[str | None, list[str]] | None:
-    """What separates the words of a line of numbers, None for blanks; and the words."""
+    """The separator of a line of numbers, None for blanks, and the words; None for other lines."""
     for between in (";", ",", "\t", None):
         if between is None or between in line:
             words = split_words(line if between == "," else line.replace(",", "."), between)
@@ -160,7 +161,7 @@ def _form(line: str) -> tuple[str | None, list[str]] | None:
 def _header(
     heads: list[str], between: str | None, words: list[str], first: str
 ) -> list[str] | None:
-    """The names of the columns, None where no line tells them; "" of a column without one.
+    """The names of the columns, "" for a column without one; None if no line names them.
 
     words, first: of the first point, and its line.
     """
@@ -177,7 +178,7 @@ def _header(
                 between is None
                 and len(names) + 1 == len(words)
                 and (line[0].isspace() or first[0] == '"')
-            ):  # of an index, as pandas and R write it
+            ):  # the first column is an index, as pandas and R write it
                 names = ["", *names]
             while words and len(names) > len(words) and not names[-1]:
                 names.pop()
@@ -189,7 +190,7 @@ def _header(
 
 
 def _names(words: list[str]) -> list[str]:
-    """The names of columns in the words of a line."""
+    """The names of columns from the words of a line."""
     words = [word.strip(' "\t') for word in words]
     low = [word.lower() for word in words]
     plain = {name for name, number in Counter(low).items() if number == 1 and name in NAMES}
@@ -197,54 +198,55 @@ def _names(words: list[str]) -> list[str]:
 
 
 class TextWriter(PointWriter):
-    """Lines of numbers under one of names (.pts: the number of points only where there are none).
+    """A writer of lines of numbers after a line of names (.pts: no names, "0" for no points).
 
     Coordinates have the digits of their scale; other floats 9 or 17.
     """
 
-    def __init__(self, file: BinaryIO, like: Any, path: Path) -> None:
-        super().__init__(file, like, path)
-        self._between = "," if path.suffix.lower() == ".csv" else " "
+    def begin(self) -> None:
+        suffix = self.path.suffix.lower()
+        self._between = "," if suffix == ".csv" else " "
         columns = flat(named(self.schema))
-        unnamed = path.suffix.lower() == ".pts"
         for name, values in columns.items():
-            if not (unnamed or name in XYZ or _holds_name(name, self._between)):
-                raise WrongUseError(f"{path}: a line of names does not hold {short(name)}")
+            if not (suffix == ".pts" or name in XYZ or _holds_name(name, self._between)):
+                raise WrongUseError(f"{self.path}: a line of names does not hold {short(name)}")
             if values.dtype.kind not in "iubf" or values.dtype.itemsize > 8:
-                raise WrongUseError(f"{path}: text does not hold {short(name)}, {values.dtype}")
+                raise WrongUseError(
+                    f"{self.path}: text does not hold {short(name)}, {values.dtype}"
+                )
         self._forms = [text_form(values.dtype) for values in columns.values()]
         if self.schema.scale is not None and self.schema.offset is not None:
             lattice = np.stack([self.schema.scale, self.schema.offset], axis=1)
             self._forms[:3] = [f"%.{max(map(_digits, pair))}f" for pair in lattice.tolist()]
-        if path.suffix.lower() != ".pts":
-            head = "" if path.suffix.lower() == ".csv" else "//"
-            file.write(f"{head}{self._between.join(columns)}\n".encode())
+        if suffix != ".pts":
+            head = "" if suffix == ".csv" else "//"
+            self.file.write(f"{head}{self._between.join(columns)}\n".encode())
 
     def write(self, table: PointTable) -> None:
         self.file.write(text_rows(flat(named(table)).values(), self._forms, self._between))
 
     def close(self) -> None:
         if self.path.suffix.lower() == ".pts" and not self.count:
-            self.file.write(b"0\n")  # an empty file is taken for a damaged one
+            self.file.write(b"0\n")  # an empty file would count as damaged
 
 
 def _holds_name(name: str, between: str) -> bool:
-    """Whether a name reads back from a line of names."""
+    """Whether a name can be read back from a line of names."""
     marks = {*',;"', between} & {*name}
     return bool(name) and name.isprintable() and name == name.strip() and not marks
 
 
 def _digits(value: float) -> int:
-    """Behind the point, of the shortest text of a number."""
+    """The number of decimals in the shortest text of a number."""
     return max(0, -int(Decimal(repr(value)).normalize().as_tuple().exponent))
 
 
 def text_form(type_: np.dtype) -> str:
-    """Format of a value that reads back as it was."""
+    """The format that keeps every bit of a value."""
     return "%d" if type_.kind in "iub" else "%.9g" if type_.itemsize <= 4 else "%.17g"
 
 
 def text_rows(columns: Iterable[np.ndarray], forms: list[str], between: str = " ") -> bytes:
-    """Columns [N] as N lines."""
+    """N lines of the columns [N]."""
     form = between.join(forms) + "\n"
     return "".join(form % row for row in zip(*(a.tolist() for a in columns), strict=True)).encode()

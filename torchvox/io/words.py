@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words of text as numbers: the one place that knows how programs spell them."""
+"""Numbers in text: all spellings of numbers that programs write are known here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MISSING = {"", "na", "n/a", "null", "none", *(word.lower() for word in CELL_ERRO
 
 
 def decoded(line: bytes) -> str:
-    """A line of UTF-8, else of Latin-1."""
+    """The text of a line in UTF-8, else in Latin-1."""
     try:
         return line.decode()
     except UnicodeDecodeError:
@@ -32,7 +32,7 @@ def decoded(line: bytes) -> str:
 
 
 def is_comment(line: str) -> bool:
-    """Whether a line is a comment, and not one that begins with the error of a spreadsheet."""
+    """Whether a line is a comment, which a spreadsheet's error such as #N/A does not begin."""
     line = line.lstrip()
     return line.startswith(COMMENTS) and not line.upper().startswith(CELL_ERRORS)
 
@@ -40,7 +40,7 @@ def is_comment(line: str) -> bool:
 def split_words(line: str, between: str | None, most: int = -1) -> list[str]:
     """The words of a line without quotes, perhaps with blanks around them.
 
-    between: the separator, None for blanks. most: words, behind which the line is not split.
+    between: the separator, None for blanks. most: splits at most.
     """
     line = line.strip(" \r")
     if '"' in line and len(line) < LINE_BYTES:
@@ -51,7 +51,7 @@ def split_words(line: str, between: str | None, most: int = -1) -> list[str]:
 
 
 def number(word: str) -> float:
-    """The value of a word; NaN of an empty one, too. Raises ValueError for what is no number."""
+    """The value of a word, NaN of an empty one. Raises ValueError if it is not a number."""
     try:
         if "_" not in word:  # Python reads 1_000
             return float(word)
@@ -60,11 +60,11 @@ def number(word: str) -> float:
     name = word.strip().lower()
     if name in MISSING:
         return np.nan
-    if name.lstrip("+-").startswith("1.#inf"):  # C of Windows, as the other ones with #
+    if name.lstrip("+-").startswith("1.#inf"):  # as C on Windows writes it
         return -np.inf if name[0] == "-" else np.inf
     if name.lstrip("+-").startswith(("1.#", "nan(")):
         return np.nan
-    raise ValueError(f"{short(word)} is no number")
+    raise ValueError(f"{short(word)} is not a number")
 
 
 def are_numbers(words: Sequence[str]) -> bool:
@@ -84,13 +84,14 @@ def read_words(
     line: int = 1,
     problems: list[str] | None = None,
 ) -> list[np.ndarray]:
-    """Columns [N] of a text with one point a line.
+    """Columns [N] of a text with one point per line.
 
-    names: of the columns, for messages. types: of the columns. None: int64 or uint64 where all
-        words are whole numbers, else float64. An integer type whose words are others (NaN, 7.5,
-        300 of uint8) gives way to that, and `problems` says so.
-    between: what separates words, None for blanks. line: number of the text's first line.
-    Raises ValueError that names the line, or the column and the number that no type holds.
+    names: of the columns, for messages.
+    types: of the columns; None: int64 or uint64 if all words are whole numbers, else float64. The
+        same replaces an integer type that does not hold the words (NaN, 7.5, 300 for uint8), and
+        `problems` says so.
+    between: the separator of words, None for blanks. line: number of the text's first line.
+    Raises ValueError with the line, or with the column and the number that no type holds.
     """
     wholes = [type_ is None or type_.kind in "iu" for type_ in types]
     parts: list[list[np.ndarray]] = []
@@ -102,7 +103,7 @@ def read_words(
             parts.append(columns)
         line += block.count(b"\n")
     columns = [_joined(name, [part[i] for part in parts]) for i, name in enumerate(names)]
-    other: list[str] = []
+    widened: list[str] = []
     for i, (name, type_) in enumerate(zip(names, types, strict=True)):
         if type_ is None or type_ == columns[i].dtype:
             continue
@@ -111,17 +112,15 @@ def read_words(
         if type_.kind == "f" or _same_values(cast, columns[i]):
             columns[i] = cast
         else:
-            other.append(f"{name} ({columns[i].dtype} in place of {type_})")
-    if other and problems is not None:
-        shown = short(", ".join(dict.fromkeys(other)))
-        problems.append(
-            f"its integers are of wider types where the declared ones do not hold them: {shown}"
-        )
+            widened.append(f"{name} ({columns[i].dtype} in place of {type_})")
+    if widened and problems is not None:
+        names_of_types = short(", ".join(dict.fromkeys(widened)))
+        problems.append(f"the declared types do not hold some of its integers: {names_of_types}")
     return columns
 
 
 def _load(text: bytes, like: list[np.ndarray], between: str | None) -> list[np.ndarray] | None:
-    """The columns in the types of others, as NumPy reads them; None if it does not."""
+    """The columns in the types of `like`, as NumPy reads them; None if it fails."""
     fields: Any = [(f"f{i}", values.dtype) for i, values in enumerate(like)]
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)  # NumPy 1 reads 7.5 as the integer 7
@@ -133,14 +132,14 @@ def _load(text: bytes, like: list[np.ndarray], between: str | None) -> list[np.n
 
 
 def _may_round(values: np.ndarray, whole: bool) -> bool:
-    """Whether floats of a column that may be whole can be rounded whole numbers."""
+    """Whether a column that may be whole has floats that may be rounded integers."""
     return whole and values.dtype.kind == "f" and bool((np.abs(values) >= EXACT).any())
 
 
 def _load_words(
     text: bytes, names: Sequence[str], wholes: Sequence[bool], between: str | None, line: int
 ) -> list[np.ndarray]:
-    """The columns by every word: slower than _load, but knows all spellings."""
+    """The columns, read word by word: slower than _load, but knows all spellings."""
     width, words, lines = len(names), [], []
     for at, raw in enumerate(text.decode("latin-1").removesuffix("\n").split("\n"), line):
         if raw.strip() and not is_comment(raw):
@@ -160,7 +159,7 @@ def _load_words(
 
 
 def _blocks(text: bytes) -> Iterator[bytes]:
-    """The text in blocks of whole lines, the first one small."""
+    """Blocks of whole lines of the text, the first one small."""
     at = 0
     while at < len(text):
         end = text.find(b"\n", at + (BLOCK if at else FIRST_BLOCK)) + 1 or len(text)
@@ -174,7 +173,7 @@ def _wrong_line(line: int, words: list[str], between: str | None, count: int) ->
 
 
 def _values(name: str, words: Sequence[str], whole: bool) -> np.ndarray:
-    """A column of words; int64 or uint64 if it may be whole and all words are, else float64."""
+    """A column of words as int64 or uint64 if it may be whole and all words are, else float64."""
     try:
         integers = [int(word) for word in words] if whole else []
     except ValueError:
@@ -196,7 +195,7 @@ def _values(name: str, words: Sequence[str], whole: bool) -> np.ndarray:
 
 
 def _joined(name: str, parts: list[np.ndarray]) -> np.ndarray:
-    """The parts of a column in the first type that holds them all."""
+    """The parts of a column, joined in the first type that holds them all."""
     types = {part.dtype.str[1:] for part in parts}
     type_ = next((each for each in ("f8", "u8", "i8") if each in types), "f8")
     casts = [part.astype(type_) for part in parts]
@@ -212,8 +211,8 @@ def _same_values(cast: np.ndarray, values: np.ndarray) -> bool:
         return np.array_equal(cast, values) and np.array_equal(cast.astype(values.dtype), values)
 
 
-def _too_large(name: str, word: Any) -> ValueError:
+def _too_large(name: str, word: object) -> ValueError:
     return ValueError(
-        f"column {short(name)}: neither int64, uint64 nor, with its other words, float64 holds "
-        f"{str(word)[:40]}"
+        f"column {short(name)}: neither int64, uint64 nor float64 holds {str(word)[:40]} and its "
+        "other numbers"
     )

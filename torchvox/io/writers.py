@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writers whose files appear whole or not at all."""
+"""Writers of atomic files, and the entry to all writers of points, create_points."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it replaces `path`, on failure it vanishes.
 
     Missing parent folders are made. The temporary file has the name of `path`, in a folder of its
-    own: torch writes the name of a file into it. It is on the disk before it replaces `path`.
-    A folder of files does as well.
+    own, since torch writes the name of a file into it. It is on the disk before it replaces `path`.
+    It may be a folder of files.
     """
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         holder = tempfile.TemporaryDirectory(prefix=".torchvox_", dir=path.parent)
-    except OSError as error:  # which names the temporary folder, or the parent that is a file
+    except OSError as error:  # its file is the temporary folder, or a parent that is not a folder
         kind = NotADirectoryError if isinstance(error, FileExistsError) else type(error)
         number = errno.ENOTDIR if kind is NotADirectoryError else error.errno
         raise kind(number, f"cannot be written: {os.strerror(number or 0)}", str(path)) from None
@@ -50,14 +50,14 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     finally:
         try:
             holder.cleanup()
-        except KeyboardInterrupt:  # another one, while one is dealt with
+        except KeyboardInterrupt:  # a second one during the cleanup
             holder.cleanup()
             raise
 
 
 @contextlib.contextmanager
 def full_disk_of(path: Path) -> Iterator[None]:
-    """Names the file in the error of a disk that is full, which knows none or a temporary one."""
+    """A context in which the error of a full disk names `path`, not a temporary file or none."""
     try:
         yield
     except OSError as error:
@@ -72,7 +72,7 @@ def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
-    except OSError as error:  # some file systems have no such call
+    except OSError as error:  # some file systems do not support it
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
             raise
     finally:
@@ -82,7 +82,7 @@ def _sync(path: Path) -> None:
 def write_whole(path: str | Path, write: Callable[[io.BytesIO], object]) -> None:
     """Write what `write` puts into a buffer, atomically.
 
-    A buffer, since torch ends the process when a disk fills up under a file of its own.
+    torch ends the process if a disk fills up while it writes a file itself.
     """
     buffer = io.BytesIO()
     write(buffer)
@@ -97,7 +97,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 def write_npz(path: str | Path, **arrays: Any) -> None:
     """Write named arrays as a compressed .npz, atomically."""
-    # NumPy adds its suffix to a name that ends otherwise, .NPZ too; a file it takes as it is.
+    # NumPy adds its suffix to other names, .NPZ too, but not to an open file.
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
@@ -111,8 +111,8 @@ def write_npy(path: str | Path, array: np.ndarray) -> None:
 def write_cloud(path: str | Path, cloud: PointCloud) -> None:
     """Write a cloud as .npz (points, columns, origin, unit) or .npy (the bare array), atomically.
 
-    A .npy file has no place for an origin, so a shifted cloud is written there in float64 world
-    coordinates. Raises WrongUseError for another suffix.
+    A .npy file holds no origin, so a shifted cloud is written there in float64 world coordinates.
+    Raises WrongUseError for another suffix.
     """
     suffix = Path(path).suffix.lower()
     if suffix == ".npz":
@@ -143,30 +143,31 @@ def create_points(
     scale: float | np.ndarray | None = None,
     offset: float | np.ndarray | None = None,
 ) -> Iterator[PointWriter]:
-    """A writer of tables with the columns of `like`; the file appears when the block ends well.
+    """A writer of tables with the columns of `like`; the file appears when the block succeeds.
 
     path: .las, .laz, .ply, .pcd, .npz, .npy, .bin, .xyz, .txt, .csv or .pts.
-    like: gives lattice, coordinate reference system and, to the same format, its header.
+    like: the source of lattice, coordinate reference system and, for the same format, the header.
     scale, offset: [3] or one number, the lattice of LAS coordinates instead of that of `like`;
         coordinates without one get steps of 0.001.
-    Raises WrongUseError for what the format does not hold and for the file that `like` came from,
-    CloudFileError when writing fails, MissingExtraError without the package that the format needs.
+    Raises WrongUseError for values that the format does not hold and for the file that `like` came
+    from, CloudFileError when writing fails, MissingExtraError if the package for the format is not
+    installed.
     """
     path = Path(path)
     writer = point_writer(path)
     lattice = {"scale": scale, "offset": offset} if path.suffix.lower() in (".las", ".laz") else {}
     if not lattice and not (scale is None and offset is None):
-        raise WrongUseError(f"{path}: scale and offset are those of LAS files")
+        raise WrongUseError(f"{path}: only LAS files take scale and offset")
     if like.path is not None and like.path.exists() and path.exists() and path.samefile(like.path):
         raise WrongUseError(f"{path} would replace the file that it is made from")
     with file_errors(path), atomic_path(path) as temporary, temporary.open("w+b") as file:
-        opened = writer(file, like, path, **lattice)
-        yield opened
-        opened.close()
+        points = writer(file, like, path, **lattice)
+        yield points
+        points.close()
 
 
 def point_writer(path: Path) -> Callable[..., PointWriter]:
-    """What writes files of this name. Raises WrongUseError where nothing does."""
+    """The class of writers for files of this name. Raises WrongUseError if there is none."""
     if path.name.lower().endswith(".copc.laz"):
         raise WrongUseError(f"{path}: COPC files are read, not written: write .laz")
     if path.suffix.lower() not in _WRITERS:
