@@ -11,8 +11,6 @@ A stage holds no torch object and pickles before CUDA starts; give GPU stages `n
 
 from __future__ import annotations
 
-import hashlib
-import json
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +19,12 @@ import numpy as np
 import torch
 
 from torchvox._errors import TorchvoxError, WrongUseError, expect, short
+from torchvox.filter.stages import Row, digest_of, raise_row_errors, try_row
 from torchvox.io import open_points
 from torchvox.mapping.map import OccupancyMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    Row = dict[str, Any]
 
 EDGE = 8  # voxels of a region
 REACH = 1 << 20  # regions of a map, from its origin to either side
@@ -101,14 +98,14 @@ class MapPart:
             raise WrongUseError("rays have the point_cloud_range of the part: give none")
 
     def __call__(self, row: Row) -> Row:
-        try:
+        def work() -> Row:
             box = [float(bound) for bound in row["point_cloud_range"]]
             target = Path(self.folder) / f"{row['part']}.{self._digest(box)}.npz"
             if not target.exists():
                 self._map(box).save(target)
-            return {**row, "output": str(target), "error": ""}
-        except (TorchvoxError, OSError) as error:
-            return {**row, "output": "", "error": str(error)}
+            return {"output": str(target)}
+
+        return try_row(row, work, {"output": ""})
 
     def _map(self, box: list[float]) -> OccupancyMap:
         part, rays = OccupancyMap(**self.options), {**self.rays, "point_cloud_range": box}
@@ -122,9 +119,8 @@ class MapPart:
         files = [
             (path, s.st_size, s.st_mtime_ns) for path, s in zip(self.scans, stats, strict=True)
         ]
-        facts = files, self.poses.tolist(), self.options, self.rays, self.layout, box
-        text = json.dumps(facts, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        poses = self.poses.tolist()
+        return digest_of(files, poses, self.options, self.rays, self.layout, box)
 
 
 def merge_parts(rows: Iterable[Row], **options: Any) -> OccupancyMap:
@@ -133,9 +129,7 @@ def merge_parts(rows: Iterable[Row], **options: Any) -> OccupancyMap:
     options: of `OccupancyMap.load`, and its store.
     Raises TorchvoxError when a row has an error, and unless each part has one row.
     """
-    rows = list(rows)
-    if bad := [row["error"] for row in rows if row["error"]]:
-        raise TorchvoxError(bad[0])
+    rows = raise_row_errors(rows)
     parts = sorted(int(row["part"]) for row in rows)
     count = int(rows[0].get("parts", len(rows))) if rows else 0
     if parts != list(range(count)):
