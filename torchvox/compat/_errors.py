@@ -40,11 +40,11 @@ def stub(module: str, name: str, why: str = "") -> type:
     return type(name, (), {"__new__": refused, "__module__": module, "__doc__": remedy})
 
 
-def stubs(module: str, names: tuple[str, ...]) -> Callable[[str], Any]:
+def stubs(module: str, names: str) -> Callable[[str], Any]:
     """The `__getattr__` of an adapter that is imported by its own name: stubs for NOT_COVERED."""
 
     def __getattr__(name: str) -> Any:
-        if name in names:
+        if name in names.split():
             return stub(module, name)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 

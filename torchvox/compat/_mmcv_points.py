@@ -10,7 +10,7 @@ import torchvox
 from torchvox.compat._errors import refuse
 from torchvox.compat._shared import GroupAll as GroupAll
 from torchvox.compat._shared import gather_operation as gather_points  # noqa: F401
-from torchvox.compat._shared import offsets_of, widened
+from torchvox.compat._shared import group_packed, packed_clouds, widened
 from torchvox.compat._shared import three_interpolate as three_interpolate
 from torchvox.compat._shared import three_nn as three_nn
 
@@ -98,9 +98,7 @@ def ball_query(
     _, idx, count = torchvox.ball_query(
         *ball,
         convention="openpcdet",  # the stacked kernel has no core and no inner radius
-        batch_offsets=offsets_of(xyz_batch_cnt),
-        query_batch_offsets=offsets_of(center_xyz_batch_cnt),
-        local_index=True,
+        **packed_clouds(xyz_batch_cnt, center_xyz_batch_cnt),
     )
     idx[:, :1].masked_fill_(count[:, None] == 0, -1)
     return idx
@@ -115,14 +113,7 @@ def grouping_operation(
     """[B, C, M, k] of [B, C, N]; stacked, [M, C, k] of [N, C] by local indices."""
     if features_batch_cnt is None or indices_batch_cnt is None:
         return torchvox.group_points(features, indices, channels_first=True)
-    grouped = torchvox.group_points(
-        features,
-        indices,
-        batch_offsets=offsets_of(features_batch_cnt),
-        query_batch_offsets=offsets_of(indices_batch_cnt),
-        local_index=True,
-    )
-    return grouped.transpose(1, 2).contiguous()
+    return group_packed(features, features_batch_cnt, indices, indices_batch_cnt)
 
 
 class QueryAndGroup(nn.Module):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the adapters share."""
 
-import functools
 import inspect
+import re
+import sys
 from collections.abc import Sequence
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,19 @@ HALVES = (torch.float16, torch.bfloat16)
 def offsets_of(counts: Tensor) -> Tensor:
     """[B + 1] from the rows of each cloud."""
     return nn.functional.pad(counts.cumsum(0), (1, 0))
+
+
+def packed_clouds(counts: Tensor, query_counts: Tensor) -> Dict[str, Any]:
+    """Options of ops for packed clouds, with indices that begin at 0 in each."""
+    offsets, query_offsets = offsets_of(counts), offsets_of(query_counts)
+    options = {"batch_offsets": offsets, "query_batch_offsets": query_offsets}
+    return {**options, "local_index": True}
+
+
+def group_packed(features: Tensor, counts: Tensor, idx: Tensor, query_counts: Tensor) -> Tensor:
+    """[M, C, k] of [N, C] by local [M, k]."""
+    grouped = torchvox.group_points(features, idx, **packed_clouds(counts, query_counts))
+    return grouped.transpose(1, 2).contiguous()
 
 
 def offsets_of_ends(ends: Tensor) -> Tensor:
@@ -46,9 +60,14 @@ def widened(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in HALVES else tensor
 
 
-def rotated_iou(a: Tensor, b: Tensor, **options: Any) -> Tensor:
-    """`torchvox.rotated_iou` of boxes in any precision, in that of a."""
-    return torchvox.rotated_iou(widened(a), widened(b), **options).to(a.dtype)
+def rotated_iou(boxes_a: Tensor, boxes_b: Tensor, **options: Any) -> Tensor:
+    """`torchvox.rotated_iou` of boxes in any precision, in that of boxes_a."""
+    return torchvox.rotated_iou(widened(boxes_a), widened(boxes_b), **options).to(boxes_a.dtype)
+
+
+def paired_iou(boxes_a: Tensor, boxes_b: Tensor, **options: Any) -> Tensor:
+    """[N, 1] of the pairs of boxes."""
+    return rotated_iou(boxes_a, boxes_b, paired=True, **options)[:, None]
 
 
 def from_bottom(boxes: Tensor) -> Tensor:
@@ -79,31 +98,37 @@ def put(what: str, out: Tensor, value: Any, add: bool = False) -> None:
         out.copy_(out + value if add else value)
 
 
-def writes(*outputs: str, add: bool = False, returns: Optional[int] = 1) -> Callable[..., Any]:
-    """A compiled function of the peer: arguments by position, and behind them tensors of the
-    caller's, which get what `function` returns. add: gradients are added to what is there."""
+def compiled(declaration: str, function: Callable[..., Any]) -> Callable[..., Optional[int]]:
+    """A compiled function of the peer, whose arguments go by position.
 
-    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        names = [*inspect.signature(function).parameters, *outputs]
+    declaration: "name(input, .. -> output, +output, ..) = 1". Outputs are tensors of the caller's,
+    + adds to what is there, as gradients do; = 1: what is returned, else None. function: takes
+    those arguments that it has a parameter for, and returns a value, or a list, for the outputs, as
+    `put` has them.
+    """
+    match = re.fullmatch(r"(\w+)\((.*) -> (.*)\)( = 1)?", declaration)
+    assert match is not None, declaration
+    name, outputs, returns = match[1], match[3].split(", "), 1 if match[4] else None
+    names = [*match[2].split(", "), *(output.lstrip("+") for output in outputs)]
+    parameters = inspect.signature(function).parameters
 
-        @functools.wraps(function)
-        def compiled(*arguments: Any) -> Optional[int]:
-            if len(arguments) != len(names):
-                raise TypeError(f"{function.__name__}({', '.join(names)}) got {len(arguments)}")
-            inputs, outs = arguments[: -len(outputs)], arguments[-len(outputs) :]
-            with torch.no_grad():
-                values = function(*inputs)
-            values = values if isinstance(values, list) else [values]
-            for name, out, value in zip(outputs, outs, values, strict=True):
-                put(f"{function.__name__}: {name}", out, value, add)
-            return returns
+    def call(*arguments: Any) -> Optional[int]:
+        if len(arguments) != len(names):
+            raise TypeError(f"{name}({', '.join(names)}) got {len(arguments)}")
+        inputs = zip(names, arguments, strict=True)
+        with torch.no_grad():
+            result = function(**{key: value for key, value in inputs if key in parameters})
+        results = result if isinstance(result, list) else [result]
+        tensors = arguments[-len(outputs) :]
+        for output, tensor, value in zip(outputs, tensors, results, strict=True):
+            put(f"{name}: {output.lstrip('+')}", tensor, value, output[0] == "+")
+        return returns
 
-        kind = inspect.Parameter.POSITIONAL_ONLY
-        parameters = [inspect.Parameter(name, kind) for name in names]
-        compiled.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return compiled
-
-    return wrap
+    call.__name__ = call.__qualname__ = name
+    call.__module__, call.__doc__ = sys._getframe(1).f_globals["__name__"], function.__doc__
+    by_position = [inspect.Parameter(key, inspect.Parameter.POSITIONAL_ONLY) for key in names]
+    call.__signature__ = inspect.Signature(by_position)  # type: ignore[attr-defined]
+    return call
 
 
 def function_class(apply: Callable[..., Any]) -> type:

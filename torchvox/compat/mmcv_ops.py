@@ -26,27 +26,24 @@ __all__ = [
     "nms_rotated", "points_in_boxes_all", "points_in_boxes_cpu", "points_in_boxes_part",
     "three_interpolate", "three_nn", "voxelization",
 ]  # fmt: skip
-NOT_COVERED = (
-    "BezierAlign", "BorderAlign", "CARAFE", "CARAFENaive", "CARAFEPack", "Conv2d",
-    "ConvTranspose2d", "CornerPool", "Correlation", "CrissCrossAttention", "DeformConv2d",
-    "DeformConv2dPack", "DeformRoIPool", "DeformRoIPoolPack", "FusedBiasLeakyReLU", "Linear",
-    "MaskedConv2d", "MaxPool2d", "ModulatedDeformConv2d", "ModulatedDeformConv2dPack",
-    "ModulatedDeformRoIPoolPack", "MultiScaleDeformableAttention",
-    "MultiScaleDeformableAttnFunction", "PSAMask", "PrRoIPool", "RiRoIAlignRotated", "RoIAlign",
-    "RoIAlignRotated", "RoIPool", "SAConv2d", "SigmoidFocalLoss", "SimpleRoIAlign",
-    "SoftmaxFocalLoss", "SparseConv2d", "SparseConv3d", "SparseConvTensor", "SparseConvTranspose2d",
-    "SparseConvTranspose3d", "SparseInverseConv2d", "SparseInverseConv3d", "SparseMaxPool2d",
-    "SparseMaxPool3d", "SparseModule", "SparseSequential", "SubMConv2d", "SubMConv3d",
-    "SyncBatchNorm", "TINShift", "active_rotated_filter", "assign_score_withk", "bbox_overlaps",
-    "bezier_align", "bias_act", "border_align", "box_iou_quadri", "carafe", "carafe_naive",
-    "contour_expand", "conv2d", "conv_transpose2d", "convex_giou", "convex_iou", "deform_conv2d",
-    "deform_roi_pool", "filter2d", "filtered_lrelu", "fused_bias_leakyrelu", "get_compiler_version",
-    "get_compiling_cuda_version", "masked_conv2d", "min_area_polygons", "modulated_deform_conv2d",
-    "multi_scale_deformable_attn_pytorch", "nms_match", "nms_quadri", "pixel_group", "point_sample",
-    "points_in_polygons", "prroi_pool", "rel_roi_point_to_rel_img_point", "riroi_align_rotated",
-    "roi_align", "roi_align_rotated", "roi_pool", "rotated_feature_align", "scatter_nd",
-    "sigmoid_focal_loss", "soft_nms", "softmax_focal_loss", "tin_shift", "upfirdn2d", "upsample2d",
-)  # fmt: skip
+NOT_COVERED = """
+BezierAlign BorderAlign CARAFE CARAFENaive CARAFEPack Conv2d ConvTranspose2d CornerPool Correlation
+CrissCrossAttention DeformConv2d DeformConv2dPack DeformRoIPool DeformRoIPoolPack FusedBiasLeakyReLU
+Linear MaskedConv2d MaxPool2d ModulatedDeformConv2d ModulatedDeformConv2dPack
+ModulatedDeformRoIPoolPack MultiScaleDeformableAttention MultiScaleDeformableAttnFunction PSAMask
+PrRoIPool RiRoIAlignRotated RoIAlign RoIAlignRotated RoIPool SAConv2d SigmoidFocalLoss
+SimpleRoIAlign SoftmaxFocalLoss SparseConv2d SparseConv3d SparseConvTensor SparseConvTranspose2d
+SparseConvTranspose3d SparseInverseConv2d SparseInverseConv3d SparseMaxPool2d SparseMaxPool3d
+SparseModule SparseSequential SubMConv2d SubMConv3d SyncBatchNorm TINShift active_rotated_filter
+assign_score_withk bbox_overlaps bezier_align bias_act border_align box_iou_quadri carafe
+carafe_naive contour_expand conv2d conv_transpose2d convex_giou convex_iou deform_conv2d
+deform_roi_pool filter2d filtered_lrelu fused_bias_leakyrelu get_compiler_version
+get_compiling_cuda_version masked_conv2d min_area_polygons modulated_deform_conv2d
+multi_scale_deformable_attn_pytorch nms_match nms_quadri pixel_group point_sample points_in_polygons
+prroi_pool rel_roi_point_to_rel_img_point riroi_align_rotated roi_align roi_align_rotated roi_pool
+rotated_feature_align scatter_nd sigmoid_focal_loss soft_nms softmax_focal_loss tin_shift upfirdn2d
+upsample2d
+"""
 PARTLY = {
     "QueryAndGroup": "uniform_sample=True",
     "batched_nms": "type='soft_nms' and others than nms and nms_rotated; offset=1",

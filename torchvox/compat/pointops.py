@@ -15,10 +15,9 @@ __all__ = [
     "interpolation", "interpolation2", "knn_query", "knn_query_and_group", "offset2batch",
     "query_and_group", "subtraction",
 ]  # fmt: skip
-NOT_COVERED = (
-    "attention_fusion_step", "attention_relation_step", "ball_query", "ball_query_and_group",
-    "random_ball_query",
-)  # fmt: skip
+NOT_COVERED = """
+attention_fusion_step attention_relation_step ball_query ball_query_and_group random_ball_query
+"""
 DIFFERS = {
     "interpolation": "Neighbors that are missing weigh nothing; the peer takes the last row.",
     "knn_query": "Among equal distances the lower index comes first; k may be 128 or more.",
@@ -103,16 +102,7 @@ def _dilated(idx, nsample, dilation, offset, new_offset):
 
 
 def query_and_group(
-    nsample,
-    xyz,
-    new_xyz,
-    feat,
-    idx,
-    offset,
-    new_offset,
-    dilation=0,
-    with_feat=True,
-    with_xyz=True,
+    nsample, xyz, new_xyz, feat, idx, offset, new_offset, dilation=0, with_feat=True, with_xyz=True
 ):
     """([M, nsample, 3 + C], rows); without with_feat, rows alone."""
     new_xyz = xyz if new_xyz is None else new_xyz

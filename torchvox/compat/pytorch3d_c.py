@@ -14,20 +14,20 @@ __all__ = [
     "EPS", "MAX_FLOAT", "MAX_INT", "MAX_UINT", "MAX_USHORT", "PULSAR_MAX_GRAD_SPHERES",
     "ball_query", "knn_points_backward", "knn_points_idx", "sample_farthest_points",
 ]  # fmt: skip
-NOT_COVERED = (
-    "PulsarRenderer", "accum_alphacomposite", "accum_alphacomposite_backward", "accum_weightedsum",
-    "accum_weightedsum_backward", "accum_weightedsumnorm", "accum_weightedsumnorm_backward",
-    "edge_point_dist_backward", "edge_point_dist_forward", "face_areas_normals_backward",
-    "face_areas_normals_forward", "face_point_dist_backward", "face_point_dist_forward",
-    "gather_scatter", "interp_face_attrs_backward", "interp_face_attrs_forward", "iou_box3d",
-    "marching_cubes", "mesh_normal_consistency_find_verts", "packed_to_padded", "padded_to_packed",
-    "point_edge_array_dist_backward", "point_edge_array_dist_forward", "point_edge_dist_backward",
-    "point_edge_dist_forward", "point_face_array_dist_backward", "point_face_array_dist_forward",
-    "point_face_dist_backward", "point_face_dist_forward", "points_to_volumes_backward",
-    "points_to_volumes_forward", "pulsar_sphere_ids_from_result_info_nograd", "rasterize_meshes",
-    "rasterize_meshes_backward", "rasterize_points", "rasterize_points_backward", "sample_pdf",
-    "sigmoid_alpha_blend", "sigmoid_alpha_blend_backward",
-)  # fmt: skip
+NOT_COVERED = """
+PulsarRenderer accum_alphacomposite accum_alphacomposite_backward accum_weightedsum
+accum_weightedsum_backward accum_weightedsumnorm accum_weightedsumnorm_backward
+edge_point_dist_backward edge_point_dist_forward face_areas_normals_backward
+face_areas_normals_forward face_point_dist_backward face_point_dist_forward gather_scatter
+interp_face_attrs_backward interp_face_attrs_forward iou_box3d marching_cubes
+mesh_normal_consistency_find_verts packed_to_padded padded_to_packed point_edge_array_dist_backward
+point_edge_array_dist_forward point_edge_dist_backward point_edge_dist_forward
+point_face_array_dist_backward point_face_array_dist_forward point_face_dist_backward
+point_face_dist_forward points_to_volumes_backward points_to_volumes_forward
+pulsar_sphere_ids_from_result_info_nograd rasterize_meshes rasterize_meshes_backward
+rasterize_points rasterize_points_backward sample_pdf sigmoid_alpha_blend
+sigmoid_alpha_blend_backward
+"""
 __getattr__ = stubs("pytorch3d._C", NOT_COVERED)
 
 # Read by the peer while it is imported.

@@ -22,17 +22,15 @@ __all__ = [
     "masked_gather",
     "sample_farthest_points",
 ]
-NOT_COVERED = (
-    "GraphConv", "SubdivideMeshes", "add_pointclouds_to_volumes",
-    "add_points_features_to_volume_densities_features", "box3d_overlap",
-    "convert_pointclouds_to_tensor", "corresponding_cameras_alignment",
-    "corresponding_points_alignment", "cot_laplacian", "cubify", "efficient_pnp",
-    "estimate_pointcloud_local_coord_frames", "estimate_pointcloud_normals", "eyes",
-    "get_point_covariances", "interpolate_face_attributes", "is_pointclouds",
-    "iterative_closest_point", "laplacian", "mesh_face_areas_normals", "norm_laplacian",
-    "packed_to_padded", "padded_to_packed", "sample_points_from_meshes", "taubin_smoothing",
-    "vert_align", "wmean",
-)  # fmt: skip
+NOT_COVERED = """
+GraphConv SubdivideMeshes add_pointclouds_to_volumes
+add_points_features_to_volume_densities_features box3d_overlap convert_pointclouds_to_tensor
+corresponding_cameras_alignment corresponding_points_alignment cot_laplacian cubify efficient_pnp
+estimate_pointcloud_local_coord_frames estimate_pointcloud_normals eyes get_point_covariances
+interpolate_face_attributes is_pointclouds iterative_closest_point laplacian mesh_face_areas_normals
+norm_laplacian packed_to_padded padded_to_packed sample_points_from_meshes taubin_smoothing
+vert_align wmean
+"""
 DIFFERS = {
     "ball_query": "skip_points_outside_cube changes nothing: it only makes the peer faster.",
     "knn_points": "Sorted with return_sorted=False too, equal distances by index; any version.",

@@ -16,11 +16,11 @@ __all__ = [
     "Point2VoxelCPU3d", "Point2VoxelGPU3d", "PointToVoxel", "VoxelGenerator", "VoxelGeneratorV2",
     "gather_features_by_pc_voxel_id",
 ]  # fmt: skip
-NOT_COVERED = (
-    "Point2VoxelCPU1d", "Point2VoxelCPU2d", "Point2VoxelCPU4d", "Point2VoxelGPU1d",
-    "Point2VoxelGPU2d", "Point2VoxelGPU4d", "non_max_suppression_cpu", "rbbox_intersection",
-    "rbbox_iou", "rbbox_iou_loss", "rotate_non_max_suppression_cpu",
-)  # fmt: skip
+NOT_COVERED = """
+Point2VoxelCPU1d Point2VoxelCPU2d Point2VoxelCPU4d Point2VoxelGPU1d Point2VoxelGPU2d
+Point2VoxelGPU4d non_max_suppression_cpu rbbox_intersection rbbox_iou rbbox_iou_loss
+rotate_non_max_suppression_cpu
+"""
 PARTLY = {
     "PointToVoxel": "vsize_xyz of other than three axes",
     "VoxelGeneratorV2": "block_filtering=True",

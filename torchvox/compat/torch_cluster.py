@@ -12,7 +12,7 @@ from torch import Tensor
 from torchvox.compat import pyg_lib_ops
 
 __all__ = ["fps", "grid_cluster", "knn", "knn_graph", "nearest", "radius", "radius_graph"]
-NOT_COVERED = ("graclus_cluster", "neighbor_sampler", "random_walk")
+NOT_COVERED = "graclus_cluster neighbor_sampler random_walk"
 ABSENT = True  # torch_geometric does without them
 DIFFERS = {
     "fps": "Random starts come from torch's generator; ties are those of the peer's CPU code.",
@@ -143,10 +143,7 @@ def radius_graph(
 
 
 def nearest(
-    x: Tensor,
-    y: Tensor,
-    batch_x: Optional[Tensor] = None,
-    batch_y: Optional[Tensor] = None,
+    x: Tensor, y: Tensor, batch_x: Optional[Tensor] = None, batch_y: Optional[Tensor] = None
 ) -> Tensor:
     """int64 [N]: the row of y that is nearest to each row of x. Raises ValueError for batches that
     are not sorted, or of other clouds."""

@@ -22,30 +22,26 @@ __all__ = [
     "segment_csr", "segment_max_coo", "segment_max_csr", "segment_mean_coo", "segment_mean_csr",
     "segment_min_coo", "segment_min_csr", "segment_sum_coo", "segment_sum_csr",
 ]  # fmt: skip
-NOT_COVERED = ("scatter_mul",)
+NOT_COVERED = "scatter_mul"
 PARTLY = {
-    "gather_csr": "indptr of several lines", "segment_add_csr": "indptr of several lines",
-    "segment_csr": "indptr of several lines", "segment_max_csr": "indptr of several lines",
-    "segment_mean_csr": "indptr of several lines", "segment_min_csr": "indptr of several lines",
-    "segment_sum_csr": "indptr of several lines",
+    "gather_csr segment_csr segment_add_csr segment_sum_csr segment_mean_csr segment_min_csr "
+    "segment_max_csr": "indptr of several lines",
     "scatter": "reduce='mul'; out with mean, max or min",
     "segment_coo": "out with mean, max or min",
-    "scatter_logsumexp": "out", "scatter_max": "out", "scatter_mean": "out", "scatter_min": "out",
-    "segment_max_coo": "out", "segment_mean_coo": "out", "segment_min_coo": "out",
-}  # fmt: skip
+    "scatter_logsumexp scatter_mean scatter_min scatter_max segment_mean_coo segment_min_coo "
+    "segment_max_coo": "out",
+}
 DIFFERS = {
     "gather_coo": "An index outside is an IndexError on the CPU, and a row of zeros on CUDA.",
     "scatter": "An index outside of the groups is an IndexError on the CPU; on CUDA its row is "
     "left out, where the peer stops with a device assertion or writes elsewhere.",
     "segment_coo": "As scatter.",
     "segment_csr": "A pointer outside of the rows is an IndexError on the CPU, clamped on CUDA.",
-    "scatter_max": "NaN and infinities take part; of equal values the first row wins everywhere. "
-    "Integers are compared as float64, exact below 2^53.",
     "scatter_mean": "Halves are added in float32 and rounded once; there is no second derivative.",
-    "scatter_min": "NaN and infinities take part; of equal values the first row wins everywhere. "
+    "scatter_min scatter_max": "NaN and infinities count; of equal values the first row wins. "
     "Integers are compared as float64, exact below 2^53.",
-    "scatter_logsumexp": "A group of -inf alone is NaN; the subtracted maximum has no gradient.",
-    "scatter_softmax": "A group of -inf alone is NaN; the subtracted maximum has no gradient.",
+    "scatter_logsumexp scatter_softmax": "A group of -inf alone is NaN; the subtracted maximum has "
+    "no gradient.",
     "scatter_sum": "Halves are added in float32 and rounded once; there is no second derivative. "
     "Integers are added as float64, exact below 2^53.",
 }

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchvox.compat._mmcv_boxes import boxes_iou3d as boxes_iou3d_gpu
 from torchvox.compat._mmcv_boxes import nms3d, nms3d_normal
-from torchvox.compat._shared import rotated_iou
+from torchvox.compat._shared import paired_iou, rotated_iou
 
 __all__ = [
     "boxes_aligned_iou3d_gpu", "boxes_bev_iou_cpu", "boxes_iou3d_gpu", "boxes_iou_bev", "nms_gpu",
@@ -35,7 +35,7 @@ def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
 
 def boxes_aligned_iou3d_gpu(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """[N, 1]."""
-    return rotated_iou(boxes_a, boxes_b, mode="3d", paired=True)[:, None]
+    return paired_iou(boxes_a, boxes_b, mode="3d")
 
 
 def nms_gpu(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import torchvox
 from torchvox.compat._errors import stubs
-from torchvox.compat._shared import function_class, offsets_of
+from torchvox.compat._shared import function_class, group_packed, offsets_of
 from torchvox.compat.pcdet_ops import pointnet2_stack_cuda
 from torchvox.compat.pcdet_ops.pointnet2_batch_utils import (
     FarthestPointSampling,
@@ -22,10 +22,10 @@ __all__ = [
     "farthest_point_sample", "furthest_point_sample", "grouping_operation",
     "stack_farthest_point_sample", "three_interpolate", "three_nn",
 ]
-NOT_COVERED = (
-    "ThreeNNForVectorPoolByTwoStep", "VectorPoolWithVoxelQuery",
-    "three_nn_for_vector_pool_by_two_step", "vector_pool_with_voxel_query_op",
-)
+NOT_COVERED = """
+ThreeNNForVectorPoolByTwoStep VectorPoolWithVoxelQuery three_nn_for_vector_pool_by_two_step
+vector_pool_with_voxel_query_op
+"""
 __getattr__ = stubs("pcdet.ops.pointnet2.pointnet2_stack.pointnet2_utils", NOT_COVERED)
 
 
@@ -34,20 +34,16 @@ def ball_query(
     new_xyz_batch_cnt: Tensor,
 ) -> Tuple[Tensor, Tensor]:
     """(local indices [M, nsample] int32, which balls are empty [M]); those hold 0."""
-    idx = torch.zeros(len(new_xyz), nsample, dtype=torch.int32, device=xyz.device)
     clouds = new_xyz, new_xyz_batch_cnt, xyz, xyz_batch_cnt
-    pointnet2_stack_cuda.ball_query_wrapper(0, 0, radius, nsample, *clouds, idx)
+    idx, _ = pointnet2_stack_cuda.ball_query(radius, nsample, *clouds)
     return idx.clamp(min=0), idx[:, 0] < 0
-# fmt: on
 
 
 def grouping_operation(
     features: Tensor, features_batch_cnt: Tensor, idx: Tensor, idx_batch_cnt: Tensor
 ) -> Tensor:
     """[N, C] by local [M, k]: [M, C, k]."""
-    places = pointnet2_stack_cuda.clouds(features_batch_cnt, idx_batch_cnt)
-    rows = torchvox.group_points(features, idx, local_index=True, **places)
-    return rows.transpose(1, 2).contiguous()
+    return group_packed(features, features_batch_cnt, idx, idx_batch_cnt)
 
 
 class QueryAndGroup(nn.Module):
@@ -92,10 +88,9 @@ def three_nn(
     unknown: Tensor, unknown_batch_cnt: Tensor, known: Tensor, known_batch_cnt: Tensor
 ) -> Tuple[Tensor, Tensor]:
     """Distances, which have no gradient, and int32 rows of known."""
-    dist2, idx = torch.empty_like(unknown), torch.empty_like(unknown, dtype=torch.int32)
-    clouds = unknown, unknown_batch_cnt, known, known_batch_cnt
-    pointnet2_stack_cuda.three_nn_wrapper(*clouds, dist2, idx)
-    return dist2.sqrt(), idx
+    clouds = unknown.detach(), unknown_batch_cnt, known.detach(), known_batch_cnt
+    dist2, idx = pointnet2_stack_cuda.three_nn(*clouds)
+    return dist2.sqrt(), idx.int()
 
 
 def three_interpolate(features: Tensor, idx: Tensor, weight: Tensor) -> Tensor:

@@ -5,25 +5,29 @@ import torch
 
 import torchvox
 from torchvox.compat._pooling import box_query, pool_cells
-from torchvox.compat._shared import put, widened, writes
+from torchvox.compat._shared import compiled, put, widened
 
 __all__ = ["backward", "forward", "points_in_boxes_cpu", "points_in_boxes_gpu"]
 
 MARGIN, MARGIN_CPU = 1e-5, 1e-2
 
 
-@writes("box_idx_of_points")
-def points_in_boxes_gpu(boxes, pts):
+def _first_box(boxes, pts):
     """The first box of each point; points in none stay as they are."""
-    found = torchvox.points_in_boxes(widened(pts), widened(boxes), margin=MARGIN)
-    return found, found >= 0
+    first = torchvox.points_in_boxes(widened(pts), widened(boxes), margin=MARGIN)
+    return first, first >= 0
 
 
-@writes("pts_indices")
-def points_in_boxes_cpu(boxes, pts):
+def box_mask(boxes, pts):
     """[N, M], 1 or 0."""
     clouds = widened(pts)[None], widened(boxes)[None]
     return torchvox.points_in_boxes(*clouds, mode="mask", margin=MARGIN_CPU)[0]
+
+
+points_in_boxes_gpu = compiled(
+    "points_in_boxes_gpu(boxes, pts -> box_idx_of_points) = 1", _first_box
+)
+points_in_boxes_cpu = compiled("points_in_boxes_cpu(boxes, pts -> pts_indices) = 1", box_mask)
 
 
 def forward(rois, pts, pts_feature, argmax, pts_idx_of_voxels, pooled_features, pool_method, /):

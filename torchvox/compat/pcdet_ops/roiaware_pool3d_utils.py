@@ -11,17 +11,16 @@ import torchvox
 from torchvox.compat._errors import stubs
 from torchvox.compat._pooling import roiaware_pool
 from torchvox.compat._shared import widened
-from torchvox.compat.pcdet_ops.roiaware_pool3d_cuda import MARGIN, MARGIN_CPU
+from torchvox.compat.pcdet_ops.roiaware_pool3d_cuda import MARGIN, box_mask
 
 __all__ = ["RoIAwarePool3d", "points_in_boxes_cpu", "points_in_boxes_gpu"]
-NOT_COVERED = ("RoIAwarePool3dFunction",)
+NOT_COVERED = "RoIAwarePool3dFunction"
 __getattr__ = stubs("pcdet.ops.roiaware_pool3d.roiaware_pool3d_utils", NOT_COVERED)
 
 
 def points_in_boxes_cpu(points: Any, boxes: Any) -> Any:
     """[M, 3] and [N, 7]: 1 or 0 for each pair, [N, M] int32; an array for arrays. Margin: 1 cm."""
-    pair = (torch.as_tensor(one).float()[None] for one in (points, boxes))
-    mask = torchvox.points_in_boxes(*pair, mode="mask", margin=MARGIN_CPU)[0].int()
+    mask = box_mask(*(torch.as_tensor(one).float() for one in (boxes, points))).int()
     return mask.numpy() if isinstance(boxes, np.ndarray) else mask
 
 
