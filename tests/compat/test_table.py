@@ -228,4 +228,4 @@ def test_what_an_adapter_declares_is_there(shim):
 def test_the_page_has_the_names_of_the_table():
     text = (ROOT / "docs" / "switching.md").read_text()
     part = text.partition(page.BEGIN)[2].partition(page.END)[0]
-    assert part == f"\n{page.markdown()}", "run python -m torchvox.compat.page"
+    assert part == f"\n{page.markdown()}\n", "run python -m torchvox.compat.page"
