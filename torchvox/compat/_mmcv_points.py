@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of `mmcv.ops`: sampling, neighbors and their features."""
+"""Sampling, neighbors and their features of `mmcv.ops`."""
 
 from typing import List, Optional, Tuple, Union
 
@@ -54,7 +54,7 @@ def get_sampler_cls(sampler_type: str) -> type:
 
 
 class PointsSampler(nn.Module):
-    """Samplings of consecutive ranges of points, one behind the other: [B, sum] int32."""
+    """[B, sum of num_point] int32: samples of consecutive ranges of points, concatenated."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class PointsSampler(nn.Module):
             self.fps_sample_range_list, self.samplers, self.num_point
         ):
             assert end < points_xyz.shape[1]
-            chosen = slice(begin, None if end == -1 else end)
-            some = None if features is None else widened(features)[:, :, chosen]
-            parts.append(sampler(widened(points_xyz)[:, chosen], some, count) + begin)
+            part = slice(begin, None if end == -1 else end)
+            columns = None if features is None else widened(features)[:, :, part]
+            parts.append(sampler(widened(points_xyz)[:, part], columns, count) + begin)
             begin = end
         return torch.cat(parts, dim=1)
 
@@ -90,7 +90,7 @@ def ball_query(
     xyz_batch_cnt: Optional[Tensor] = None,
     center_xyz_batch_cnt: Optional[Tensor] = None,
 ) -> Tensor:
-    """[B, M, sample_num] int32; stacked, [M, sample_num] local indices: -1 begins an empty ball."""
+    """[B, M, sample_num] int32; stacked, local [M, sample_num], which begin with -1 if empty."""
     assert min_radius < max_radius
     ball = (xyz, center_xyz, max_radius, sample_num)
     if xyz_batch_cnt is None or center_xyz_batch_cnt is None:
@@ -181,7 +181,7 @@ class QueryAndGroup(nn.Module):
 def knn(
     k: int, xyz: Tensor, center_xyz: Optional[Tensor] = None, transposed: bool = False
 ) -> Tensor:
-    """[B, k, M] int32, 0 where there is no neighbor. transposed: xyz [B, 3, N], centers alike."""
+    """[B, k, M] int32, 0 without a neighbor. transposed: xyz and center_xyz are [B, 3, N]."""
     clouds = (xyz, xyz if center_xyz is None else center_xyz)
     points, query = (cloud.transpose(1, 2) for cloud in clouds) if transposed else clouds
     idx = torchvox.knn(points, query, k, convention="mmcv").idx
@@ -189,5 +189,5 @@ def knn(
 
 
 def chamfer_distance(xyz1: Tensor, xyz2: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Squared distances [B, N], [B, M] to the nearest point of the other, and its index, int32."""
+    """Squared distances [B, N], [B, M] to the nearest point of the other, and int32 indices."""
     return tuple(torchvox.chamfer_distance(xyz1, xyz2, convention="mmcv"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the adapters share."""
+"""Conventions, dtypes, checks and functions that several adapters have in common."""
 
 import inspect
 import re
@@ -39,13 +39,13 @@ def offsets_of_ends(ends: Tensor) -> Tensor:
 
 
 def floats(values: Any) -> Sequence[float]:
-    """Sizes and ranges, which come as lists, tuples, arrays or tensors."""
+    """Sizes and ranges given as lists, tuples, arrays or tensors."""
     return values.tolist() if hasattr(values, "tolist") else values
 
 
 def check_index(what: str, index: Tensor, low: int, size: int) -> None:
-    """Raises IndexError on the CPU where the peer does, for an index outside of [low, size). On
-    CUDA that would be a synchronization."""
+    """Raise IndexError for an index outside [low, size), as the peer does on the CPU. On CUDA it
+    would need a synchronization."""
     if index.device.type == "cpu" and index.numel() > 0 and not torch.compiler.is_compiling():
         least, most = torch.aminmax(index)
         wrong = int(least if int(least) < low else most)
@@ -57,6 +57,7 @@ def check_index(what: str, index: Tensor, low: int, size: int) -> None:
 
 
 def widened(tensor: Tensor) -> Tensor:
+    """The tensor, half precision as float32."""
     return tensor.float() if tensor.dtype in HALVES else tensor
 
 
@@ -71,14 +72,14 @@ def paired_iou(boxes_a: Tensor, boxes_b: Tensor, **options: Any) -> Tensor:
 
 
 def from_bottom(boxes: Tensor) -> Tensor:
-    """Boxes whose z is that of the bottom, with that of the center."""
+    """Boxes with z of the center, from boxes with z of the bottom."""
     centered = boxes.clone()
     centered[..., 2].add_(boxes[..., 5], alpha=0.5)
     return centered
 
 
 def rows_of(features: Tensor, idx: Tensor) -> Tensor:
-    """[M, k, C] of [N, C] by [M, k]; an index outside gives zeros and takes no gradient."""
+    """[M, k, C] of [N, C] by [M, k]; an index out of range gives zeros and has no gradient."""
     return torch.ops.torchvox.group_points(features[None], idx[None])[0]
 
 
@@ -88,13 +89,13 @@ def scattered(grad: Tensor, idx: Tensor, rows: int) -> Tensor:
 
 
 def put(what: str, out: Tensor, value: Any, add: bool = False) -> None:
-    """A value, or (value, where it goes), into a tensor of the caller's; strides and dtype stay."""
-    value, where = value if isinstance(value, tuple) else (value, None)
+    """Write a value, or (value, mask), into the caller's tensor, whose strides and dtype stay."""
+    value, mask = value if isinstance(value, tuple) else (value, None)
     if out.shape != value.shape:
         raise ValueError(f"{what} must be {list(value.shape)}, got {list(out.shape)}")
     with torch.no_grad():
         value = value.to(out.dtype)
-        value = value if where is None else torch.where(where, value, out)
+        value = value if mask is None else torch.where(mask, value, out)
         out.copy_(out + value if add else value)
 
 
@@ -132,7 +133,7 @@ def compiled(declaration: str, function: Callable[..., Any]) -> Callable[..., Op
 
 
 def function_class(apply: Callable[..., Any]) -> type:
-    """In place of an autograd function of the peer, for its `apply`."""
+    """A class with `apply`, in place of an autograd function of the peer."""
     return type(apply.__name__, (), {"apply": staticmethod(apply), "__doc__": apply.__doc__})
 
 
@@ -147,12 +148,12 @@ def grouping_operation(features: Tensor, idx: Tensor) -> Tensor:
 
 
 def ball_query(radius: float, nsample: int, xyz: Tensor, new_xyz: Tensor) -> Tensor:
-    """[B, M, nsample] int32: the first by index, the first hit repeated, 0 of an empty ball."""
+    """[B, M, nsample] int32: first hits by index, padded with the first; 0 in an empty ball."""
     return torchvox.ball_query(xyz, new_xyz, radius, nsample, convention="pointnet2").idx
 
 
 def three_nn(unknown: Tensor, known: Tensor) -> Tuple[Tensor, Tensor]:
-    """Distances, which have no gradient, and int32 indices; inf and 0 where there is no point."""
+    """Distances without gradient and int32 indices; inf and 0 for missing points."""
     dist2, idx = torchvox.three_nn(unknown.detach(), known.detach(), convention="pointnet2")
     return dist2.sqrt(), idx.clamp(min=0)
 
@@ -163,7 +164,7 @@ def three_interpolate(features: Tensor, idx: Tensor, weight: Tensor) -> Tensor:
 
 
 class QueryAndGroup(nn.Module):
-    """Balls of xyz less their center, beside features: [B, 3 + C, M, nsample]."""
+    """[B, 3 + C, M, nsample]: xyz of each ball relative to its center, then features."""
 
     def __init__(self, radius: float, nsample: int, use_xyz: bool = True) -> None:
         super().__init__()
@@ -172,17 +173,13 @@ class QueryAndGroup(nn.Module):
     def forward(self, xyz: Tensor, new_xyz: Tensor, features: Optional[Tensor] = None) -> Tensor:
         assert features is not None or self.use_xyz, "features or use_xyz must be given"
         columns = None if features is None else features.transpose(1, 2)
-        balls = torchvox.query_and_group(
-            *(xyz, new_xyz, columns, [self.radius], [self.nsample]),
-            use_xyz=self.use_xyz,
-            convention="pointnet2",
-        )
-        grouped = balls.grouped
-        return grouped.permute(0, 3, 1, 2).contiguous()
+        call = xyz, new_xyz, columns, [self.radius], [self.nsample]
+        balls = torchvox.query_and_group(*call, use_xyz=self.use_xyz, convention="pointnet2")
+        return balls.grouped.permute(0, 3, 1, 2).contiguous()
 
 
 class GroupAll(nn.Module):
-    """All points as one group: [B, 3 + C, 1, N]; new_xyz is not read."""
+    """[B, 3 + C, 1, N]: all points as one group; new_xyz is not read."""
 
     def __init__(self, use_xyz: bool = True) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `mmcv.ops` 2.2: sampling, neighbors, voxels and rotated boxes.
+"""Replaces `mmcv.ops` 2.2: sampling, neighbors, voxels and rotated boxes.
 
 Names, signatures, layouts and dtypes are the peer's, results those of `convention="mmcv"`.
-`voxelization`, `dynamic_scatter`, `nms` and its kin read a count of the device, as the peer does.
+`voxelization`, `dynamic_scatter` and the nms functions read a count from the device, as the peer's.
 """
 
 from typing import Any, List, Tuple, Union
@@ -51,16 +51,16 @@ PARTLY = {
 }
 DIFFERS = {
     "batched_nms": "Boxes are compared within their class instead of being moved apart.",
-    "boxes_iou3d": "As boxes_overlap_bev. It has gradients of the area, too.",
-    "boxes_overlap_bev": "Overlaps are exact: the peer takes a corner within 1 cm as inside.",
+    "boxes_iou3d": "As boxes_overlap_bev, and the area has gradients too.",
+    "boxes_overlap_bev": "Overlaps are exact: the peer counts a corner within 1 cm as inside.",
     "diff_iou_rotated_2d": "Identical boxes get the gradient 0.",
     "diff_iou_rotated_3d": "Identical boxes get the gradient 0.",
     "knn": "Among equal distances the lower index comes first; k may be 100 or more.",
-    "nms": "Overlaps are computed from centers and sizes, and rounded so.",
-    "nms3d": "Overlaps are exact: the peer takes a corner within 1 cm as inside.",
+    "nms": "Overlaps are computed from centers and sizes, which rounds differently.",
+    "nms3d": "Overlaps are exact: the peer counts a corner within 1 cm as inside.",
     "nms_rotated": "labels are not read, as in the peer's kernels: pass them to batched_nms.",
     "three_nn": "Among equal distances the lower index comes first.",
-    "voxelization": "deterministic=False gives the same, deterministic.",
+    "voxelization": "deterministic=False is deterministic too.",
 }
 __getattr__ = stubs("mmcv.ops", NOT_COVERED)
 
@@ -73,8 +73,8 @@ def voxelization(
     max_voxels: int = 20000,
     deterministic: bool = True,
 ) -> Any:
-    """(voxels [M, max_points, C], coors [M, 3] int32 z y x, points of each [M]); with a -1 among
-    the limits, coors [N, 3] of every point, -1 outside."""
+    """(voxels [M, max_points, C], coors [M, 3] int32 z y x, numbers of points [M]); if a limit is
+    -1, coors [N, 3] of every point, -1 outside."""
     size, bounds = floats(voxel_size), floats(coors_range)
     if max_points == -1 or max_voxels == -1:
         cells = torchvox.voxel_map(points, size, bounds, -1, -1)
@@ -115,8 +115,8 @@ class Voxelization(nn.Module):
 def dynamic_scatter(
     feats: Tensor, coors: Tensor, reduce_type: str = "max"
 ) -> Tuple[Tensor, Tensor]:
-    """([M, C], [M, D]): features reduced over equal rows of coors, by rising coordinate; points
-    with a negative coordinate are left out. reduce_type: max, mean or sum."""
+    """([M, C], [M, D]): features reduced over equal rows of coors, by ascending coordinate; points
+    with a negative coordinate are skipped. reduce_type: max, mean or sum."""
     cells = torchvox.unique_cells(coors, order="sorted", trim=True)
     rows = cells.indices.size(0)
     grouping = {"offsets": cells.offsets[: rows + 1], "perm": cells.perm}
@@ -126,7 +126,7 @@ def dynamic_scatter(
 
 
 class DynamicScatter(nn.Module):
-    """`dynamic_scatter`, mean or max; coors of 4 columns begin with the sample."""
+    """`dynamic_scatter` with mean or max; coors of 4 columns begin with the sample."""
 
     def __init__(self, voxel_size: List, point_cloud_range: List, average_points: bool):
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pointops._C`, under the peer's own Python: functions that write into the caller's
+"""Replaces `pointops._C`, under the peer's own Python: functions that write into the caller's
 tensors, their sizes first."""
 
 import torchvox

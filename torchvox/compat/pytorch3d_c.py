@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pytorch3d._C` 0.7.9, under the peer's own Python.
+"""Replaces `pytorch3d._C` 0.7.9, under the peer's own Python.
 
-`knn_check_version` is absent, as in the peer's builds without CUDA: code asks for it.
+`knn_check_version` is absent, as in the peer's builds without CUDA: callers test for it.
 """
 
 import torch
@@ -30,7 +30,7 @@ sigmoid_alpha_blend_backward
 """
 __getattr__ = stubs("pytorch3d._C", NOT_COVERED)
 
-# Read by the peer while it is imported.
+# The peer reads these at import.
 EPS, MAX_FLOAT, PULSAR_MAX_GRAD_SPHERES = 1e-6, 3.4e38, 128
 MAX_INT, MAX_UINT, MAX_USHORT = 2**31 - 1, 2**32 - 1, 2**16 - 1
 
@@ -43,9 +43,9 @@ def knn_points_idx(p1, p2, lengths1, lengths2, norm, K, version):
 
 
 def knn_points_backward(p1, p2, lengths1, lengths2, idxs, norm, grad_dists):
-    """Gradients of p1 and p2; slots past the lengths and rows of -1 have none."""
-    there = torch.arange(p1.shape[1], device=p1.device) < lengths1[:, None]
-    backward, count = torch.ops.torchvox._neighbor_distance_backward, there * lengths2[:, None]
+    """Gradients of p1 and p2; 0 for slots past the lengths and for rows -1."""
+    valid = torch.arange(p1.shape[1], device=p1.device) < lengths1[:, None]
+    backward, count = torch.ops.torchvox._neighbor_distance_backward, valid * lengths2[:, None]
     grad_p2, grad_p1 = backward(grad_dists, p2, p1, idxs, norm=norm, count=count)
     return grad_p1, grad_p2
 
@@ -58,7 +58,7 @@ def ball_query(p1, p2, lengths1, lengths2, K, radius, skip_points_outside_cube=F
 
 
 def sample_farthest_points(points, lengths, K, start_idxs, max_K=-1):
-    """int64 rows [N, max K], -1 past K and past a length. max_K: that of K, where it is known."""
+    """int64 rows [N, max K], -1 past K and past a length. max_K: the largest K, or -1."""
     return torchvox.furthest_point_sample(
         points,
         max(K.tolist(), default=0) if max_K < 0 else max_K,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one table of names: the modules of each peer, and the module of torchvox.compat that stands
-for each. The finder, the stubs, the scan and docs/switching.md come from it.
+"""The table of names: the modules of each peer, and the module of torchvox.compat that replaces
+each. The finder, the stubs, the scan and docs/switching.md are built from it.
 
 What a module covers is declared in it as literals, which are read without importing it:
 
@@ -105,7 +105,7 @@ class Literals(NamedTuple):
 
     @property
     def names(self) -> Tuple[str, ...]:
-        """Those that are there, stubs included."""
+        """The names that an adapter has, stubs included."""
         return self.covered if self.absent else self.covered + self.not_covered
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pcdet.ops.iou3d_nms.iou3d_nms_cuda`."""
+"""Replaces `pcdet.ops.iou3d_nms.iou3d_nms_cuda`."""
 
 from functools import partial
 
@@ -34,18 +34,19 @@ boxes_aligned_overlap_bev_gpu = paired_boxes_overlap_bev_gpu
 
 
 def nms_gpu(boxes, keep, nms_overlap_thresh, /):
-    """boxes: best first. keep: int64 on the CPU. The count, which is one read of the device."""
+    """The number of kept boxes, read from the device; `keep`, int64 on the CPU, gets their rows.
+    boxes: best first."""
     scores = boxes.new_zeros(1, len(boxes))  # equal ones come by index
     index, count = torchvox.rotated_nms(
         boxes[None].float(), scores.float(), nms_overlap_thresh, len(boxes)
     )
-    kept = int(count)
-    keep[:kept] = index[0, :kept]
-    return kept
+    number = int(count)
+    keep[:number] = index[0, :number]
+    return number
 
 
 def nms_normal_gpu(boxes, keep, nms_overlap_thresh, /):
-    """As if no box were turned."""
+    """`nms_gpu` of boxes with yaw 0."""
     straight = boxes.clone()
     straight[:, 6] = 0
     return nms_gpu(straight, keep, nms_overlap_thresh)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pcdet.ops.iou3d_nms.iou3d_nms_utils`, on every device."""
+"""Replaces `pcdet.ops.iou3d_nms.iou3d_nms_utils`, on every device."""
 
 from typing import Any, Optional, Tuple
 
@@ -16,14 +16,14 @@ __all__ = [
     "nms_normal_gpu", "paired_boxes_iou3d_gpu",
 ]  # fmt: skip
 DIFFERS = {
-    "boxes_iou3d_gpu": "Overlaps are exact, and have gradients of the area, too.",
+    "boxes_iou3d_gpu": "Overlaps are exact, and the area has gradients too.",
     "boxes_iou_bev": "Overlaps are exact.",
     "nms_gpu": "Overlaps are exact.",
 }
 
 
 def boxes_bev_iou_cpu(boxes_a: Any, boxes_b: Any) -> Any:
-    """[N, M]; an array for arrays."""
+    """[N, M]; arrays give an array."""
     iou = boxes_iou_bev(*(torch.as_tensor(boxes).float() for boxes in (boxes_a, boxes_b)))
     return iou.numpy() if isinstance(boxes_b, np.ndarray) else iou
 
@@ -41,7 +41,7 @@ def boxes_aligned_iou3d_gpu(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
 def nms_gpu(
     boxes: Tensor, scores: Tensor, thresh: float, pre_maxsize: Optional[int] = None, **kwargs: Any
 ) -> Tuple[Tensor, None]:
-    """(int64 indices of those kept, best first, None)."""
+    """(int64 indices of the kept boxes, best first, None)."""
     order = scores.sort(descending=True, stable=True)[1][:pre_maxsize]
     return order[nms3d(boxes[order], scores[order], thresh)], None
 
@@ -49,7 +49,7 @@ def nms_gpu(
 def nms_normal_gpu(
     boxes: Tensor, scores: Tensor, thresh: float, **kwargs: Any
 ) -> Tuple[Tensor, None]:
-    """As if no box were turned."""
+    """`nms_gpu` of boxes with yaw 0."""
     return nms3d_normal(boxes, scores, thresh), None
 
 

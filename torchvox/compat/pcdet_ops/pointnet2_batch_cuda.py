@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pcdet.ops.pointnet2.pointnet2_batch.pointnet2_batch_cuda`, and openpoints' copy."""
+"""Replaces `pcdet.ops.pointnet2.pointnet2_batch.pointnet2_batch_cuda`, and openpoints' copy."""
 
 import torchvox
 from torchvox.compat._shared import compiled
@@ -15,7 +15,7 @@ DIFFERS = {"farthest_point_sampling_wrapper": "temp is neither read nor written.
 
 
 def _ball_query(radius, nsample, new_xyz, xyz):
-    """The row of an empty ball stays as it is."""
+    """int32 indices; the row of an empty ball keeps its values."""
     balls = torchvox.ball_query(xyz, new_xyz, radius, nsample, convention="openpcdet")
     return balls.idx, balls.count[..., None] > 0
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pcdet.ops.pointnet2.pointnet2_stack.pointnet2_stack_cuda`: clouds one behind the
-other, with the rows of each in `cnt`."""
+"""Replaces `pcdet.ops.pointnet2.pointnet2_stack.pointnet2_stack_cuda`: packed clouds, with the
+number of rows of each in `cnt`."""
 
 import torch
 
@@ -28,7 +28,7 @@ furthest_point_sampling_wrapper = farthest_point_sampling_wrapper
 
 
 def ball_query(radius, nsample, new_xyz, new_cnt, xyz, cnt):
-    """Local to each cloud; an empty ball: -1 in column 0, the others as they are."""
+    """Indices within each cloud. An empty ball gets -1 in column 0, its other columns stay."""
     options = packed_clouds(cnt, new_cnt)
     balls = torchvox.ball_query(xyz, new_xyz, radius, nsample, convention="openpcdet", **options)
     hit = balls.count[:, None] > 0
@@ -45,8 +45,8 @@ def _group_grad(n, grad_out, idx, idx_cnt, cnt):
 
 
 def three_nn(unknown, unknown_cnt, known, known_cnt):
-    """Squared distances and rows of known; where a cloud has fewer than three points, inf and its
-    first row."""
+    """Squared distances and rows of known; inf and the first row of a cloud of fewer than three
+    points."""
     clouds = packed_clouds(known_cnt, unknown_cnt)
     del clouds["local_index"]
     dist2, idx = torchvox.three_nn(unknown, known, convention="pointnet2", **clouds)

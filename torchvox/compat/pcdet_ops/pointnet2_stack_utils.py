@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pcdet.ops.pointnet2.pointnet2_stack.pointnet2_utils`, on every device."""
+"""Replaces `pcdet.ops.pointnet2.pointnet2_stack.pointnet2_utils`, on every device."""
 
 from typing import Any, Optional, Tuple
 
@@ -33,7 +33,7 @@ def ball_query(
     radius: float, nsample: int, xyz: Tensor, xyz_batch_cnt: Tensor, new_xyz: Tensor,
     new_xyz_batch_cnt: Tensor,
 ) -> Tuple[Tensor, Tensor]:
-    """(local indices [M, nsample] int32, which balls are empty [M]); those hold 0."""
+    """(local indices [M, nsample] int32, which balls are empty [M]); an empty ball holds 0."""
     clouds = new_xyz, new_xyz_batch_cnt, xyz, xyz_batch_cnt
     idx, _ = pointnet2_stack_cuda.ball_query(radius, nsample, *clouds)
     return idx.clamp(min=0), idx[:, 0] < 0
@@ -47,8 +47,8 @@ def grouping_operation(
 
 
 class QueryAndGroup(nn.Module):
-    """(balls of xyz less their center, beside features [M, 3 + C, nsample], indices); an empty
-    ball holds zeros."""
+    """(xyz of each ball relative to its center, then features [M, 3 + C, nsample], indices); an
+    empty ball holds zeros."""
 
     def __init__(self, radius: float, nsample: int, use_xyz: bool = True) -> None:
         super().__init__()
@@ -73,8 +73,8 @@ class QueryAndGroup(nn.Module):
 
 
 def stack_farthest_point_sample(xyz: Tensor, xyz_batch_cnt: Tensor, npoint: Any) -> Tensor:
-    """[sum of npoint] int32 rows of xyz. npoint: a number, or one a cloud as a list, or as a
-    tensor, whose sum is one read of the device."""
+    """[sum of npoint] int32 rows of xyz. npoint: a number, or one per cloud as a list or a tensor,
+    whose sum is read from the device."""
     if not isinstance(npoint, Tensor):
         npoint = npoint if isinstance(npoint, list) else [npoint] * len(xyz_batch_cnt)
     total = int(npoint.sum()) if isinstance(npoint, Tensor) else sum(npoint)
@@ -87,7 +87,7 @@ def stack_farthest_point_sample(xyz: Tensor, xyz_batch_cnt: Tensor, npoint: Any)
 def three_nn(
     unknown: Tensor, unknown_batch_cnt: Tensor, known: Tensor, known_batch_cnt: Tensor
 ) -> Tuple[Tensor, Tensor]:
-    """Distances, which have no gradient, and int32 rows of known."""
+    """Distances without gradient, and int32 rows of known."""
     clouds = unknown.detach(), unknown_batch_cnt, known.detach(), known_batch_cnt
     dist2, idx = pointnet2_stack_cuda.three_nn(*clouds)
     return dist2.sqrt(), idx.int()

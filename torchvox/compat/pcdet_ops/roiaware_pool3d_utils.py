@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pcdet.ops.roiaware_pool3d.roiaware_pool3d_utils`, on every device."""
+"""Replaces `pcdet.ops.roiaware_pool3d.roiaware_pool3d_utils`, on every device."""
 
 from typing import Any, Sequence, Union
 
@@ -19,13 +19,13 @@ __getattr__ = stubs("pcdet.ops.roiaware_pool3d.roiaware_pool3d_utils", NOT_COVER
 
 
 def points_in_boxes_cpu(points: Any, boxes: Any) -> Any:
-    """[M, 3] and [N, 7]: 1 or 0 for each pair, [N, M] int32; an array for arrays. Margin: 1 cm."""
+    """[N, M] int32, 1 or 0, for [M, 3] and [N, 7]; arrays give an array. Margin: 1 cm."""
     mask = box_mask(*(torch.as_tensor(one).float() for one in (boxes, points))).int()
     return mask.numpy() if isinstance(boxes, np.ndarray) else mask
 
 
 def points_in_boxes_gpu(points: Tensor, boxes: Tensor) -> Tensor:
-    """[B, M, 3] and [B, T, 7]: the first box of each point, [B, M] int32, or -1."""
+    """[B, M] int32, the first box of each point or -1, for [B, M, 3] and [B, T, 7]."""
     return torchvox.points_in_boxes(widened(points), widened(boxes), margin=MARGIN)
 
 
@@ -40,6 +40,5 @@ class RoIAwarePool3d(nn.Module):
         self, rois: Tensor, pts: Tensor, pts_feature: Tensor, pool_method: str = "max"
     ) -> Tensor:
         assert pool_method in ("max", "avg"), f"pool_method must be max or avg, got {pool_method}"
-        size, most = self.out_size, self.max_pts_each_voxel
-        grid = [size] * 3 if isinstance(size, int) else list(size)
-        return roiaware_pool(rois, pts, pts_feature, grid, most, pool_method, MARGIN)
+        limits = self.out_size, self.max_pts_each_voxel
+        return roiaware_pool(rois, pts, pts_feature, *limits, pool_method, MARGIN)

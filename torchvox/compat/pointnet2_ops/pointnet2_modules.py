@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pointnet2_ops.pointnet2_modules`: its parameters have the peer's names, so that its
+"""Replaces `pointnet2_ops.pointnet2_modules`: its parameters have the peer's names, so that its
 checkpoints load."""
 
 from typing import Any, List, Optional, Sequence, Tuple
@@ -85,7 +85,8 @@ class PointnetSAModule(PointnetSAModuleMSG):
 
 
 class PointnetFPModule(nn.Module):
-    """Feature propagation: [B, mlp[-1], n] of the unknown points; known None spreads one of all."""
+    """Feature propagation: [B, mlp[-1], n] of the unknown points; one feature for all if known is
+    None."""
 
     def __init__(self, mlp: List[int], bn: bool = True) -> None:
         super().__init__()
