@@ -2,7 +2,7 @@
 """Rotated boxes of `mmcv.ops`: overlap, suppression, the points in them."""
 
 import warnings
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Dict, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import torchvox
 from torchvox.compat._errors import CompatWarning, refuse
 from torchvox.compat._pooling import roiaware_pool, roipoint_pool
-from torchvox.compat._shared import from_bottom, rotated_iou, widened
+from torchvox.compat._shared import Array, from_bottom, rotated_iou, widened
 
 
 def points_in_boxes_part(points: Tensor, boxes: Tensor) -> Tensor:
@@ -94,8 +94,7 @@ def box_iou_rotated(
     """[N, M], or [N] if aligned, of x y w h angle; iof divides by the area of bboxes1."""
     assert mode in ("iou", "iof")
     a, b = (_flat(boxes.detach(), clockwise) for boxes in (bboxes1, bboxes2))
-    metric: Any = mode
-    return rotated_iou(a, b, paired=aligned, metric=metric)
+    return rotated_iou(a, b, paired=aligned, metric=mode)
 
 
 def boxes_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
@@ -149,13 +148,13 @@ def _with_scores(boxes: Tensor, scores: Tensor, keep: Tensor) -> Tensor:
 
 
 def nms(
-    boxes: Any,
-    scores: Any,
+    boxes: Array,
+    scores: Array,
     iou_threshold: float,
     offset: int = 0,
     score_threshold: float = 0,
     max_num: int = -1,
-) -> Tuple[Any, Any]:
+) -> Tuple[Array, Array]:
     """(x1 y1 x2 y2 score [K, 5], int64 rows [K]) of the kept boxes, best first; or arrays."""
     if offset != 0:
         refuse("nms: offset=1")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RoI pooling by `box_query`. z of a box is its center."""
 
-from typing import Any, Sequence, Tuple, Union
+from typing import Any, Literal, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ def pool_cells(features: Tensor, index: Tensor, mode: str) -> Tuple[Tensor, Tens
     """The "max" or "avg" of the rows in the last dimension of index, and the row of the maximum."""
     rows = index.flatten()
     offsets = torch.arange(index.shape[:-1].numel() + 1, device=rows.device) * index.size(-1)
-    reduce: Any = {"max": "max", "avg": "mean"}[mode]
+    reduce: Literal["max", "mean"] = "max" if mode == "max" else "mean"
     return torchvox.segment_reduce(features, offsets, reduce, index=rows)
 
 

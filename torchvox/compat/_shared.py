@@ -5,13 +5,16 @@ import inspect
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 import torchvox
 
+Array = Union[np.ndarray, Tensor]
+Numbers = Union[Sequence[float], Array]
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -38,9 +41,9 @@ def offsets_of_ends(ends: Tensor) -> Tensor:
     return nn.functional.pad(ends, (1, 0))
 
 
-def floats(values: Any) -> Sequence[float]:
+def floats(values: Numbers) -> Sequence[float]:
     """Sizes and ranges given as lists, tuples, arrays or tensors."""
-    return values.tolist() if hasattr(values, "tolist") else values
+    return values.tolist() if isinstance(values, (np.ndarray, Tensor)) else values
 
 
 def check_index(what: str, index: Tensor, low: int, size: int) -> None:

@@ -14,7 +14,7 @@ import torchvox
 from torchvox.compat._errors import stubs
 from torchvox.compat._mmcv_boxes import *
 from torchvox.compat._mmcv_points import *
-from torchvox.compat._shared import floats
+from torchvox.compat._shared import Numbers, floats
 
 __all__ = [
     "DynamicScatter", "GroupAll", "PointsSampler", "QueryAndGroup", "RoIAwarePool3d",
@@ -67,8 +67,8 @@ __getattr__ = stubs("mmcv.ops", NOT_COVERED)
 
 def voxelization(
     points: Tensor,
-    voxel_size: Any,
-    coors_range: Any,
+    voxel_size: Numbers,
+    coors_range: Numbers,
     max_points: int = 35,
     max_voxels: int = 20000,
     deterministic: bool = True,

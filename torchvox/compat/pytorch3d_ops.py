@@ -5,7 +5,7 @@ Names, signatures, layouts, dtypes and padding are the peer's. `sample_farthest_
 largest length, and K if it is a tensor, from the device, as the peer does.
 """
 
-from typing import Any, List, NamedTuple, Optional, Tuple, Union
+from typing import List, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -97,8 +97,9 @@ def ball_query(
     """The first K points of p2 by index in the ball of each p1: squared distances, int64 rows and
     points; 0, -1 and 0 where there are fewer."""
     _same(p1, p2)
-    options: Any = {"lengths": lengths2, "query_lengths": lengths1}
-    dist2, idx, _ = torchvox.ball_query(p2, p1, radius, K, convention="pytorch3d", **options)
+    dist2, idx, _ = torchvox.ball_query(
+        p2, p1, radius, K, lengths=lengths2, query_lengths=lengths1, convention="pytorch3d"
+    )
     return _KNN(dist2, idx.long(), torchvox.group_points(p2, idx) if return_nn else None)
 
 
@@ -118,8 +119,9 @@ def knn_points(
     _same(p1, p2)
     if norm not in (1, 2):
         raise ValueError("Support for 1 or 2 norm.")
-    options: Any = {"lengths": lengths2, "query_lengths": lengths1}
-    dist2, idx = torchvox.knn(p2, p1, K, norm=norm, convention="pytorch3d", **options)
+    dist2, idx = torchvox.knn(
+        p2, p1, K, norm=norm, lengths=lengths2, query_lengths=lengths1, convention="pytorch3d"
+    )
     rows = idx.clamp(min=0).long()
     points = knn_gather(p2, rows, lengths2) if return_nn else None
     return _KNN(dist2.masked_fill(idx < 0, 0), rows, points)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchvox.compat._mmcv_boxes import boxes_iou3d as boxes_iou3d_gpu
 from torchvox.compat._mmcv_boxes import nms3d, nms3d_normal
-from torchvox.compat._shared import paired_iou, rotated_iou
+from torchvox.compat._shared import Array, paired_iou, rotated_iou
 
 __all__ = [
     "boxes_aligned_iou3d_gpu", "boxes_bev_iou_cpu", "boxes_iou3d_gpu", "boxes_iou_bev", "nms_gpu",
@@ -22,7 +22,7 @@ DIFFERS = {
 }
 
 
-def boxes_bev_iou_cpu(boxes_a: Any, boxes_b: Any) -> Any:
+def boxes_bev_iou_cpu(boxes_a: Array, boxes_b: Array) -> Array:
     """[N, M]; arrays give an array."""
     iou = boxes_iou_bev(*(torch.as_tensor(boxes).float() for boxes in (boxes_a, boxes_b)))
     return iou.numpy() if isinstance(boxes_b, np.ndarray) else iou

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces `pcdet.ops.pointnet2.pointnet2_stack.pointnet2_utils`, on every device."""
 
-from typing import Any, Optional, Tuple
+from typing import List, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +72,9 @@ class QueryAndGroup(nn.Module):
         return torch.cat(columns, 1).masked_fill(empty[:, None, None], 0), idx
 
 
-def stack_farthest_point_sample(xyz: Tensor, xyz_batch_cnt: Tensor, npoint: Any) -> Tensor:
+def stack_farthest_point_sample(
+    xyz: Tensor, xyz_batch_cnt: Tensor, npoint: Union[int, List[int], Tensor]
+) -> Tensor:
     """[sum of npoint] int32 rows of xyz. npoint: a number, or one per cloud as a list or a tensor,
     whose sum is read from the device."""
     if not isinstance(npoint, Tensor):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces `pcdet.ops.roiaware_pool3d.roiaware_pool3d_utils`, on every device."""
 
-from typing import Any, Sequence, Union
+from typing import Sequence, Union
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import torchvox
 from torchvox.compat._errors import stubs
 from torchvox.compat._pooling import roiaware_pool
-from torchvox.compat._shared import widened
+from torchvox.compat._shared import Array, widened
 from torchvox.compat.pcdet_ops.roiaware_pool3d_cuda import MARGIN, box_mask
 
 __all__ = ["RoIAwarePool3d", "points_in_boxes_cpu", "points_in_boxes_gpu"]
@@ -18,7 +18,7 @@ NOT_COVERED = "RoIAwarePool3dFunction"
 __getattr__ = stubs("pcdet.ops.roiaware_pool3d.roiaware_pool3d_utils", NOT_COVERED)
 
 
-def points_in_boxes_cpu(points: Any, boxes: Any) -> Any:
+def points_in_boxes_cpu(points: Array, boxes: Array) -> Array:
     """[N, M] int32, 1 or 0, for [M, 3] and [N, 7]; arrays give an array. Margin: 1 cm."""
     mask = box_mask(*(torch.as_tensor(one).float() for one in (boxes, points))).int()
     return mask.numpy() if isinstance(boxes, np.ndarray) else mask
