@@ -5,14 +5,11 @@
 
 import functools
 import importlib
-import math
 
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import pad
 
-import torchvox
 from tests.compat import inputs
 
 # A module, then its calls, each with the expression that it equals. The words are those of words().
@@ -297,16 +294,9 @@ def words(device):
     def detached(*tensors):
         return tuple(one.detach() for one in tensors)
 
-    scope = {
-        "detached": detached,
-        "corners": inputs.corners,
-        "zeros": zeros,
-        "gradient": gradient,
-        "turn": inputs.turn,
-    }
+    scope = {**vars(inputs), **locals()}
     for make in (inputs.clouds, inputs.packed, inputs.rotated, inputs.voxels):
         scope |= make(on)
-    scope |= {"torch": torch, "torchvox": torchvox, "math": math, "pad": pad}
     leaves = [x for x in scope.values() if isinstance(x, torch.Tensor) and x.is_leaf]
     return scope, [leaf for leaf in leaves if leaf.requires_grad]
 
