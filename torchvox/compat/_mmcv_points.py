@@ -113,7 +113,8 @@ def grouping_operation(
     """[B, C, M, k] of [B, C, N]; stacked, [M, C, k] of [N, C] by local indices."""
     if features_batch_cnt is None or indices_batch_cnt is None:
         return torchvox.group_points(features, indices, channels_first=True)
-    return group_packed(features, features_batch_cnt, indices, indices_batch_cnt)
+    packed = features, features_batch_cnt, indices, indices_batch_cnt
+    return group_packed(*packed).contiguous()
 
 
 class QueryAndGroup(nn.Module):

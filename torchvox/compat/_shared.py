@@ -30,10 +30,9 @@ def packed_clouds(counts: Tensor, query_counts: Tensor) -> Dict[str, Any]:
     return {**options, "local_index": True}
 
 
-def group_packed(features: Tensor, counts: Tensor, idx: Tensor, query_counts: Tensor) -> Tensor:
-    """[M, C, k] of [N, C] by local [M, k]."""
-    grouped = torchvox.group_points(features, idx, **packed_clouds(counts, query_counts))
-    return grouped.transpose(1, 2).contiguous()
+def group_packed(features: Tensor, cnt: Tensor, idx: Tensor, idx_cnt: Tensor) -> Tensor:
+    """[M, C, k] of [N, C] by local [M, k], a transposed view."""
+    return torchvox.group_points(features, idx, **packed_clouds(cnt, idx_cnt)).transpose(1, 2)
 
 
 def offsets_of_ends(ends: Tensor) -> Tensor:
@@ -129,7 +128,8 @@ def compiled(declaration: str, function: Callable[..., Any]) -> Callable[..., Op
         return returns
 
     call.__name__ = call.__qualname__ = name
-    call.__module__, call.__doc__ = sys._getframe(1).f_globals["__name__"], function.__doc__
+    call.__module__ = sys._getframe(1).f_globals["__name__"]
+    call.__doc__ = getattr(function, "func", function).__doc__  # of a partial, that of its function
     by_position = [inspect.Parameter(key, inspect.Parameter.POSITIONAL_ONLY) for key in names]
     call.__signature__ = inspect.Signature(by_position)  # type: ignore[attr-defined]
     return call

@@ -160,7 +160,7 @@ class Names:
         if above or parts[0] not in self.roots:
             return None
         i = next((i for i, part in enumerate(parts) if part[0].isupper()), len(parts) - 1)
-        return self.roots[parts[0]], "", ".".join(parts[:i]), ""  # a finding a module
+        return self.roots[parts[0]], "", ".".join(parts[:i]), ""  # one finding per module
 
 
 def scan(path: Path) -> List[Finding]:

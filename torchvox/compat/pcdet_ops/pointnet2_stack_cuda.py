@@ -35,10 +35,6 @@ def ball_query(radius, nsample, new_xyz, new_cnt, xyz, cnt):
     return torch.where(hit, balls.idx, -1), hit | (torch.arange(nsample, device=hit.device) == 0)
 
 
-def _group(features, cnt, idx, idx_cnt):
-    return group_packed(features, cnt, idx, idx_cnt)
-
-
 def _group_grad(n, grad_out, idx, idx_cnt, cnt):
     rows = torchvox.neighbor_rows(idx, n, **packed_clouds(cnt, idx_cnt))[None]
     return torch.ops.torchvox._group_points_backward(grad_out.transpose(1, 2)[None], rows, n)[0]
@@ -64,7 +60,7 @@ def _interpolate(features, idx, weight):
 ball_query_wrapper = compiled(
     "ball_query_wrapper(b, m, radius, nsample, new_xyz, new_cnt, xyz, cnt -> idx) = 1", ball_query)
 group_points_wrapper = compiled(
-    "group_points_wrapper(b, m, c, nsample, features, cnt, idx, idx_cnt -> out) = 1", _group)
+    "group_points_wrapper(b, m, c, nsample, features, cnt, idx, idx_cnt -> out) = 1", group_packed)
 group_points_grad_wrapper = compiled(
     "group_points_grad_wrapper(b, m, c, n, nsample, grad_out, idx, idx_cnt, cnt"
     " -> +grad_features) = 1", _group_grad)

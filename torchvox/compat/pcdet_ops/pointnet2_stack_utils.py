@@ -43,7 +43,7 @@ def grouping_operation(
     features: Tensor, features_batch_cnt: Tensor, idx: Tensor, idx_batch_cnt: Tensor
 ) -> Tensor:
     """[N, C] by local [M, k]: [M, C, k]."""
-    return group_packed(features, features_batch_cnt, idx, idx_batch_cnt)
+    return group_packed(features, features_batch_cnt, idx, idx_batch_cnt).contiguous()
 
 
 class QueryAndGroup(nn.Module):
@@ -92,7 +92,7 @@ def three_nn(
     """Distances without gradient, and int32 rows of known."""
     clouds = unknown.detach(), unknown_batch_cnt, known.detach(), known_batch_cnt
     dist2, idx = pointnet2_stack_cuda.three_nn(*clouds)
-    return dist2.sqrt(), idx.int()
+    return dist2.to(unknown.dtype).sqrt(), idx.int()
 
 
 def three_interpolate(features: Tensor, idx: Tensor, weight: Tensor) -> Tensor:
