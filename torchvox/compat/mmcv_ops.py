@@ -46,7 +46,7 @@ upsample2d
 """
 PARTLY = {
     "QueryAndGroup": "uniform_sample=True",
-    "batched_nms": "type='soft_nms' and others than nms and nms_rotated; offset=1",
+    "batched_nms": "type other than nms and nms_rotated; offset=1",
     "nms": "offset=1",
 }
 DIFFERS = {

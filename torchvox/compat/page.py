@@ -16,9 +16,8 @@ def _wrapped(text: str, indent: str = "") -> str:
     )
 
 
-def _names(label: str, names: Iterable[str]) -> List[str]:
-    listing = ", ".join(f"`{name}`" for name in names)
-    return [_wrapped(f"{label}: {listing}."), ""] if listing else []
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _fold(shim: str, rows: List[table.Row]) -> List[str]:
@@ -26,15 +25,18 @@ def _fold(shim: str, rows: List[table.Row]) -> List[str]:
     facts, first = table.literals(shim), rows[0].module or rows[0].peer
     others = {1: "", 2: f" and {rows[-1].module}"}
     modules = first + others.get(len(rows), f" and {len(rows) - 1} modules below it")
-    remarks = []
-    for name in sorted({*facts.partly, *facts.differs}):
-        value = f"`{facts.partly[name]}` is not covered. " if name in facts.partly else ""
-        remark = f"- `{name}`: {value}{facts.differs.get(name, '')}".strip()
-        remarks.append(_wrapped(remark, "  "))
-    summary = f"<summary>{modules}: {len(facts.covered)} names</summary>"
-    lines = [f"<details markdown>{summary}", "", f"Here: `torchvox.compat.{shim}`.", ""]
-    lines += [*_names("Covered", facts.covered), *_names("Not covered", facts.not_covered)]
-    return [*lines, *remarks, *([""] if remarks else []), "</details>", ""]
+    lines = [f"<details markdown><summary>{modules}: {len(facts.covered)} names</summary>", ""]
+    lines.append(_wrapped(f"- `torchvox.compat.{shim}` has {_names(facts.covered)}.", "  "))
+    if facts.not_covered:
+        lines.append(_wrapped(f"- Not covered: {_names(facts.not_covered)}.", "  "))
+    remarks: Dict[str, List[str]] = {}
+    for name, value in facts.partly.items():
+        remarks.setdefault(f"`{value}` is not covered.", []).append(name)
+    for name, words in facts.differs.items():
+        remarks.setdefault(words, []).append(name)
+    for words, names in remarks.items():
+        lines.append(_wrapped(f"- {_names(names)}: {words}", "  "))
+    return [*lines, "</details>"]
 
 
 def markdown() -> str:
