@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Capture once, replay with other points: every torchvox op has static shapes, reads nothing back
-and allocates from torch's pool, so a CUDA graph holds it. Clouds of different sizes share a graph:
-its buffer has room for the largest, and `num_valid`, on the device, says how many rows count.
+and allocates from torch's pool, so a CUDA graph can capture it. Clouds of different sizes share a
+graph: its buffer has room for the largest, and `num_valid`, on the device, is the number of points.
 
     python examples/cuda_graph.py
 """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clouds of different sizes through a DataLoader: workers thin them on the CPU, the collate packs
-them with offsets, and the packed batch is voxelized where the model lives.
+"""Clouds of different sizes through a DataLoader: workers thin them on the CPU, `collate_points`
+packs them with offsets, and the packed batch is voxelized on the model's device.
 
     python examples/dataloader.py                     # workers by fork
     python examples/dataloader.py --start spawn       # workers by spawn
@@ -21,7 +21,7 @@ VOXEL = [0.4, 0.4, 6.0]
 
 
 class Clouds(Dataset):
-    """Made-up clouds; a real one would read files. Runs in the workers."""
+    """Random clouds; a real data set would read files. Runs in the workers."""
 
     def __init__(self, clouds: int) -> None:
         self.clouds = clouds
@@ -33,8 +33,8 @@ class Clouds(Dataset):
         generator = torch.Generator().manual_seed(i)
         cloud = torch.rand(500 + 300 * i, 4, generator=generator)
         cloud = cloud * torch.tensor([80.0, 80.0, 6.0, 1.0]) - torch.tensor([0.0, 40.0, 3.0, 0.0])
-        # An op in a worker: keep the first point of each pillar. It runs on the CPU and starts no
-        # CUDA context, so that fork is safe.
+        # An op in a worker: keep the first point of each pillar. It runs on the CPU without a CUDA
+        # context, so that fork is safe.
         return torchvox.voxelize(cloud, VOXEL, RANGE, 1, -1, trim=True).features[:, 0].clone()
 
 
@@ -67,10 +67,8 @@ def main() -> int:
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     for i, voxels in enumerate(batches(args.workers, args.start, device)):
-        kept = voxels.counts[1:, 0].tolist()
-        print(
-            f"batch {i} on {device}: voxels a cloud {kept}, features {list(voxels.features.shape)}"
-        )
+        counts, shape = voxels.counts[1:, 0].tolist(), list(voxels.features.shape)
+        print(f"batch {i} on {device}: voxels per cloud {counts}, features {shape}")
     return 0
 
 

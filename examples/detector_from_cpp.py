@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained detector, without Python: its program is run from C++ on a generated scan, and finds
-the very boxes that the model finds here.
+"""A trained detector without Python: C++ runs its exported program on a generated scan and finds
+exactly the boxes that the model finds here.
 
     torchvox train center_world_small -o run
     torchvox export run/model.pt --no-fuse -o run/program.pt
@@ -37,10 +37,10 @@ def main() -> None:
         runner = args.runner or build(folder / "build")
         points.numpy().tofile(folder / "scan.bin")
         call(runner, args.program, points.size(2), folder / "outputs.pt", folder / "scan.bin")
-        found = torch.load(folder / "outputs.pt", weights_only=True)
+        outputs = torch.load(folder / "outputs.pt", weights_only=True)
         expected = model(points, scan["num_points"])
-    same = all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-    print(f"{int(found[3][0])} boxes from C++, {'the' if same else 'NOT the'} bits of the model")
+    same = all(torch.equal(a, b) for a, b in zip(outputs, expected, strict=True))
+    print(f"{int(outputs[3][0])} boxes from C++, {'the' if same else 'NOT the'} bits of the model")
     if not same:
         raise SystemExit(1)
 

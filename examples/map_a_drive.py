@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An occupancy map of a drive: scans and poses in, space that is free, occupied or unknown out.
+"""An occupancy map of a drive: from scans and poses to free, occupied and unknown space.
 
     python examples/map_a_drive.py                   # a generated drive, on the GPU if there is one
     python examples/map_a_drive.py --save map.npz    # and the map as a file: torchvox info map.npz
@@ -29,17 +29,17 @@ def main() -> None:
     for scan in drive:
         points, pose = scan.points[:, :3].to(args.device), scan.pose.to(args.device)
         start = time.perf_counter()
-        # What hits space that was long free has moved there: ask before the scan enters.
+        # A point in space that was free before has moved there: query before integrating the scan.
         ends = torchvox.transform_points(points, pose[None])
         moved = int((occupancy.query(ends).logodds < -1.5).sum())
         rays += int(occupancy.integrate(points, pose=pose)[0, 0])
         seconds += time.perf_counter() - start
     print(f"{len(drive)} scans, {rays:,} rays in {seconds:.2f} s on {args.device}")
-    print(f"{moved:,} points of the last scan lie in space that was free")
+    print(f"{moved:,} points of the last scan are in space that was free")
     for kind in ("occupied", "free"):
         print(f"{len(occupancy.extract(kind).points):,} {kind} voxels")
 
-    # Line of sight from the first place, 1 m above the road; whatever a ray meets stops it.
+    # Line of sight from the first position, 1 m above the road, up to the first obstacle.
     eye = torch.tensor([[0.0, 0.0, 1.0]], device=args.device)
     turn = torch.arange(0, 360, 45, device=args.device).deg2rad()
     around = eye + 30 * torch.stack([turn.cos(), turn.sin(), 0 * turn], 1)

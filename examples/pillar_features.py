@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One module, used everywhere torch runs models.
+"""One module in every format in which torch runs models.
 
 `PillarFeatures` calls registered torchvox ops in its forward: it groups points into pillars,
 encodes them with a small PointNet, scatters them to a bird's-eye-view canvas, and picks keypoints
-by furthest point sampling. The same instance then runs eagerly, under torch.compile, exported and
+by furthest point sampling. The same instance runs eagerly, under torch.compile, exported and
 loaded again, packaged by AOTInductor, and scripted:
 
     python examples/pillar_features.py                  # every format, compared with eager
@@ -71,7 +71,7 @@ class PillarFeatures(nn.Module):
             self.max_pillars,
             batch_offsets=batch_offsets,
         )
-        # Each stored point beside its offset from the pillar's mean; unused slots stay zero.
+        # Each stored point with its offset from the pillar's mean; unused slots stay zero.
         stored = torch.arange(self.max_points, device=points.device) < num_points[:, None]
         mean = features[:, :, :3].sum(1) / num_points.clamp(min=1)[:, None]
         x = torch.cat([features, features[:, :, :3] - mean[:, None]], 2)
@@ -98,7 +98,7 @@ class PillarFeatures(nn.Module):
             points[:, :3], batch_offsets, out_offsets, total
         )
         chosen = torch.ops.torchvox.gather_points(points[None], idx[None])
-        # An empty cloud has no keypoints: index -1 then reads the -1 put last.
+        # An empty cloud has no keypoints: its index -1 reads the -1 appended here.
         pillar_of = torch.cat([point_voxel, point_voxel.new_full([1], -1)])[idx.long()]
         chosen_features = torch.ops.torchvox.gather_points(pillars[None], pillar_of[None])
         return (
@@ -135,7 +135,7 @@ def export(model: nn.Module) -> torch.export.ExportedProgram:
 
 
 def through(kind: str, model: nn.Module, folder: Path):
-    """The model as it runs in `kind`; what it saves lies in `folder`."""
+    """The model in format `kind`; its files are in `folder`."""
     if kind == "eager":
         return model
     if kind == "compile":
@@ -163,8 +163,8 @@ def run(formats: List[str], folder: Path) -> bool:
         runs = through(kind, model, folder)
         for cloud, outputs in zip(clouds, expected, strict=True):
             actual = runs(*cloud)
-            # What torchvox computes has the same bits however it is run; a convolution or a matrix
-            # product may be summed in another order by another backend.
+            # torchvox's results have the same bits in every format; other backends may sum a
+            # convolution or a matrix product in another order.
             exact = torch.equal(actual[1].nan_to_num(), outputs[1].nan_to_num()) and torch.equal(
                 actual[3], outputs[3]
             )
@@ -173,9 +173,9 @@ def run(formats: List[str], folder: Path) -> bool:
                 for a, e in zip(actual, outputs, strict=True)
             )
             good = good and exact and close
-            kept, found = outputs[3][0, :2].tolist()
+            used, total = outputs[3][0, :2].tolist()
             print(
-                f"{kind:<12} {len(cloud[0]):>6} points: {kept} of {found} pillars, "
+                f"{kind:<12} {len(cloud[0]):>6} points: {used} of {total} pillars, "
                 f"{'same as eager' if exact and close else 'DIFFERS FROM EAGER'}"
             )
     return good

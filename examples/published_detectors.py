@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published weights of pillar detectors: load them and check that they compute what they should.
+"""Published weights of pillar detectors: import them and check what they compute.
 
-The weights belong to their authors. Nothing is downloaded and nothing is shipped: get a file from
-its page, then
+The weights belong to their authors and are neither downloaded nor shipped here: get a file from its
+page, then
 
-    python examples/published_detectors.py                             # what is known, and where
+    python examples/published_detectors.py                             # known files, their pages
     python examples/published_detectors.py pointpillar_7728.pth        # import and check
     python examples/published_detectors.py latest.pth --scan 000008.bin --layout kitti -o model.pt
 
-Checked: that every tensor is used exactly once, that there are as many as in the published
-network, that heads and boxes equal those of the original network, re-implemented in plain torch, on
-a generated street or on a scan of yours; and for files of OpenMMLab, that the contents have the
-hash that the name ends with.
+It checks that every tensor is used exactly once and that there are as many as in the published
+network; that heads and boxes equal those of the original network, re-implemented in plain torch, on
+a generated street or on your scan; and for files of OpenMMLab, that the contents have the hash in
+their name.
 """
 
 import argparse
@@ -35,8 +35,8 @@ MMDET = "github.com/open-mmlab/mmdetection3d, configs/"
 
 @dataclass(frozen=True)
 class Published:
-    """name: how the file's name begins. tensors: how many it has. says: accuracy by its authors.
-    settings: what its tensors and names do not tell."""
+    """name: start of the file's name. tensors: their number. says: accuracy by its authors.
+    settings: what its tensors and names do not show."""
 
     name: str
     layout: str
@@ -51,20 +51,8 @@ HV = "hv_pointpillars_secfpn_6x8_160e_kitti-3d-3class_"
 OLD = {"head.grid": "ends", "head.area": [0.0, -39.68, 70.4, 39.68]}
 ROWS = [
     ("pointpillar_7728", "openpcdet", f"{PCDET}, KITTI", 127, "KITTI car 77.28 AP (R11, moderate)"),
-    (
-        "pp_multihead_nds5823",
-        "openpcdet",
-        NUSCENES,
-        421,
-        "nuScenes 44.63 mAP, 58.23 NDS",
-    ),
-    (
-        "cbgs_pp_centerpoint",
-        "openpcdet",
-        NUSCENES,
-        458,
-        "nuScenes 50.03 mAP, 60.70 NDS",
-    ),
+    ("pp_multihead_nds5823", "openpcdet", NUSCENES, 421, "nuScenes 44.63 mAP, 58.23 NDS"),
+    ("cbgs_pp_centerpoint", "openpcdet", NUSCENES, 458, "nuScenes 50.03 mAP, 60.70 NDS"),
     (f"{HV}2022", "mmdet3d", f"{MMDET}pointpillars", 126, "KITTI mean 64.07 AP (moderate)"),
     (f"{HV}2020", "mmdet3d_0", f"{MMDET}pointpillars, releases before 1.0", 126, "", OLD),
     (
@@ -72,29 +60,31 @@ ROWS = [
         "nuScenes 49.12 mAP, 59.66 NDS",
     ),
 ]
-KNOWN = [Published(*row) for row in ROWS]
+PUBLISHED = [Published(*row) for row in ROWS]
 
 
-def known_as(path: Path) -> Optional[Published]:
-    return next((one for one in KNOWN if path.name.startswith(one.name)), None)
+def published_as(path: Path) -> Optional[Published]:
+    return next((one for one in PUBLISHED if path.name.startswith(one.name)), None)
 
 
 def check_hash(path: Path) -> Optional[str]:
-    """What is wrong with a file whose name ends with its hash; None when nothing is."""
+    """What is wrong with a file whose name ends with its hash; None if nothing is."""
     match = re.search(r"-([0-9a-f]{8})\.pth$", path.name)
     if match is None:
         return None
-    found = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
-    return None if found == match[1] else f"its hash is {found}, not {match[1]}: download it again"
+    actual = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    return (
+        None if actual == match[1] else f"its hash is {actual}, not {match[1]}: download it again"
+    )
 
 
 def points_of(scan: Path, layout: Optional[str], columns: int) -> Tensor:
-    """[N, columns] of x, y, z, intensity, age in seconds: zeros for what the scan has not."""
+    """[N, columns] of x, y, z, intensity, age in seconds; zeros for missing columns."""
     cloud = read_cloud(scan, layout)
     named = dict(zip(cloud.columns, torch.from_numpy(cloud.points).T, strict=True))
-    wanted = ["x", "y", "z", "intensity", "time"][:columns]
+    names = ["x", "y", "z", "intensity", "time"][:columns]
     zeros = torch.zeros(len(cloud.points))
-    return torch.stack([named.get(name, zeros) for name in wanted], 1)
+    return torch.stack([named.get(name, zeros) for name in names], 1)
 
 
 def show_boxes(model: torch.nn.Module, points: Tensor, most: int = 10) -> None:
@@ -108,24 +98,22 @@ def show_boxes(model: torch.nn.Module, points: Tensor, most: int = 10) -> None:
 
 
 def check(path: Path, scan: Optional[Path], layout: Optional[str], output: Optional[Path]) -> bool:
-    known = known_as(path)
+    published = published_as(path)
     trouble = check_hash(path)
     if trouble is not None:
         print(f"{path.name}: {trouble}")
         return False
-    if known is None:
-        imported = import_checkpoint(path)
-    else:
-        imported = import_checkpoint(path, known.layout, known.settings)
+    layout_and_settings = () if published is None else (published.layout, published.settings)
+    imported = import_checkpoint(path, *layout_and_settings)
     columns = imported.model.config()["config"]["columns"]
     points = None if scan is None else points_of(scan, layout, columns)
     report = parity(imported, points)
     for name, value in report.rows():
         print(f"{name:<34} {value}")
-    if known is not None and known.says:
-        print(f"{'accuracy, by its authors':<34} {known.says}")
-    if known is not None and known.tensors != imported.used:
-        print(f"{path.name} has {imported.used} tensors, the published one {known.tensors}")
+    if published is not None and published.says:
+        print(f"{'accuracy, by its authors':<34} {published.says}")
+    if published is not None and published.tensors != imported.used:
+        print(f"{path.name} has {imported.used} tensors, the published one {published.tensors}")
         return False
     trouble = report.trouble()
     print("same as the original" if trouble is None else f"NOT the original: {trouble}")
@@ -145,7 +133,7 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, help="the model, for torchvox detect")
     args = parser.parse_args()
     if args.checkpoint is None:
-        for one in KNOWN:
+        for one in PUBLISHED:
             print(f"{one.name:<55} {one.tensors} tensors; {one.page}; {one.says or '-'}")
         return 0
     return 0 if check(args.checkpoint, args.scan, args.layout, args.output) else 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of bytes as people write them."""
+"""Sizes in bytes as people write them."""
 
 import re
 
@@ -9,8 +9,8 @@ UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 <<
 
 
 def number_of_bytes(text: str, what: str) -> int:
-    """512MiB, 2GB or 4g as a number; `what` is named by the error for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", text.strip().lower())
-    if not found:
+    """The number of bytes in "512MiB", "2GB" or "4g". what: the option that the error names."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", text.strip().lower())
+    if not match:
         raise WrongUseError(f"{what} takes bytes, as 512MiB or 2GB, got {text!r}")
-    return int(float(found[1]) * UNITS[found[2] or ""])
+    return int(float(match[1]) * UNITS[match[2] or ""])

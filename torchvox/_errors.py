@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class TorchvoxError(Exception):
-    """A failure that one sentence explains; the command line turns it into exit code 1."""
+    """A failure that one sentence explains; exit code 1 on the command line."""
 
 
 class CloudFileError(TorchvoxError, ValueError):
@@ -16,31 +16,31 @@ class CloudFileError(TorchvoxError, ValueError):
 
 
 class WrongUseError(TorchvoxError, ValueError):
-    """The request itself makes no sense; the command line turns it into exit code 2."""
+    """The request itself is invalid; exit code 2 on the command line."""
 
 
 class InterruptedWorkError(TorchvoxError):
-    """An interrupt, and how to go on; the command line turns it into exit code 130."""
+    """An interrupt, with how to continue; exit code 130 on the command line."""
 
 
 class MissingExtraError(TorchvoxError, ImportError):
-    """An optional package is not installed; the message holds the command that installs it."""
+    """An optional package is not installed; the message has the command that installs it."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with ? for each character that a terminal might obey, but for those of `keep`."""
+    """The text with ? for each control character, except those of `keep`."""
     return "".join(c if c.isprintable() or c in keep else "?" for c in text)
 
 
 def short(value: object) -> str:
-    """On one line, cut: what comes from a file may be long and may hold anything."""
+    """A value as one line of at most 200 characters: text from a file may be long or hostile."""
     text = printable(" ".join(str(value).split()))
     return text if len(text) <= 200 else f"{text[:200]} ..."
 
 
 @contextlib.contextmanager
 def file_errors(path: Path) -> Iterator[None]:
-    """An OSError as a CloudFileError that names its file, `path` where it does not say."""
+    """Turn an OSError into a CloudFileError that names its file, or `path` if it names none."""
     try:
         yield
     except OSError as error:
@@ -49,7 +49,7 @@ def file_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained(path: Path, kind: str) -> Iterator[None]:
-    """Whatever fails while a file is read, as a CloudFileError. kind: what the file should be."""
+    """Turn whatever fails while a file is read into a CloudFileError. kind: the expected format."""
     try:
         with file_errors(path):
             yield
@@ -57,14 +57,14 @@ def explained(path: Path, kind: str) -> Iterator[None]:
         raise
     except BaseException as error:  # a damaged file can fail anywhere inside a parser
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise  # what lazrs raises when it panics is no Exception
+            raise  # lazrs panics with a BaseException
         reason = short((str(error) or type(error).__name__).splitlines()[0])
         raise CloudFileError(f"{path} is not a readable {kind}: {reason}") from error
 
 
 def check_box(box: Sequence[float], what: str) -> None:
-    """Raises WrongUseError unless the six numbers x0, y0, z0, x1, y1, z1 are a box; it may reach to
-    infinity. what: the argument or option that the error names."""
+    """Raise WrongUseError unless the six numbers x0, y0, z0, x1, y1, z1 are a box, finite or not.
+    what: the argument or option that the error names."""
     axes = list(zip(box[:3], box[3:], strict=False))
     if len(box) != 6 or not all(a <= b and a < math.inf and b > -math.inf for a, b in axes):
         rule = "must be x0,y0,z0,x1,y1,z1 with no lower bound above its upper bound"
@@ -72,6 +72,6 @@ def check_box(box: Sequence[float], what: str) -> None:
 
 
 def expect(good: bool, rule: str, got: object) -> None:
-    """Raises ValueError unless an argument is good. rule: whose it is and what it must be."""
+    """Raise ValueError unless an argument is good. rule: its name and what it must be."""
     if not good:
         raise ValueError(f"{rule}, got {got!r}")

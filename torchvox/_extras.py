@@ -25,10 +25,10 @@ EXTRAS = {
 
 
 def require(module: str, purpose: str) -> ModuleType:
-    """Import an optional module, or say what to install.
+    """The optional module, imported; the error says what to install.
 
     module: import name, a key of EXTRAS, or a submodule of one ("matplotlib.figure").
-    purpose: what it is wanted for, for the message: "to read LAS files".
+    purpose: why it is needed, for the message: "to read LAS files".
     Raises MissingExtraError, an ImportError.
     """
     top = module.split(".")[0]
@@ -37,8 +37,8 @@ def require(module: str, purpose: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] != top:
-            raise  # the package is there, but broken: its own message says more
-        names = list(EXTRAS)[list(EXTRAS).index(top) :]  # and what the extra lists behind it
+            raise  # installed but broken: its own message says more
+        names = list(EXTRAS)[list(EXTRAS).index(top) :]  # and what the extra lists after it
         packages = " ".join(EXTRAS[name][0] for name in names if EXTRAS[name][1] == extra)
         raise MissingExtraError(
             f"{package} is needed {purpose}: run pip install {packages}"

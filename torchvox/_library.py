@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the op library that was built for the torch that is installed."""
+"""Loads the op library that was built for the installed torch."""
 
 import mmap
 from pathlib import Path
@@ -35,7 +35,7 @@ def binding(torch_version: str) -> Path:
 
 
 def mismatch(torch_version: str, torch_cuda: str | None) -> str | None:
-    """One sentence when this build does not fit `torch_version` and `torch_cuda`, else None."""
+    """One sentence if this build does not fit `torch_version` and `torch_cuda`, else None."""
     version, supported = BUILD_INFO["version"], BUILD_INFO["supported_torch"]
     built = [_minor(each) for each in BUILD_INFO["torch"].split(", ")]
     cuda = _major(BUILD_INFO["cuda"])
@@ -62,14 +62,14 @@ def mismatch(torch_version: str, torch_cuda: str | None) -> str | None:
 
 
 def own_runtime(library: Path) -> bool:
-    """Whether a library has libstdc++ inside and does not share it with torch, as
-    configs/cmake/check_runtime.cmake finds out: its first error ends the process."""
+    """Whether a library contains its own libstdc++ instead of torch's, so that its first C++ error
+    ends the process. See configs/cmake/check_runtime.cmake."""
     with open(library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return data.find(b"\0libstdc++.so") < 0
 
 
 def load() -> None:
-    """Registers the ops. Raises ImportError with the remedy when the build does not fit torch."""
+    """Register the ops. Raises ImportError with the remedy if the build does not fit torch."""
     problem = mismatch(torch.__version__, torch.version.cuda)
     if problem:
         raise ImportError(problem)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks between processes, which end with the process that has them."""
+"""Locks between processes, released when the process that holds them ends."""
 
 import contextlib
 import fcntl
@@ -12,8 +12,8 @@ LOCK = ".lock"
 
 @contextlib.contextmanager
 def lock(folder: Path, *, wait: bool) -> Iterator[bool]:
-    """Whether no other process has the lock of a folder, which this one then has for the block;
-    true too on a file system without locks. wait: until no other has it."""
+    """Hold the lock of a folder for the block; false if another process holds it. True also on a
+    file system without locks. wait: until the other process releases it."""
     path, is_there = folder / LOCK, False
     while not is_there:
         is_mine = True
@@ -26,7 +26,7 @@ def lock(folder: Path, *, wait: bool) -> Iterator[bool]:
             pass
         with contextlib.suppress(FileNotFoundError):
             is_there = os.path.samestat(path.stat(), os.fstat(handle))
-        if not is_there:  # another one has removed the file and ended
+        if not is_there:  # another process removed the file and ended
             os.close(handle)
     try:
         yield is_mine

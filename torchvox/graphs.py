@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models on scans of any size, and functions of tensors, through CUDA graphs."""
+"""CUDA graphs of models on scans of any size, and of functions of tensors."""
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -12,11 +12,11 @@ BUCKETS = (32_768, 65_536, 131_072, 327_680)
 
 def _captured(call: Callable[[], Any], **options: Any) -> Tuple["torch.cuda.CUDAGraph", Any]:
     """A graph of the call on the current device, and the outputs that it writes. options: of
-    torch.cuda.graph. Its default stream is one for the whole process, on the GPU that came first.
+    torch.cuda.graph, whose default stream is one per process, on the GPU that was used first.
     """
     current, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(current)
-    with torch.cuda.stream(side):  # libraries choose and allocate at the first calls
+    with torch.cuda.stream(side):  # libraries select kernels and allocate in the first calls
         for _ in range(2):
             call()
     current.wait_stream(side)
@@ -27,12 +27,12 @@ def _captured(call: Callable[[], Any], **options: Any) -> Tuple["torch.cuda.CUDA
 
 
 class Captured:
-    """A function of tensors that on a GPU is captured at the first call for their shapes, then
+    """A function of tensors that is captured on a GPU at the first call per set of shapes, then
     replayed: hundreds of small kernels in the host time of one.
 
-    function: takes and returns tensors; without gradients, without host synchronization, and with
-        shapes that follow from those of its arguments. On other devices it is simply called, and
-        so it is for shapes past the first `most`.
+    function: takes and returns tensors, without gradients, without host synchronization, and with
+        shapes that depend only on those of its arguments. It is simply called on other devices, and
+        for further shapes once `most` are captured.
 
     Outputs are buffers that the next call overwrites.
     """
@@ -70,14 +70,14 @@ class _Graph(NamedTuple):
 class GraphRunner:
     """Runs a model of (points [B, N, columns], num_points [B] int32) by replaying CUDA graphs.
 
-    A graph holds for one size of its input. Here a scan is copied to a buffer of the next greater
-    bucket, and its count to the GPU: rows past the count do not exist, so that the graph of a
-    bucket serves every scan that fits. A bucket is captured when it is first needed; nothing is
-    captured twice. The graphs share their memory, and a runner is for one thread at a time.
+    A graph has one input size. A scan is copied to the buffer of the smallest bucket that holds it,
+    and its number of points to the GPU; rows past that number are ignored, so the graph of a bucket
+    serves every scan that fits. A bucket is captured once, when it is first needed. The graphs
+    share their memory, and a runner is for one thread at a time.
 
-    model: a detector in evaluation mode on a GPU, or any callable of static shapes without host
-        synchronization. columns: of the points; None: model.columns. batch: clouds of a call.
-    buckets: greatest numbers of points, ascending.
+    model: a detector in evaluation mode on a GPU, or any callable with static shapes and without
+        host synchronization. columns: of the points; None: model.columns. batch: clouds per call.
+    buckets: largest numbers of points, ascending.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class GraphRunner:
         self.columns = int(getattr(model, "columns", 4) if columns is None else columns)
         self.batch = int(batch)
         self.buckets = tuple(sizes)
-        with torch.inference_mode(False):  # later calls write to it, in whatever mode
+        with torch.inference_mode(False):  # later calls write to it in any mode
             self.num_points = torch.zeros(self.batch, dtype=torch.int32, device=self.device)
         self.device = self.num_points.device
         # Graphs share memory when they are captured on one stream.
@@ -122,12 +122,12 @@ class GraphRunner:
 
     @torch.no_grad()
     def __call__(self, points: Tensor, num_points: Optional[Tensor] = None) -> Any:
-        """Outputs of the model: buffers that the next call may overwrite, of another bucket too,
-        since the graphs share their memory. Calls on several streams must wait for each other.
+        """Outputs of the model: buffers that the next call, of any bucket, may overwrite, since the
+        graphs share their memory. Calls on several streams must wait for each other.
 
         points: [N, columns], one scan, or [B, N, columns], on any device. num_points: [B] int32 or
-        int64 when the clouds are padded; None: every row is a point. Pinned ones may be read until
-        the stream has come by.
+        int64 if the clouds are padded; None: every row is a point. Pinned tensors must not change
+        until the stream has copied them.
         """
         clouds = points[None] if points.dim() == 2 else points
         if clouds.dim() != 3 or clouds.size(0) != self.batch or clouds.size(2) != self.columns:
@@ -146,12 +146,12 @@ class GraphRunner:
             self.num_points.fill_(count)
         else:
             self.num_points.copy_(num_points, non_blocking=True)
-            self.num_points.clamp_(max=count)  # rows behind are those of an older scan
+            self.num_points.clamp_(max=count)  # rows past it are from an older scan
         graph.graph.replay()
         return graph.outputs
 
     def prepare(self, count: int) -> _Graph:
-        """The graph for scans of `count` points, captured now if it was not yet."""
+        """The graph for scans of `count` points, captured now if it is new."""
         bucket = next((size for size in self.buckets if size >= count), None)
         if bucket is None:
             raise ValueError(

@@ -60,7 +60,7 @@ class Detector(nn.Module):
 
     @torch.no_grad()
     def detect(self, clouds):
-        """Rows of cells of the first cloud that stay, by either suppression."""
+        """Cells of the first cloud that either suppression keeps, all boxes and their scores."""
         score, dx, dy, w, h, angle = self(clouds)[0].flatten(1).unbind(0)
         y, x = torch.meshgrid(*(torch.arange(n, device=score.device) for n in GRID), indexing="ij")
         center = torch.stack([x.flatten() + dx, y.flatten() + dy], 1) * SIZE[0]
@@ -68,4 +68,4 @@ class Detector(nn.Module):
         boxes = torch.cat([center, size, angle[:, None]], 1)
         corners = torch.cat([center - size / 2, center + size / 2, angle[:, None]], 1)
         kept = nms_bev(corners, score, 0.2, pre_max_size=100, post_max_size=20)
-        return nms_rotated(boxes, score, 0.2)[1], kept
+        return nms_rotated(boxes, score, 0.2)[1], kept, boxes, score

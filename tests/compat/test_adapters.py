@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for the functions of every adapter: indices outside, no points, half precision."""
+"""What holds for the functions of every adapter: indices outside, no points, half precision,
+TorchScript."""
 
 import importlib
 import re
@@ -11,8 +12,10 @@ from torchvox.compat import (
     mmcv_ops,
     pointnet2_plain,
     pointops,
+    pyg_lib_ops,
     pytorch3d_ops,
     spconv_utils,
+    torch_cluster,
     torch_scatter,
 )
 
@@ -159,3 +162,31 @@ def test_other_dtypes_of_features_and_boxes_round_no_coordinates(dtype):
     boxes = torch.tensor([[0, 0, 3, 3, 0], [0, 0, 3, 1, 0]], dtype=dtype)
     iou = mmcv_ops.boxes_iou_bev(boxes[:1], boxes[1:])
     torch.testing.assert_close(iou.float(), torch.tensor([[1 / 3]]), atol=1e-3, rtol=0)
+
+
+BATCH, PTR = torch.tensor([0, 0, 2, 2]), torch.tensor([0, 2, 4])
+SEARCHES = {
+    "fps": (ROWS, PTR, 0.3, False),
+    "grid_cluster": (ROWS, torch.full((3,), 2.0)),
+    **{"nearest": (ROWS, ROWS[:2]), "knn": (ROWS, ROWS, 3), "knn_graph": (ROWS, 2)},
+    **{"radius": (ROWS, ROWS, 6.0), "radius_graph": (ROWS, 6.0)},
+}
+SCATTERS = {
+    name: (ROWS, PTR) if "csr" in name else (ROWS, BATCH, *([0] * name.startswith("scatter")))
+    for name in torch_scatter.__all__
+}
+SCRIPTED = {
+    torch_cluster: {**SEARCHES, "fps": (ROWS, BATCH, 0.3, False)},
+    pyg_lib_ops: SEARCHES,
+    torch_scatter: {**SCATTERS, "gather_csr": (ROWS[:2], PTR)},
+}
+
+
+@pytest.mark.parametrize("module", SCRIPTED, ids=lambda module: module.__name__)
+def test_every_function_scripts(module):
+    assert set(SCRIPTED[module]) == set(module.__all__)
+    for name, values in SCRIPTED[module].items():
+        function = getattr(module, name)
+        torch.testing.assert_close(
+            torch.jit.script(function)(*values), function(*values), equal_nan=True, msg=name
+        )

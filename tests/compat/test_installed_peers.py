@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.compat import loops
-from tests.compat.test_mmcv_boxes import boxes_of, corners, flat
+from tests.compat.inputs import boxes_of, corners, turn
 from tests.helpers import cube
 
 ADAPTERS = {
@@ -71,7 +71,7 @@ def test_results_are_those_of_the_installed_peer(line):
         "r": cube(500, 4, scale=1.2)[0] - 0.1,
         "grid": ([0.25, 0.5, 1.0], [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]),
         "boxes": boxes,
-        "flat": flat(boxes),
+        "flat": turn(boxes),
         "corners": corners(boxes),
         "rectangles": corners(boxes)[:, :4],
         "scores": cube(200, 1)[0][:, 0],

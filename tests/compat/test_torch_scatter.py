@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from torchvox.compat import torch_scatter as ours
-from torchvox.compat._errors import NotCoveredError
 
 REDUCTIONS = ["sum", "mean", "min", "max"]
 each_reduction = pytest.mark.parametrize("reduce", REDUCTIONS)
@@ -108,64 +107,3 @@ def test_gradients(reduce):
             return found[0] if isinstance(found, tuple) else found
 
         assert torch.autograd.gradcheck(first, src)
-
-
-def test_gathers_and_composites():
-    src, index = values((9, 3)), INDEX.sort().values
-    indptr = torch.searchsorted(index, torch.arange(10))
-    for found in (ours.gather_coo(src, index), ours.gather_csr(src, indptr)):
-        assert torch.equal(found, src[index])
-    assert torch.equal(ours.gather_csr(src, indptr, torch.empty(40, 3).double()), src[index])
-    x = values((3, 40)).requires_grad_()
-    groups = [x[:, index == g] for g in index.unique()]
-    soft = ours.scatter_softmax(x, index)
-    torch.testing.assert_close(soft, torch.cat([g.softmax(1) for g in groups], 1))
-    soft = ours.scatter_log_softmax(x, index, dim_size=12)
-    torch.testing.assert_close(soft, torch.cat([g.log_softmax(1) for g in groups], 1))
-    found = ours.scatter_logsumexp(x, index)[:, index.unique()]
-    torch.testing.assert_close(found, torch.stack([g.logsumexp(1) for g in groups], 1))
-    found = ours.scatter_std(x, index)[:, index.unique()]
-    want = torch.stack([g.std(1) for g in groups], 1)
-    torch.testing.assert_close(found, want, atol=1e-5, rtol=1e-5)
-    assert torch.autograd.gradcheck(lambda x: ours.scatter_log_softmax(x, index), x)
-
-
-def test_out_and_sizes():
-    src, index = values((40, 3)), INDEX.sort().values
-    out = torch.ones(11, 3).double()
-    assert ours.scatter_sum(src, index, 0, out) is out
-    torch.testing.assert_close(out - 1, slow(src, index, 0, 11, "sum")[0])
-    out = torch.ones(11, 3).double()
-    assert ours.segment_coo(src, index, out) is out
-    torch.testing.assert_close(out - 1, slow(src, index, 0, 11, "sum")[0])
-    out = torch.ones(2, 3).double()
-    assert ours.segment_csr(src, torch.tensor([0, 7, 40]), out, "max") is out
-    assert torch.equal(out[1], src[7:].amax(0))
-
-
-def test_what_is_refused_says_so():
-    src = values((40, 3))
-    with pytest.raises(NotCoveredError, match="indptr of several lines"):
-        ours.segment_csr(src, torch.tensor([[0, 3]] * 40))
-    with pytest.raises(NotCoveredError, match="out with max"):
-        ours.scatter_max(src, INDEX, 0, src[:9].clone())
-    with pytest.raises(NotCoveredError, match="reduce='mul'"):
-        ours.scatter(src, INDEX, 0, reduce="mul")
-    with pytest.raises(ValueError, match="reduce must be"):
-        ours.scatter(src, INDEX, 0, reduce="median")
-
-
-@pytest.mark.parametrize("name", ours.__all__)
-def test_every_function_scripts_with_equal_results(name):
-    function = getattr(ours, name)
-    src, index = values((40, 3)), INDEX.sort().values
-    second = torch.tensor([0, 3, 3, 40]) if "csr" in name else index
-    src = src[:3] if name == "gather_csr" else src
-    args = (src, second, 0) if name.startswith("scatter") else (src, second)
-    torch.testing.assert_close(torch.jit.script(function)(*args), function(*args))
-
-
-def test_too_many_groups_of_columns_are_refused():
-    src, index = torch.zeros(2, 3), torch.tensor([[0, 1, 0], [1, 0, 1]])
-    with pytest.raises(ValueError, match=r"must be below 2\^31 .*, got 3221225472"):
-        ours.scatter_sum(src, index, 0, dim_size=1 << 30)

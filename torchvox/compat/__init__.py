@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code written for other libraries' point-cloud ops, run on torchvox: by an import line, or, where
-the code must not be edited, by `install` before it is imported. See docs/switching.md.
+"""Code written for other libraries' point-cloud ops, run on torchvox: by another import line or,
+if the code must not be edited, by `install` before it is imported. See docs/switching.md.
 
     _errors.py   what is refused, and the stubs of names that are not covered
     table.py     which module of which peer is which module here
-    page.py      the tables of docs/switching.md
+    page.py      the list in docs/switching.md
     _finder.py   `install`: the import system asks here first
-    _modules.py  the modules that it is given
-    scan.py      which imports of peers a codebase has
-    others       one module, or package, for each peer's module
+    _modules.py  the modules that it gets
+    scan.py      which names of peers a codebase uses
+    _shared.py   what several adapters need
+    others       one module, or package, per module of a peer
 """
 
 from torchvox.compat._errors import CompatOrderError, CompatWarning, NotCoveredError

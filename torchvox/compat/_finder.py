@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`install`: a finder at the head of sys.meta_path that answers the names of the table."""
+"""`install`: a finder at the head of sys.meta_path that answers for the names of the table."""
 
 import contextlib
 import sys
@@ -9,21 +9,9 @@ from types import ModuleType
 from typing import Any, Dict, List, Optional
 
 from torchvox._errors import WrongUseError
-from torchvox.compat import table
+from torchvox.compat import _modules, table
 from torchvox.compat._errors import CompatOrderError
-from torchvox.compat._modules import (
-    ENTRIES,
-    PATCHED,
-    SHADOWED,
-    Empty,
-    EmptyLoader,
-    Entry,
-    PatchLoader,
-    Shim,
-    ShimLoader,
-    patch,
-    unpatch,
-)
+from torchvox.compat._modules import ENTRIES, PATCHED, SHADOWED, Empty, Entry, Shim
 
 PREFERENCES = ("torchvox", "peer")
 
@@ -43,19 +31,19 @@ class Finder(abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[machinery.ModuleSpec]:
-        entry = ENTRIES.get(name)
-        package = any(one.startswith(f"{name}.") for one in ENTRIES)
+        entry, package = ENTRIES.get(name), bool(_modules.below(name))
         if entry is None and not package:
             return None
         spec = self.elsewhere(name, path)
         if entry is None:
-            return None if spec else machinery.ModuleSpec(name, EmptyLoader(), is_package=True)
+            loader = _modules.EmptyLoader()
+            return None if spec else machinery.ModuleSpec(name, loader, is_package=True)
         if entry.row.patched:
             if spec is not None:
-                spec.loader = PatchLoader(entry, spec.loader)
+                spec.loader = _modules.PatchLoader(entry, spec.loader)
             return spec
         origin = str(table.source(entry.row.shim))
-        ours = machinery.ModuleSpec(name, ShimLoader(entry, spec), origin=origin)
+        ours = machinery.ModuleSpec(name, _modules.ShimLoader(entry, spec), origin=origin)
         places = spec.submodule_search_locations if spec else None
         if package or places is not None:
             ours.submodule_search_locations = list(places or ())
@@ -70,7 +58,7 @@ def _put(name: str, entry: Entry) -> None:
     ENTRIES[name] = entry
     module = sys.modules.get(name)
     if module is not None and entry.row.patched:
-        patch(module, entry)
+        _modules.patch(module, entry)
     elif module is not None:
         if not isinstance(module, Empty):
             SHADOWED[name] = module
@@ -80,45 +68,46 @@ def _put(name: str, entry: Entry) -> None:
 
 
 def _drop(name: str) -> None:
-    """Take back what stands under a name, and restore what stood there."""
+    """Remove what is in place under a name, and restore what was there before."""
     ENTRIES.pop(name, None)
     module = sys.modules.get(name)
     if name in PATCHED and module is not None:
-        unpatch(module)
+        _modules.unpatch(module)
     if isinstance(module, Shim) or name in SHADOWED:
         _place(name, SHADOWED.pop(name, None))
-    parts = name.split(".")
-    for parent in (".".join(parts[:i]) for i in range(len(parts) - 1, 0, -1)):
-        used = any(one.startswith(f"{parent}.") for one in ENTRIES)
-        if isinstance(sys.modules.get(parent), Empty) and not used:
-            _place(parent, None)
+    while "." in name:
+        name = name.rpartition(".")[0]
+        if isinstance(sys.modules.get(name), Empty) and not _modules.below(name):
+            _place(name, None)
     if not ENTRIES and FINDER in sys.meta_path:
         sys.meta_path.remove(FINDER)
 
 
 def _place(name: str, module: Optional[ModuleType]) -> None:
-    """In sys.modules and in the parent; None takes it away."""
-    gone = sys.modules.pop(name, None)
+    """Set a module in sys.modules and in its parent; None removes it."""
+    old = sys.modules.pop(name, None)
     parent, _, last = name.rpartition(".")
     above = vars(sys.modules[parent]) if parent in sys.modules else {}
-    if gone is not None and above.get(last) is gone:
+    if old is not None and above.get(last) is old:
         above.pop(last)
     if module is not None:
         sys.modules[name] = module
         above.setdefault(last, module)
 
 
-def _holders(name: str) -> List[str]:
-    """Modules that took something from this one, as far as it can be told."""
-    old, inside, found = sys.modules[name], f"{name}.", []
-    for holder, module in list(sys.modules.items()):
-        near = f"{holder}.".startswith(inside) or inside.startswith(f"{holder}.")
-        for value in [] if near else list(getattr(module, "__dict__", {}).values()):
-            made = getattr(value, "__module__", "") if callable(value) else ""
-            if value is old or f"{made}.".startswith(inside):
-                found.append(holder)
-                break
-    return found[:3]
+def _importers(name: str) -> List[str]:
+    """Up to three modules that have this one, or a function or class of it."""
+    names = []
+    for importer, module in list(sys.modules.items()):
+        related = f"{importer}.".startswith(f"{name}.") or f"{name}.".startswith(f"{importer}.")
+        values = [] if related else list(getattr(module, "__dict__", {}).values())
+        if any(
+            value is sys.modules[name]
+            or (callable(value) and f"{getattr(value, '__module__', '')}.".startswith(f"{name}."))
+            for value in values
+        ):
+            names.append(importer)
+    return names[:3]
 
 
 def install(
@@ -128,43 +117,41 @@ def install(
     force: bool = False,
     python: bool = False,
 ) -> None:
-    """Let imports of peers give torchvox's functions, in code that is not edited.
+    """Make imports of peers return torchvox's functions, in code that is not edited.
 
     names: peers ("mmcv", "pointnet2_ops", "pcdet", "pytorch3d", "torch_cluster", ..), or single
-        modules of them ("pytorch3d._C"): then that one alone is ours.
+        modules of them ("pytorch3d._C"), of which then only that one is replaced.
     at: where a fork or a codebase has the same modules: "det3d.ops" for those of pcdet, or the name
-        of a single module. One name then.
-    prefer: "torchvox", or "peer": where the peer is installed, only what it lacks is filled in.
-    force: even if a module is imported already. Whoever imported it keeps what it took.
-    python: the peer's Python over its compiled modules, too ("pcdet").
+        of a single module. It takes one name.
+    prefer: "torchvox", or "peer": if the peer is installed, only add what it lacks.
+    force: even if a module is imported already. Modules that imported from it keep what they have.
+    python: replace the peer's Python over its compiled modules too ("pcdet").
 
-    To be called before the peers are imported, and not while another thread imports.
+    Call it before the peers are imported, and not while another thread imports.
     Raises WrongUseError (an unknown name) and CompatOrderError (too late).
     """
     if prefer not in PREFERENCES:
         raise WrongUseError(f"install: prefer must be one of {PREFERENCES}, got {prefer!r}")
     if at is not None and len(names) != 1:
         raise WrongUseError(f"install: at takes one name, got {names}")
-    wanted: Dict[str, Entry] = {}
+    entries: Dict[str, Entry] = {}
     for name in names:
-        wanted.update({m: Entry(r, prefer) for m, r in table.select(name, at, python).items()})
-    for name in wanted:
-        module = sys.modules.get(name)
-        late = module is not None and not isinstance(module, (Shim, Empty))
+        entries.update({m: Entry(r, prefer) for m, r in table.select(name, at, python).items()})
+    for name in entries:
+        late = not isinstance(sys.modules.get(name), (type(None), Shim, Empty))
         if late and name not in ENTRIES and not force:
-            who = ", ".join(_holders(name))
+            importers = ", ".join(_importers(name))
             raise CompatOrderError(
-                f"{name} is imported already{f', by {who}' if who else ''}: call "
+                f"{name} is imported already{f', by {importers}' if importers else ''}: call "
                 f"torchvox.compat.install({', '.join(map(repr, names))}) before, or with force=True"
             )
-    for name, entry in wanted.items():
+    for name, entry in entries.items():
         if ENTRIES.get(name) != entry:
             _put(name, entry)
 
 
 def uninstall(*names: str) -> None:
-    """Take back what `install` put in place, of these peers or of all. Whoever imported them keeps
-    what it took."""
+    """Undo `install` for these peers or for all. Modules that imported them keep what they have."""
     for name, entry in list(ENTRIES.items()):
         if not names or {entry.row.peer, entry.row.module, name} & {*names}:
             _drop(name)
@@ -186,15 +173,15 @@ def installed(*names: str, **options: Any) -> Iterator[None]:
 
 
 def report() -> Dict[str, str]:
-    """Where each name of the modules that are in place comes from: "torchvox", "peer" or "not
-    covered"; of those not imported yet, "not imported" under the module's name."""
-    found = {}
+    """Where each name of the modules in place comes from: "torchvox", "peer" or "not covered"; for
+    a module that is not imported yet, "not imported" under its own name."""
+    origins = {}
     for full, entry in ENTRIES.items():
         module = sys.modules.get(full)
         if isinstance(module, Shim):
-            found.update({f"{full}.{name}": module._origin(name) for name in entry.facts.names})
+            origins.update({f"{full}.{name}": module._origin(name) for name in entry.facts.names})
         elif full in PATCHED:
-            found.update({f"{full}.{name}": "torchvox" for name in PATCHED[full]})
+            origins.update({f"{full}.{name}": "torchvox" for name in PATCHED[full]})
         else:
-            found[full] = "not imported"
-    return found
+            origins[full] = "not imported"
+    return origins

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of `mmcv.ops`: rotated boxes, their overlap, suppression and points."""
+"""Rotated boxes of `mmcv.ops`: overlap, suppression, the points in them."""
 
 import warnings
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Dict, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 import torchvox
 from torchvox.compat._errors import CompatWarning, refuse
 from torchvox.compat._pooling import roiaware_pool, roipoint_pool
-from torchvox.compat._shared import from_bottom, rotated_iou, widened
+from torchvox.compat._shared import Array, from_bottom, rotated_iou, widened
 
 
 def points_in_boxes_part(points: Tensor, boxes: Tensor) -> Tensor:
-    """[B, M] int32, the first box that holds the point, or -1; z of a box is its bottom."""
+    """[B, M] int32, the first box that contains the point, or -1; z of a box is its bottom."""
     points = widened(points)
     return torchvox.points_in_boxes(points, from_bottom(boxes.to(points.dtype)))
 
@@ -27,18 +27,18 @@ def _mask(points: Tensor, boxes: Tensor) -> Tensor:
 
 
 def points_in_boxes_all(points: Tensor, boxes: Tensor) -> Tensor:
-    """[B, M, T] int32, 1 where a box holds the point; z of a box is its bottom."""
+    """[B, M, T] int32, 1 where a box contains the point; z of a box is its bottom."""
     return _mask(points, boxes).to(torch.int32, memory_format=torch.contiguous_format)
 
 
 def points_in_boxes_cpu(points: Tensor, boxes: Tensor) -> Tensor:
-    """`points_in_boxes_all`, on any device, with the strides of the peer: points vary fastest."""
+    """`points_in_boxes_all` on any device, with the strides of the peer: points vary fastest."""
     return _mask(points, boxes).int()
 
 
 class RoIPointPool3d(nn.Module):
-    """([B, G, n, 3 + C], empty [B, G] int32): the first n points of each box, repeated in turn; z
-    of a box is its bottom."""
+    """([B, G, n, 3 + C], empty [B, G] int32): the first n points of each box, repeated cyclically;
+    z of a box is its bottom."""
 
     def __init__(self, num_sampled_points: int = 512):
         super().__init__()
@@ -66,19 +66,18 @@ class RoIAwarePool3d(nn.Module):
         self.mode = ("max", "avg").index(mode)
 
     def forward(self, rois: Tensor, pts: Tensor, pts_feature: Tensor) -> Tensor:
-        size = (self.out_size,) * 3 if isinstance(self.out_size, int) else self.out_size
-        how = (size, self.max_pts_per_voxel, ("max", "avg")[self.mode])
-        return roiaware_pool(from_bottom(widened(rois)), pts, pts_feature, *how)
+        options = self.out_size, self.max_pts_per_voxel, ("max", "avg")[self.mode]
+        return roiaware_pool(from_bottom(widened(rois)), pts, pts_feature, *options)
 
 
 def _flat(boxes: Tensor, clockwise: bool = True) -> Tensor:
-    """x y w h angle as boxes of torchvox, whose z and height nothing here reads."""
+    """x y w h angle as boxes of 7 columns; z and height are not read here."""
     x, y, w, h, angle = boxes.unbind(-1)
     return torch.stack([x, y, x, w, h, w, angle if clockwise else -angle], dim=-1)
 
 
 def _of_corners(boxes: Tensor) -> Tensor:
-    """x1 y1 x2 y2 and perhaps an angle as x y w h angle."""
+    """x1 y1 x2 y2, with or without an angle, as x y w h angle."""
     boxes = widened(boxes)
     low, high = boxes[:, :2], boxes[:, 2:4]
     angle = boxes[:, 4:5] if boxes.size(1) > 4 else torch.zeros_like(boxes[:, :1])
@@ -92,15 +91,14 @@ def box_iou_rotated(
     aligned: bool = False,
     clockwise: bool = True,
 ) -> Tensor:
-    """[N, M], aligned [N], of x y w h angle; iof: over the area of bboxes1."""
+    """[N, M], or [N] if aligned, of x y w h angle; iof divides by the area of bboxes1."""
     assert mode in ("iou", "iof")
     a, b = (_flat(boxes.detach(), clockwise) for boxes in (bboxes1, bboxes2))
-    metric: Any = mode
-    return rotated_iou(a, b, paired=aligned, metric=metric)
+    return rotated_iou(a, b, paired=aligned, metric=mode)
 
 
 def boxes_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
-    """[M, N] areas that boxes of 7 columns share, seen from above."""
+    """[M, N] areas of overlap of boxes of 7 columns, seen from above."""
     return rotated_iou(boxes_a.detach(), boxes_b.detach(), metric="overlap")
 
 
@@ -132,16 +130,16 @@ def _kept(
     most: Optional[int] = None,
     group: Optional[Tensor] = None,
 ) -> Tensor:
-    """int64 rows of boxes of 7 columns that stay, best first. most: -1 and None, all."""
-    room = len(boxes) if most is None or most < 0 else min(most, len(boxes))
-    rows, rated = boxes.detach()[None].float(), scores.detach()[None].float()
+    """int64 rows of the kept boxes of 7 columns, best first. most: -1 or None for all."""
+    max_out = len(boxes) if most is None or most < 0 else min(most, len(boxes))
+    batch = boxes.detach()[None].float(), scores.detach()[None].float()
     groups = None if group is None else group[None].long()
-    index, count = torchvox.rotated_nms(rows, rated, threshold, room, group=groups)
+    index, count = torchvox.rotated_nms(*batch, threshold, max_out, group=groups)
     return index[0, : int(count)].long()
 
 
 def _above(scores: Tensor, least: float) -> Tensor:
-    """Scores up to `least` become -inf, which `rotated_nms` leaves out."""
+    """Scores, with those up to `least` as -inf, which `rotated_nms` skips."""
     return scores if least <= 0 else scores.masked_fill(scores <= least, float("-inf"))
 
 
@@ -150,20 +148,20 @@ def _with_scores(boxes: Tensor, scores: Tensor, keep: Tensor) -> Tensor:
 
 
 def nms(
-    boxes: Any,
-    scores: Any,
+    boxes: Array,
+    scores: Array,
     iou_threshold: float,
     offset: int = 0,
     score_threshold: float = 0,
     max_num: int = -1,
-) -> Tuple[Any, Any]:
-    """(x1 y1 x2 y2 score [K, 5], int64 [K]) that stay, best first; arrays for arrays."""
+) -> Tuple[Array, Array]:
+    """(x1 y1 x2 y2 score [K, 5], int64 rows [K]) of the kept boxes, best first; or arrays."""
     if offset != 0:
         refuse("nms: offset=1")
-    all_, rated = torch.as_tensor(boxes), torch.as_tensor(scores)
-    plain = _flat(_of_corners(all_))
-    keep = _kept(plain, _above(rated, score_threshold), iou_threshold, max_num or None)
-    dets = _with_scores(all_, rated, keep)
+    corners, rank = torch.as_tensor(boxes), torch.as_tensor(scores)
+    rows = _flat(_of_corners(corners))
+    keep = _kept(rows, _above(rank, score_threshold), iou_threshold, max_num or None)
+    dets = _with_scores(corners, rank, keep)
     return (dets.numpy(), keep.numpy()) if isinstance(boxes, np.ndarray) else (dets, keep)
 
 
@@ -174,11 +172,11 @@ def nms_rotated(
     labels: Optional[Tensor] = None,
     clockwise: bool = True,
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """(x y w h angle score [K, 6], int64 [K]) that stay, best first; (dets, None) without boxes.
-    labels are not read, as in the peer's kernels."""
+    """(x y w h angle score [K, 6], int64 rows [K]) of the kept boxes, best first; (dets, None)
+    without boxes. labels are not read, as in the peer's kernels."""
     if labels is not None:
-        said = "mmcv.ops.nms_rotated: labels are not read, as in mmcv's kernels: use batched_nms"
-        warnings.warn(said, CompatWarning, stacklevel=2)
+        words = "mmcv.ops.nms_rotated: labels are not read, as in mmcv's kernels: use batched_nms"
+        warnings.warn(words, CompatWarning, stacklevel=2)
     if dets.shape[0] == 0:
         return dets, None
     keep = _kept(_flat(dets, clockwise), scores, iou_threshold)
@@ -192,7 +190,7 @@ def batched_nms(
     nms_cfg: Optional[Dict],
     class_agnostic: bool = False,
 ) -> Tuple[Tensor, Tensor]:
-    """`nms` or `nms_rotated`, as nms_cfg says, within each class; without nms_cfg, all by score."""
+    """`nms` or `nms_rotated` by nms_cfg, within each class; without nms_cfg, all boxes by score."""
     if nms_cfg is None:
         keep = scores.sort(descending=True, stable=True).indices
         return _with_scores(boxes, scores, keep), keep
@@ -202,9 +200,9 @@ def batched_nms(
         refuse(f"batched_nms: type={kind!r}")
     if options.get("offset"):
         refuse("batched_nms: offset=1")
-    plain = _of_corners(boxes) if kind == "nms" else boxes
+    rows = _of_corners(boxes) if kind == "nms" else boxes
     keep = _kept(
-        _flat(plain, options.get("clockwise", True)),
+        _flat(rows, options.get("clockwise", True)),
         _above(scores, options.get("score_threshold", 0)),
         options["iou_threshold"] if "iou_threshold" in options else options["iou_thr"],
         options.get("max_num", -1) or None,
@@ -214,14 +212,14 @@ def batched_nms(
 
 
 def nms3d(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """int64 rows of boxes of 7 columns that stay, best first, by their overlap from above."""
+    """int64 rows of the kept boxes of 7 columns, best first, by their overlap from above."""
     return _kept(boxes, scores, iou_threshold)
 
 
 def nms3d_normal(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """`nms3d` of boxes without their yaw."""
-    unturned = torch.cat([boxes[:, :6], torch.zeros_like(boxes[:, :1])], dim=1)
-    return _kept(unturned, scores, iou_threshold)
+    """`nms3d` of boxes with yaw 0."""
+    straight = torch.cat([boxes[:, :6], torch.zeros_like(boxes[:, :1])], dim=1)
+    return _kept(straight, scores, iou_threshold)
 
 
 def nms_bev(
@@ -231,11 +229,11 @@ def nms_bev(
     pre_max_size: Optional[int] = None,
     post_max_size: Optional[int] = None,
 ) -> Tensor:
-    """int64 rows of x1 y1 x2 y2 angle that stay, of the best pre_max_size."""
+    """int64 rows of the kept boxes x1 y1 x2 y2 angle, among the best pre_max_size."""
     order = scores.sort(descending=True, stable=True).indices[:pre_max_size]
     return order[_kept(_flat(_of_corners(boxes[order])), scores[order], thresh, post_max_size)]
 
 
 def nms_normal_bev(boxes: Tensor, scores: Tensor, thresh: float) -> Tensor:
-    """int64 rows of x1 y1 x2 y2 angle that stay, without their angle."""
+    """int64 rows of the kept boxes x1 y1 x2 y2 angle, with angle 0."""
     return _kept(_flat(_of_corners(boxes[:, :4])), scores, thresh)

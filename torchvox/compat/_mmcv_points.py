@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of `mmcv.ops`: sampling, neighbors and their features."""
+"""Sampling, neighbors and their features of `mmcv.ops`."""
 
 from typing import List, Optional, Tuple, Union
 
@@ -10,7 +10,7 @@ import torchvox
 from torchvox.compat._errors import refuse
 from torchvox.compat._shared import GroupAll as GroupAll
 from torchvox.compat._shared import gather_operation as gather_points  # noqa: F401
-from torchvox.compat._shared import offsets_of, widened
+from torchvox.compat._shared import group_packed, packed_clouds, widened
 from torchvox.compat._shared import three_interpolate as three_interpolate
 from torchvox.compat._shared import three_nn as three_nn
 
@@ -54,7 +54,7 @@ def get_sampler_cls(sampler_type: str) -> type:
 
 
 class PointsSampler(nn.Module):
-    """Samplings of consecutive ranges of points, one behind the other: [B, sum] int32."""
+    """[B, sum of num_point] int32: samples of consecutive ranges of points, concatenated."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class PointsSampler(nn.Module):
             self.fps_sample_range_list, self.samplers, self.num_point
         ):
             assert end < points_xyz.shape[1]
-            chosen = slice(begin, None if end == -1 else end)
-            some = None if features is None else widened(features)[:, :, chosen]
-            parts.append(sampler(widened(points_xyz)[:, chosen], some, count) + begin)
+            part = slice(begin, None if end == -1 else end)
+            columns = None if features is None else widened(features)[:, :, part]
+            parts.append(sampler(widened(points_xyz)[:, part], columns, count) + begin)
             begin = end
         return torch.cat(parts, dim=1)
 
@@ -90,7 +90,7 @@ def ball_query(
     xyz_batch_cnt: Optional[Tensor] = None,
     center_xyz_batch_cnt: Optional[Tensor] = None,
 ) -> Tensor:
-    """[B, M, sample_num] int32; stacked, [M, sample_num] local indices: -1 begins an empty ball."""
+    """[B, M, sample_num] int32; stacked, local [M, sample_num], which begin with -1 if empty."""
     assert min_radius < max_radius
     ball = (xyz, center_xyz, max_radius, sample_num)
     if xyz_batch_cnt is None or center_xyz_batch_cnt is None:
@@ -98,9 +98,7 @@ def ball_query(
     _, idx, count = torchvox.ball_query(
         *ball,
         convention="openpcdet",  # the stacked kernel has no core and no inner radius
-        batch_offsets=offsets_of(xyz_batch_cnt),
-        query_batch_offsets=offsets_of(center_xyz_batch_cnt),
-        local_index=True,
+        **packed_clouds(xyz_batch_cnt, center_xyz_batch_cnt),
     )
     idx[:, :1].masked_fill_(count[:, None] == 0, -1)
     return idx
@@ -115,14 +113,8 @@ def grouping_operation(
     """[B, C, M, k] of [B, C, N]; stacked, [M, C, k] of [N, C] by local indices."""
     if features_batch_cnt is None or indices_batch_cnt is None:
         return torchvox.group_points(features, indices, channels_first=True)
-    grouped = torchvox.group_points(
-        features,
-        indices,
-        batch_offsets=offsets_of(features_batch_cnt),
-        query_batch_offsets=offsets_of(indices_batch_cnt),
-        local_index=True,
-    )
-    return grouped.transpose(1, 2).contiguous()
+    packed = features, features_batch_cnt, indices, indices_batch_cnt
+    return group_packed(*packed).contiguous()
 
 
 class QueryAndGroup(nn.Module):
@@ -190,7 +182,7 @@ class QueryAndGroup(nn.Module):
 def knn(
     k: int, xyz: Tensor, center_xyz: Optional[Tensor] = None, transposed: bool = False
 ) -> Tensor:
-    """[B, k, M] int32, 0 where there is no neighbor. transposed: xyz [B, 3, N], centers alike."""
+    """[B, k, M] int32, 0 without a neighbor. transposed: xyz and center_xyz are [B, 3, N]."""
     clouds = (xyz, xyz if center_xyz is None else center_xyz)
     points, query = (cloud.transpose(1, 2) for cloud in clouds) if transposed else clouds
     idx = torchvox.knn(points, query, k, convention="mmcv").idx
@@ -198,5 +190,5 @@ def knn(
 
 
 def chamfer_distance(xyz1: Tensor, xyz2: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Squared distances [B, N], [B, M] to the nearest point of the other, and its index, int32."""
+    """Squared distances [B, N], [B, M] to the nearest point of the other, and int32 indices."""
     return tuple(torchvox.chamfer_distance(xyz1, xyz2, convention="mmcv"))

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules that stand for a peer's, and the loaders that make them.
+"""The modules that replace a peer's, and the loaders that create them.
 
-Shim          a module of the peer's name: ours first, then the peer's own, then stubs
-ShimLoader    makes one
-PatchLoader   runs the module that is there, then sets our names in it
-Empty         a package that is not installed, above one that is ours
+Shim          a module with the peer's name: our names first, then the peer's own, then stubs
+ShimLoader    creates one
+PatchLoader   runs the peer's module, then sets our names in it
+Empty         a package that is not installed, above a module that is ours
 """
 
 import importlib
 from importlib import abc, machinery, util
 from types import ModuleType
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from torchvox.compat import table
 from torchvox.compat._errors import stub
@@ -30,32 +30,36 @@ class Entry(NamedTuple):
 
 MISSING = object()
 ENTRIES: Dict[str, Entry] = {}  # what is in place, by the names of the modules
-SHADOWED: Dict[str, ModuleType] = {}  # imported before, and pushed aside by `force`
-PATCHED: Dict[str, Dict[str, Any]] = {}  # what our names replaced in modules that are there
+SHADOWED: Dict[str, ModuleType] = {}  # imported before, and replaced by `force`
+PATCHED: Dict[str, Dict[str, Any]] = {}  # what our names replaced in the peers' modules
 
 
-def below(module: ModuleType, name: str) -> Optional[ModuleType]:
-    """A module below this one that is ours, imported: the peers' packages import theirs at once."""
+def below(package: str) -> List[str]:
+    """The modules in place below a package."""
+    return [name for name in ENTRIES if name.startswith(f"{package}.")]
+
+
+def submodule(module: ModuleType, name: str) -> Optional[ModuleType]:
+    """A module of ours below this one, imported: the peers' packages import theirs at once."""
     full = f"{module.__name__}.{name}"
-    known = any(f"{one}.".startswith(f"{full}.") for one in ENTRIES)
-    return importlib.import_module(full) if known else None
+    return importlib.import_module(full) if full in ENTRIES or below(full) else None
 
 
 class Shim(ModuleType):
-    """Our names are set when it is loaded; `__getattr__` has the others."""
+    """The loader sets our names; `__getattr__` has the others."""
 
     def __init__(self, name: str, entry: Entry, spec: Optional[machinery.ModuleSpec]) -> None:
         super().__init__(name)
         self.__dict__.update(_entry=entry, _spec=spec, _broken="")
 
     def _own(self) -> Optional[ModuleType]:
-        """The peer's own module, run at its first use; None where there is none that imports."""
+        """The peer's own module, run at its first use; None if there is none that imports."""
         state, name = self.__dict__, self.__name__
         if "_module" not in state:
             spec = state["_spec"]
             state["_module"] = SHADOWED.get(name)
             if state["_module"] is None and spec is not None and spec.loader is not None:
-                state["_module"] = util.module_from_spec(spec)  # there already while it runs
+                state["_module"] = util.module_from_spec(spec)  # set already while it runs
                 try:
                     spec.loader.exec_module(state["_module"])
                 except Exception as error:
@@ -79,14 +83,14 @@ class Shim(ModuleType):
         if name == "__all__":
             return [one for one in dir(self) if not one.startswith("_")]
         if not name.startswith("__") or name == "__version__":
-            module = None if name in entry.facts.names else below(self, name)
+            module = None if name in entry.facts.names else submodule(self, name)
             if module is not None:
                 return module
-            where = self._origin(name)
-            if where == "not covered":
+            origin = self._origin(name)
+            if origin == "not covered":
                 return stub(entry.row.module, name, self.__dict__["_broken"])
-            if where:
-                return getattr(self._own() if where == "peer" else entry.shim(), name)
+            if origin:
+                return getattr(self._own() if origin == "peer" else entry.shim(), name)
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -116,7 +120,7 @@ class ShimLoader(abc.Loader):
 
 
 class PatchLoader(abc.Loader):
-    """The module's own classes see our names, too."""
+    """The module's own classes use our names too."""
 
     def __init__(self, entry: Entry, loader: Any) -> None:
         self.entry, self.loader = entry, loader
@@ -151,13 +155,12 @@ def unpatch(module: ModuleType) -> None:
 
 class Empty(ModuleType):
     def __getattr__(self, name: str) -> Any:
-        module = None if name.startswith("__") else below(self, name)
+        module = None if name.startswith("__") else submodule(self, name)
         if module is not None:
             return module
-        ours: Tuple[str, ...] = tuple(n for n in ENTRIES if n.startswith(f"{self.__name__}."))
         raise AttributeError(
             f"module {self.__name__!r} has no attribute {name!r}: it is not installed, and "
-            f"torchvox.compat stands for {', '.join(ours[:5])} alone"
+            f"torchvox.compat only replaces {', '.join(below(self.__name__)[:5])}"
         )
 
 

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the adapters share."""
+"""Conventions, dtypes, checks and functions that several adapters have in common."""
 
-import functools
 import inspect
+import re
+import sys
 from collections.abc import Sequence
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 import torchvox
 
+Array = Union[np.ndarray, Tensor]
+Numbers = Union[Sequence[float], Array]
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -19,19 +23,31 @@ def offsets_of(counts: Tensor) -> Tensor:
     return nn.functional.pad(counts.cumsum(0), (1, 0))
 
 
+def packed_clouds(counts: Tensor, query_counts: Tensor) -> Dict[str, Any]:
+    """Options of ops for packed clouds, with indices that begin at 0 in each."""
+    offsets, query_offsets = offsets_of(counts), offsets_of(query_counts)
+    options = {"batch_offsets": offsets, "query_batch_offsets": query_offsets}
+    return {**options, "local_index": True}
+
+
+def group_packed(features: Tensor, cnt: Tensor, idx: Tensor, idx_cnt: Tensor) -> Tensor:
+    """[M, C, k] of [N, C] by local [M, k], a transposed view."""
+    return torchvox.group_points(features, idx, **packed_clouds(cnt, idx_cnt)).transpose(1, 2)
+
+
 def offsets_of_ends(ends: Tensor) -> Tensor:
     """[B + 1] offsets from [B] ends, without the leading 0."""
     return nn.functional.pad(ends, (1, 0))
 
 
-def floats(values: Any) -> Sequence[float]:
-    """Sizes and ranges, which come as lists, tuples, arrays or tensors."""
-    return values.tolist() if hasattr(values, "tolist") else values
+def floats(values: Numbers) -> Sequence[float]:
+    """Sizes and ranges given as lists, tuples, arrays or tensors."""
+    return values.tolist() if isinstance(values, (np.ndarray, Tensor)) else values
 
 
 def check_index(what: str, index: Tensor, low: int, size: int) -> None:
-    """Raises IndexError on the CPU where the peer does, for an index outside of [low, size). On
-    CUDA that would be a synchronization."""
+    """Raise IndexError for an index outside [low, size), as the peer does on the CPU. On CUDA it
+    would need a synchronization."""
     if index.device.type == "cpu" and index.numel() > 0 and not torch.compiler.is_compiling():
         least, most = torch.aminmax(index)
         wrong = int(least if int(least) < low else most)
@@ -43,23 +59,29 @@ def check_index(what: str, index: Tensor, low: int, size: int) -> None:
 
 
 def widened(tensor: Tensor) -> Tensor:
+    """The tensor, half precision as float32."""
     return tensor.float() if tensor.dtype in HALVES else tensor
 
 
-def rotated_iou(a: Tensor, b: Tensor, **options: Any) -> Tensor:
-    """`torchvox.rotated_iou` of boxes in any precision, in that of a."""
-    return torchvox.rotated_iou(widened(a), widened(b), **options).to(a.dtype)
+def rotated_iou(boxes_a: Tensor, boxes_b: Tensor, **options: Any) -> Tensor:
+    """`torchvox.rotated_iou` of boxes in any precision, in that of boxes_a."""
+    return torchvox.rotated_iou(widened(boxes_a), widened(boxes_b), **options).to(boxes_a.dtype)
+
+
+def paired_iou(boxes_a: Tensor, boxes_b: Tensor, **options: Any) -> Tensor:
+    """[N, 1] of the pairs of boxes."""
+    return rotated_iou(boxes_a, boxes_b, paired=True, **options)[:, None]
 
 
 def from_bottom(boxes: Tensor) -> Tensor:
-    """Boxes whose z is that of the bottom, with that of the center."""
+    """Boxes with z of the center, from boxes with z of the bottom."""
     centered = boxes.clone()
     centered[..., 2].add_(boxes[..., 5], alpha=0.5)
     return centered
 
 
 def rows_of(features: Tensor, idx: Tensor) -> Tensor:
-    """[M, k, C] of [N, C] by [M, k]; an index outside gives zeros and takes no gradient."""
+    """[M, k, C] of [N, C] by [M, k]; an index out of range gives zeros and has no gradient."""
     return torch.ops.torchvox.group_points(features[None], idx[None])[0]
 
 
@@ -69,45 +91,52 @@ def scattered(grad: Tensor, idx: Tensor, rows: int) -> Tensor:
 
 
 def put(what: str, out: Tensor, value: Any, add: bool = False) -> None:
-    """A value, or (value, where it goes), into a tensor of the caller's; strides and dtype stay."""
-    value, where = value if isinstance(value, tuple) else (value, None)
+    """Write a value, or (value, mask), into the caller's tensor, whose strides and dtype stay."""
+    value, mask = value if isinstance(value, tuple) else (value, None)
     if out.shape != value.shape:
         raise ValueError(f"{what} must be {list(value.shape)}, got {list(out.shape)}")
     with torch.no_grad():
         value = value.to(out.dtype)
-        value = value if where is None else torch.where(where, value, out)
+        value = value if mask is None else torch.where(mask, value, out)
         out.copy_(out + value if add else value)
 
 
-def writes(*outputs: str, add: bool = False, returns: Optional[int] = 1) -> Callable[..., Any]:
-    """A compiled function of the peer: arguments by position, and behind them tensors of the
-    caller's, which get what `function` returns. add: gradients are added to what is there."""
+def compiled(declaration: str, function: Callable[..., Any]) -> Callable[..., Optional[int]]:
+    """A compiled function of the peer, whose arguments go by position.
 
-    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        names = [*inspect.signature(function).parameters, *outputs]
+    declaration: "name(input, .. -> output, +output, ..) = 1". Outputs are tensors of the caller's,
+    + adds to what is there, as gradients do; = 1: what is returned, else None. function: takes
+    those arguments that it has a parameter for, and returns a value, or a list, for the outputs, as
+    `put` has them.
+    """
+    match = re.fullmatch(r"(\w+)\((.*) -> (.*)\)( = 1)?", declaration)
+    assert match is not None, declaration
+    name, outputs, returns = match[1], match[3].split(", "), 1 if match[4] else None
+    names = [*match[2].split(", "), *(output.lstrip("+") for output in outputs)]
+    parameters = inspect.signature(function).parameters
 
-        @functools.wraps(function)
-        def compiled(*arguments: Any) -> Optional[int]:
-            if len(arguments) != len(names):
-                raise TypeError(f"{function.__name__}({', '.join(names)}) got {len(arguments)}")
-            inputs, outs = arguments[: -len(outputs)], arguments[-len(outputs) :]
-            with torch.no_grad():
-                values = function(*inputs)
-            values = values if isinstance(values, list) else [values]
-            for name, out, value in zip(outputs, outs, values, strict=True):
-                put(f"{function.__name__}: {name}", out, value, add)
-            return returns
+    def call(*arguments: Any) -> Optional[int]:
+        if len(arguments) != len(names):
+            raise TypeError(f"{name}({', '.join(names)}) got {len(arguments)}")
+        inputs = zip(names, arguments, strict=True)
+        with torch.no_grad():
+            result = function(**{key: value for key, value in inputs if key in parameters})
+        results = result if isinstance(result, list) else [result]
+        tensors = arguments[-len(outputs) :]
+        for output, tensor, value in zip(outputs, tensors, results, strict=True):
+            put(f"{name}: {output.lstrip('+')}", tensor, value, output[0] == "+")
+        return returns
 
-        kind = inspect.Parameter.POSITIONAL_ONLY
-        parameters = [inspect.Parameter(name, kind) for name in names]
-        compiled.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return compiled
-
-    return wrap
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = sys._getframe(1).f_globals["__name__"]
+    call.__doc__ = getattr(function, "func", function).__doc__  # of a partial, that of its function
+    by_position = [inspect.Parameter(key, inspect.Parameter.POSITIONAL_ONLY) for key in names]
+    call.__signature__ = inspect.Signature(by_position)  # type: ignore[attr-defined]
+    return call
 
 
 def function_class(apply: Callable[..., Any]) -> type:
-    """In place of an autograd function of the peer, for its `apply`."""
+    """A class with `apply`, in place of an autograd function of the peer."""
     return type(apply.__name__, (), {"apply": staticmethod(apply), "__doc__": apply.__doc__})
 
 
@@ -122,12 +151,12 @@ def grouping_operation(features: Tensor, idx: Tensor) -> Tensor:
 
 
 def ball_query(radius: float, nsample: int, xyz: Tensor, new_xyz: Tensor) -> Tensor:
-    """[B, M, nsample] int32: the first by index, the first hit repeated, 0 of an empty ball."""
+    """[B, M, nsample] int32: first hits by index, padded with the first; 0 in an empty ball."""
     return torchvox.ball_query(xyz, new_xyz, radius, nsample, convention="pointnet2").idx
 
 
 def three_nn(unknown: Tensor, known: Tensor) -> Tuple[Tensor, Tensor]:
-    """Distances, which have no gradient, and int32 indices; inf and 0 where there is no point."""
+    """Distances without gradient and int32 indices; inf and 0 for missing points."""
     dist2, idx = torchvox.three_nn(unknown.detach(), known.detach(), convention="pointnet2")
     return dist2.sqrt(), idx.clamp(min=0)
 
@@ -138,7 +167,7 @@ def three_interpolate(features: Tensor, idx: Tensor, weight: Tensor) -> Tensor:
 
 
 class QueryAndGroup(nn.Module):
-    """Balls of xyz less their center, beside features: [B, 3 + C, M, nsample]."""
+    """[B, 3 + C, M, nsample]: xyz of each ball relative to its center, then features."""
 
     def __init__(self, radius: float, nsample: int, use_xyz: bool = True) -> None:
         super().__init__()
@@ -147,17 +176,13 @@ class QueryAndGroup(nn.Module):
     def forward(self, xyz: Tensor, new_xyz: Tensor, features: Optional[Tensor] = None) -> Tensor:
         assert features is not None or self.use_xyz, "features or use_xyz must be given"
         columns = None if features is None else features.transpose(1, 2)
-        balls = torchvox.query_and_group(
-            *(xyz, new_xyz, columns, [self.radius], [self.nsample]),
-            use_xyz=self.use_xyz,
-            convention="pointnet2",
-        )
-        grouped = balls.grouped
-        return grouped.permute(0, 3, 1, 2).contiguous()
+        call = xyz, new_xyz, columns, [self.radius], [self.nsample]
+        balls = torchvox.query_and_group(*call, use_xyz=self.use_xyz, convention="pointnet2")
+        return balls.grouped.permute(0, 3, 1, 2).contiguous()
 
 
 class GroupAll(nn.Module):
-    """All points as one group: [B, 3 + C, 1, N]; new_xyz is not read."""
+    """[B, 3 + C, 1, N]: all points as one group; new_xyz is not read."""
 
     def __init__(self, use_xyz: bool = True) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `mmcv.ops` 2.2: sampling, neighbors, voxels and rotated boxes.
+"""Replaces `mmcv.ops` 2.2: sampling, neighbors, voxels and rotated boxes.
 
 Names, signatures, layouts and dtypes are the peer's, results those of `convention="mmcv"`.
-`voxelization`, `dynamic_scatter`, `nms` and its kin read a count of the device, as the peer does.
+`voxelization`, `dynamic_scatter` and the nms functions read a count from the device, as the peer's.
 """
 
 from typing import Any, List, Tuple, Union
@@ -14,7 +14,7 @@ import torchvox
 from torchvox.compat._errors import stubs
 from torchvox.compat._mmcv_boxes import *
 from torchvox.compat._mmcv_points import *
-from torchvox.compat._shared import floats
+from torchvox.compat._shared import Numbers, floats
 
 __all__ = [
     "DynamicScatter", "GroupAll", "PointsSampler", "QueryAndGroup", "RoIAwarePool3d",
@@ -26,58 +26,55 @@ __all__ = [
     "nms_rotated", "points_in_boxes_all", "points_in_boxes_cpu", "points_in_boxes_part",
     "three_interpolate", "three_nn", "voxelization",
 ]  # fmt: skip
-NOT_COVERED = (
-    "BezierAlign", "BorderAlign", "CARAFE", "CARAFENaive", "CARAFEPack", "Conv2d",
-    "ConvTranspose2d", "CornerPool", "Correlation", "CrissCrossAttention", "DeformConv2d",
-    "DeformConv2dPack", "DeformRoIPool", "DeformRoIPoolPack", "FusedBiasLeakyReLU", "Linear",
-    "MaskedConv2d", "MaxPool2d", "ModulatedDeformConv2d", "ModulatedDeformConv2dPack",
-    "ModulatedDeformRoIPoolPack", "MultiScaleDeformableAttention",
-    "MultiScaleDeformableAttnFunction", "PSAMask", "PrRoIPool", "RiRoIAlignRotated", "RoIAlign",
-    "RoIAlignRotated", "RoIPool", "SAConv2d", "SigmoidFocalLoss", "SimpleRoIAlign",
-    "SoftmaxFocalLoss", "SparseConv2d", "SparseConv3d", "SparseConvTensor", "SparseConvTranspose2d",
-    "SparseConvTranspose3d", "SparseInverseConv2d", "SparseInverseConv3d", "SparseMaxPool2d",
-    "SparseMaxPool3d", "SparseModule", "SparseSequential", "SubMConv2d", "SubMConv3d",
-    "SyncBatchNorm", "TINShift", "active_rotated_filter", "assign_score_withk", "bbox_overlaps",
-    "bezier_align", "bias_act", "border_align", "box_iou_quadri", "carafe", "carafe_naive",
-    "contour_expand", "conv2d", "conv_transpose2d", "convex_giou", "convex_iou", "deform_conv2d",
-    "deform_roi_pool", "filter2d", "filtered_lrelu", "fused_bias_leakyrelu", "get_compiler_version",
-    "get_compiling_cuda_version", "masked_conv2d", "min_area_polygons", "modulated_deform_conv2d",
-    "multi_scale_deformable_attn_pytorch", "nms_match", "nms_quadri", "pixel_group", "point_sample",
-    "points_in_polygons", "prroi_pool", "rel_roi_point_to_rel_img_point", "riroi_align_rotated",
-    "roi_align", "roi_align_rotated", "roi_pool", "rotated_feature_align", "scatter_nd",
-    "sigmoid_focal_loss", "soft_nms", "softmax_focal_loss", "tin_shift", "upfirdn2d", "upsample2d",
-)  # fmt: skip
+NOT_COVERED = """
+BezierAlign BorderAlign CARAFE CARAFENaive CARAFEPack Conv2d ConvTranspose2d CornerPool Correlation
+CrissCrossAttention DeformConv2d DeformConv2dPack DeformRoIPool DeformRoIPoolPack FusedBiasLeakyReLU
+Linear MaskedConv2d MaxPool2d ModulatedDeformConv2d ModulatedDeformConv2dPack
+ModulatedDeformRoIPoolPack MultiScaleDeformableAttention MultiScaleDeformableAttnFunction PSAMask
+PrRoIPool RiRoIAlignRotated RoIAlign RoIAlignRotated RoIPool SAConv2d SigmoidFocalLoss
+SimpleRoIAlign SoftmaxFocalLoss SparseConv2d SparseConv3d SparseConvTensor SparseConvTranspose2d
+SparseConvTranspose3d SparseInverseConv2d SparseInverseConv3d SparseMaxPool2d SparseMaxPool3d
+SparseModule SparseSequential SubMConv2d SubMConv3d SyncBatchNorm TINShift active_rotated_filter
+assign_score_withk bbox_overlaps bezier_align bias_act border_align box_iou_quadri carafe
+carafe_naive contour_expand conv2d conv_transpose2d convex_giou convex_iou deform_conv2d
+deform_roi_pool filter2d filtered_lrelu fused_bias_leakyrelu get_compiler_version
+get_compiling_cuda_version masked_conv2d min_area_polygons modulated_deform_conv2d
+multi_scale_deformable_attn_pytorch nms_match nms_quadri pixel_group point_sample points_in_polygons
+prroi_pool rel_roi_point_to_rel_img_point riroi_align_rotated roi_align roi_align_rotated roi_pool
+rotated_feature_align scatter_nd sigmoid_focal_loss soft_nms softmax_focal_loss tin_shift upfirdn2d
+upsample2d
+"""
 PARTLY = {
     "QueryAndGroup": "uniform_sample=True",
-    "batched_nms": "type='soft_nms' and others than nms and nms_rotated; offset=1",
+    "batched_nms": "type other than nms and nms_rotated; offset=1",
     "nms": "offset=1",
 }
 DIFFERS = {
     "batched_nms": "Boxes are compared within their class instead of being moved apart.",
-    "boxes_iou3d": "As boxes_overlap_bev. It has gradients of the area, too.",
-    "boxes_overlap_bev": "Overlaps are exact: the peer takes a corner within 1 cm as inside.",
+    "boxes_iou3d": "As boxes_overlap_bev, and the area has gradients too.",
+    "boxes_overlap_bev": "Overlaps are exact: the peer counts a corner within 1 cm as inside.",
     "diff_iou_rotated_2d": "Identical boxes get the gradient 0.",
     "diff_iou_rotated_3d": "Identical boxes get the gradient 0.",
     "knn": "Among equal distances the lower index comes first; k may be 100 or more.",
-    "nms": "Overlaps are computed from centers and sizes, and rounded so.",
-    "nms3d": "Overlaps are exact: the peer takes a corner within 1 cm as inside.",
+    "nms": "Overlaps are computed from centers and sizes, which rounds differently.",
+    "nms3d": "Overlaps are exact: the peer counts a corner within 1 cm as inside.",
     "nms_rotated": "labels are not read, as in the peer's kernels: pass them to batched_nms.",
     "three_nn": "Among equal distances the lower index comes first.",
-    "voxelization": "deterministic=False gives the same, deterministic.",
+    "voxelization": "deterministic=False is deterministic too.",
 }
 __getattr__ = stubs("mmcv.ops", NOT_COVERED)
 
 
 def voxelization(
     points: Tensor,
-    voxel_size: Any,
-    coors_range: Any,
+    voxel_size: Numbers,
+    coors_range: Numbers,
     max_points: int = 35,
     max_voxels: int = 20000,
     deterministic: bool = True,
 ) -> Any:
-    """(voxels [M, max_points, C], coors [M, 3] int32 z y x, points of each [M]); with a -1 among
-    the limits, coors [N, 3] of every point, -1 outside."""
+    """(voxels [M, max_points, C], coors [M, 3] int32 z y x, numbers of points [M]); if a limit is
+    -1, coors [N, 3] of every point, -1 outside."""
     size, bounds = floats(voxel_size), floats(coors_range)
     if max_points == -1 or max_voxels == -1:
         cells = torchvox.voxel_map(points, size, bounds, -1, -1)
@@ -118,8 +115,8 @@ class Voxelization(nn.Module):
 def dynamic_scatter(
     feats: Tensor, coors: Tensor, reduce_type: str = "max"
 ) -> Tuple[Tensor, Tensor]:
-    """([M, C], [M, D]): features reduced over equal rows of coors, by rising coordinate; points
-    with a negative coordinate are left out. reduce_type: max, mean or sum."""
+    """([M, C], [M, D]): features reduced over equal rows of coors, by ascending coordinate; points
+    with a negative coordinate are skipped. reduce_type: max, mean or sum."""
     cells = torchvox.unique_cells(coors, order="sorted", trim=True)
     rows = cells.indices.size(0)
     grouping = {"offsets": cells.offsets[: rows + 1], "perm": cells.perm}
@@ -129,7 +126,7 @@ def dynamic_scatter(
 
 
 class DynamicScatter(nn.Module):
-    """`dynamic_scatter`, mean or max; coors of 4 columns begin with the sample."""
+    """`dynamic_scatter` with mean or max; coors of 4 columns begin with the sample."""
 
     def __init__(self, voxel_size: List, point_cloud_range: List, average_points: bool):
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for the functions of yanx27's PointNet++ in plain torch, of which projects have copies:
+"""Replaces the functions of yanx27's PointNet++ in plain torch, of which projects have copies:
 `install("pointnet2_plain", at="models.pointnet2_utils")` puts them into that module."""
 
 from typing import Any, Optional, Tuple
@@ -15,27 +15,27 @@ __all__ = [
     "sample_and_group_all", "square_distance",
 ]  # fmt: skip
 DIFFERS = {
-    "farthest_point_sample": "Starts at random, of torch's generator of the points' device.",
-    "query_ball_point": "Distances are those of differences, not of expanded squares; a ball "
-    "without points holds 0, where the peer has an index past the points.",
+    "farthest_point_sample": "Random starts come from torch's generator of the points' device.",
+    "query_ball_point": "Distances are computed from differences, not from expanded squares; "
+    "an empty ball holds 0, where the peer has an index past the points.",
 }
 
 
 def square_distance(src: Tensor, dst: Tensor) -> Tensor:
-    """[B, N, C] and [B, M, C]: [B, N, M] squared distances, by expanded squares as there."""
+    """[B, N, M] squared distances of [B, N, C] and [B, M, C], by expanded squares as the peer."""
     squares = (src**2).sum(-1)[:, :, None] + (dst**2).sum(-1)[:, None]
     return torch.baddbmm(squares, src, dst.transpose(1, 2), alpha=-2)
 
 
 def index_points(points: Tensor, idx: Tensor) -> Tensor:
-    """[B, N, C] by [B, ..]: [B, .., C]; negative indices count from the end, as there."""
+    """[B, .., C]: rows of [B, N, C] by [B, ..]; negative indices count from the end."""
     check_index("index_points", idx, -points.size(1), points.size(1))
     rows = torch.where(idx < 0, idx + points.size(1), idx)
     return torchvox.gather_points(points, rows.flatten(1)).unflatten(1, idx.shape[1:])
 
 
 def farthest_point_sample(xyz: Tensor, npoint: int) -> Tensor:
-    """[B, npoint] int64; the first at random."""
+    """[B, npoint] int64; the first is random."""
     start = torch.randint(max(xyz.size(1), 1), (xyz.size(0),), device=xyz.device)
     return torchvox.furthest_point_sample(
         xyz, npoint, start_idx=start, convention="pytorch3d"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for the searches of `pyg_lib.ops` 0.9, over which torch_cluster's run, too.
+"""Replaces the searches of `pyg_lib.ops` 0.9; the adapter of torch_cluster uses them too.
 
-ptr: [B + 1] offsets of the clouds, None for one cloud. Everything scripts. Edges are counted once,
-the only synchronization.
+ptr: [B + 1] offsets of the clouds, None for one cloud. Everything scripts. The only
+synchronization is one read of the number of edges.
 """
 
 from typing import Optional
@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 __all__ = ["fps", "grid_cluster", "knn", "knn_graph", "nearest", "radius", "radius_graph"]
-NOT_COVERED = (
-    "edge_sample", "fused_scatter_reduce", "graclus_cluster", "grouped_matmul", "index_sort",
-    "random_walk", "sampled_add", "sampled_div", "sampled_mul", "sampled_sub", "scatter_add",
-    "scatter_max", "scatter_mean", "scatter_min", "scatter_mul", "scatter_sum", "segment_coo",
-    "segment_csr", "segment_matmul", "softmax_csr", "spline_basis", "spline_conv",
-    "spline_weighting", "spmm",
-)  # fmt: skip
+NOT_COVERED = """
+edge_sample fused_scatter_reduce graclus_cluster grouped_matmul index_sort random_walk sampled_add
+sampled_div sampled_mul sampled_sub scatter_add scatter_max scatter_mean scatter_min scatter_mul
+scatter_sum segment_coo segment_csr segment_matmul softmax_csr spline_basis spline_conv
+spline_weighting spmm
+"""
 ABSENT = True  # torch_geometric asks by hasattr
 DIFFERS = {
     "fps": "Random starts come from torch's generator; ties are those of the peer's CPU code.",
@@ -27,7 +26,7 @@ DIFFERS = {
 
 
 def _edges(idx: Tensor) -> Tensor:
-    """[2, E] int64 of [M, k]: the query and the point, where the index is not -1."""
+    """[2, E] int64 of [M, k]: the query and the point of each index except -1."""
     flat = idx.flatten()
     slot = torch.nonzero(flat >= 0).flatten()
     query = torch.div(slot, max(idx.size(1), 1), rounding_mode="floor")
@@ -35,20 +34,20 @@ def _edges(idx: Tensor) -> Tensor:
 
 
 def _rows(x: Tensor, cosine: bool = False) -> Tensor:
-    """[N, D]; cosine: unit vectors, which are as far apart as their angles are."""
+    """[N, D]; cosine: unit vectors, whose distances are ordered as their angles."""
     rows = x.view(-1, 1) if x.dim() == 1 else x
     return torch.nn.functional.normalize(rows, dim=1) if cosine else rows
 
 
 def _other(idx: Tensor) -> Tensor:
-    """Which entries are of another row than their own."""
+    """Which entries are another row than the query."""
     return (idx >= 0) & (idx != torch.arange(idx.size(0), device=idx.device).unsqueeze(1))
 
 
 def _nearest(
     points: Tensor, query: Tensor, k: int, ptr: Optional[Tensor], query_ptr: Optional[Tensor]
 ) -> Tensor:
-    """[M, k] int32 rows of points, nearest first, -1 where there are no more."""
+    """[M, k] int32 rows of points, nearest first, then -1."""
     if ptr is None or query_ptr is None:
         return torch.ops.torchvox.knn(points[None], query[None], k, dist_order="loop")[1][0]
     return torch.ops.torchvox.knn(
@@ -57,8 +56,8 @@ def _nearest(
 
 
 def sampled(src: Tensor, ptr: Tensor, ratio: Tensor, random_start: bool) -> Tensor:
-    """`fps` with a ratio of one number or one a cloud, in whose dtype the samples are counted. ptr
-    may lie on the host, which saves the synchronization."""
+    """`fps` with one ratio or one per cloud, in whose dtype the samples are counted. If ptr is on
+    the host, there is no synchronization."""
     sizes = torch.diff(ptr)
     counts = (sizes.to(ratio.dtype) * ratio.to(ptr.device)).ceil().long()
     ends = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
@@ -104,7 +103,7 @@ def knn_graph(
     cosine: bool = False,
     num_workers: int = 1,
 ) -> Tensor:
-    """[2, E] int64: each row, then its k nearest; the other way for target_to_source."""
+    """[2, E] int64: each row and its k nearest; swapped for target_to_source."""
     rows = _rows(x, cosine)
     idx = _nearest(rows, rows, k if loop else k + 1, ptr, ptr)
     edges = _edges(idx if loop else idx.masked_fill(~_other(idx), -1))
@@ -133,7 +132,7 @@ def radius(
         points,
         query,
         r,
-        min(most, largest),  # longer lists would be empty at the end
+        min(most, largest),  # longer lists would end in padding
         radius2=r * r,
         core_dist2=-1.0,
         fill="pad",
@@ -156,7 +155,7 @@ def radius_graph(
     flow: str = "source_to_target",
     num_workers: int = 1,
 ) -> Tensor:
-    """[2, E] int64: each row, then those nearer than r; the other way for target_to_source."""
+    """[2, E] int64: each row and those nearer than r; swapped for target_to_source."""
     edges = radius(x, x, r, ptr, ptr, max_num_neighbors, ignore_same_index=not loop)
     return edges.flip(0) if flow == "target_to_source" else edges
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pytorch3d.ops` 0.7.9: three searches and their gathers.
+"""Replaces `pytorch3d.ops` 0.7.9: three searches and their gathers.
 
-Names, signatures, layouts, dtypes and pads are the peer's. `sample_farthest_points` reads the
-largest length, and K when it is a tensor, as the peer does.
+Names, signatures, layouts, dtypes and padding are the peer's. `sample_farthest_points` reads the
+largest length, and K if it is a tensor, from the device, as the peer does.
 """
 
-from typing import Any, List, NamedTuple, Optional, Tuple, Union
+from typing import List, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -22,20 +22,18 @@ __all__ = [
     "masked_gather",
     "sample_farthest_points",
 ]
-NOT_COVERED = (
-    "GraphConv", "SubdivideMeshes", "add_pointclouds_to_volumes",
-    "add_points_features_to_volume_densities_features", "box3d_overlap",
-    "convert_pointclouds_to_tensor", "corresponding_cameras_alignment",
-    "corresponding_points_alignment", "cot_laplacian", "cubify", "efficient_pnp",
-    "estimate_pointcloud_local_coord_frames", "estimate_pointcloud_normals", "eyes",
-    "get_point_covariances", "interpolate_face_attributes", "is_pointclouds",
-    "iterative_closest_point", "laplacian", "mesh_face_areas_normals", "norm_laplacian",
-    "packed_to_padded", "padded_to_packed", "sample_points_from_meshes", "taubin_smoothing",
-    "vert_align", "wmean",
-)  # fmt: skip
+NOT_COVERED = """
+GraphConv SubdivideMeshes add_pointclouds_to_volumes
+add_points_features_to_volume_densities_features box3d_overlap convert_pointclouds_to_tensor
+corresponding_cameras_alignment corresponding_points_alignment cot_laplacian cubify efficient_pnp
+estimate_pointcloud_local_coord_frames estimate_pointcloud_normals eyes get_point_covariances
+interpolate_face_attributes is_pointclouds iterative_closest_point laplacian mesh_face_areas_normals
+norm_laplacian packed_to_padded padded_to_packed sample_points_from_meshes taubin_smoothing
+vert_align wmean
+"""
 DIFFERS = {
-    "ball_query": "skip_points_outside_cube changes nothing: it only makes the peer faster.",
-    "knn_points": "Sorted with return_sorted=False too, equal distances by index; any version.",
+    "ball_query": "skip_points_outside_cube is ignored: it only makes the peer faster.",
+    "knn_points": "Always sorted, equal distances by index; version is ignored.",
     "sample_farthest_points": "Random starts come from torch's generator of the points' device.",
 }
 __getattr__ = stubs("pytorch3d.ops", NOT_COVERED)
@@ -96,11 +94,12 @@ def ball_query(
     return_nn: bool = True,
     skip_points_outside_cube: bool = False,
 ) -> _KNN:
-    """Of each p1 the first K points of p2 by index: squared distances, 0 where there are fewer,
-    int64 rows, -1 there, and the points."""
+    """The first K points of p2 by index in the ball of each p1: squared distances, int64 rows and
+    points; 0, -1 and 0 where there are fewer."""
     _same(p1, p2)
-    options: Any = {"lengths": lengths2, "query_lengths": lengths1}
-    dist2, idx, _ = torchvox.ball_query(p2, p1, radius, K, convention="pytorch3d", **options)
+    dist2, idx, _ = torchvox.ball_query(
+        p2, p1, radius, K, lengths=lengths2, query_lengths=lengths1, convention="pytorch3d"
+    )
     return _KNN(dist2, idx.long(), torchvox.group_points(p2, idx) if return_nn else None)
 
 
@@ -115,13 +114,14 @@ def knn_points(
     return_nn: bool = False,
     return_sorted: bool = True,
 ) -> _KNN:
-    """Of each p1 the K nearest points of p2, nearest first: squared distances (L1 for norm 1) and
-    int64 rows, both 0 where there are fewer, and the points."""
+    """The K nearest points of p2 to each p1, nearest first: squared distances (L1 for norm 1) and
+    int64 rows, both 0 where there are fewer, and points."""
     _same(p1, p2)
     if norm not in (1, 2):
         raise ValueError("Support for 1 or 2 norm.")
-    options: Any = {"lengths": lengths2, "query_lengths": lengths1}
-    dist2, idx = torchvox.knn(p2, p1, K, norm=norm, convention="pytorch3d", **options)
+    dist2, idx = torchvox.knn(
+        p2, p1, K, norm=norm, lengths=lengths2, query_lengths=lengths1, convention="pytorch3d"
+    )
     rows = idx.clamp(min=0).long()
     points = knn_gather(p2, rows, lengths2) if return_nn else None
     return _KNN(dist2.masked_fill(idx < 0, 0), rows, points)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which names of peers a codebase uses, and what becomes of each. Files are parsed, never run.
+"""Which names of peers a codebase uses, and which are covered. Files are parsed, never run.
 
-imported       the absolute names that a file's names stand for
+imported       the absolute names behind a file's names
 used           those that it uses, and registered names in type="Voxelization"
 Names.source   through modules of the codebase that pass on what they import
-Names.place    which module of which peer such a name is of, also in forks and copies
+Names.place    which module of which peer such a name belongs to, also in forks and copies
 scan           a Finding for each
 install_lines  what to add to the program
 """
@@ -44,14 +44,14 @@ class Parsed(NamedTuple):
 
 
 def parse(path: Path) -> Dict[str, Parsed]:
-    """The files by the names that they have as modules. Raises WrongUseError for a wrong path."""
+    """The files by their module names. Raises WrongUseError for a wrong path."""
     files = [path] if path.is_file() else sorted(path.rglob("*.py"))
     if not files:
         raise WrongUseError(f"{path} has no Python files")
     base = path if path.is_dir() else path.parent
     while (base / "__init__.py").exists():
         base = base.resolve().parent
-    found = {}
+    modules = {}
     for file in files:
         parts = file.resolve().relative_to(base.resolve()).with_suffix("").parts
         package = parts[-1] == "__init__"
@@ -59,10 +59,10 @@ def parse(path: Path) -> Dict[str, Parsed]:
             warnings.simplefilter("ignore")
             try:
                 tree = ast.parse(file.read_bytes())
-            except (SyntaxError, ValueError):  # no Python 3
+            except (SyntaxError, ValueError):  # not Python 3
                 continue
-        found[".".join(parts[: len(parts) - package])] = Parsed(tree, package)
-    return found
+        modules[".".join(parts[: len(parts) - package])] = Parsed(tree, package)
+    return modules
 
 
 def imported(module: str, parsed: Parsed) -> Dict[str, str]:
@@ -83,7 +83,7 @@ def imported(module: str, parsed: Parsed) -> Dict[str, str]:
 
 
 def used(node: ast.AST, bound: Dict[str, str], registered: Dict[str, str]) -> Iterator[str]:
-    """The absolute names of what lies below a node."""
+    """The absolute names used below a node."""
     whole = dotted(node, bound)
     if whole:
         yield whole
@@ -107,8 +107,11 @@ def dotted(node: ast.AST, bound: Dict[str, str]) -> str:
     return f"{left}.{node.attr}" if left and isinstance(node, ast.Attribute) else ""
 
 
+Place = Tuple[str, str, str, str]  # peer, its module, name, the copy's module
+
+
 class Names:
-    """What the table knows, beside what the codebase has itself."""
+    """The names of the table and those of the codebase."""
 
     def __init__(self, parsed: Dict[str, Parsed]) -> None:
         self.own = parsed
@@ -127,8 +130,8 @@ class Names:
                 self.plain[module] = defined & {*table.literals("pointnet2_plain").covered}
 
     def source(self, whole: str, hops: int = 9) -> str:
-        """The name behind one that a module of the codebase has imported itself. hops: there may be
-        circles."""
+        """The name behind one that a module of the codebase imports itself. hops: imports may be
+        circular."""
         parts = whole.split(".")
         for i in range(len(parts) - 1, 0, -1):
             behind = self.bound.get(".".join(parts[:i]), {}).get(parts[i], "")
@@ -136,8 +139,8 @@ class Names:
                 return self.source(table.join(behind, *parts[i + 1 :]), hops - 1)
         return whole
 
-    def place(self, whole: str) -> Optional[Tuple[str, str, str, str]]:
-        """(peer, its module, name, the copy's module) of an absolute name."""
+    def place(self, whole: str) -> Optional[Place]:
+        """The place of an absolute name, None if it is not of a peer."""
         parts = whole.split(".")
         for i in range(len(parts) - 1, 0, -1):
             module, name = ".".join(parts[:i]), parts[i]
@@ -157,20 +160,20 @@ class Names:
         if above or parts[0] not in self.roots:
             return None
         i = next((i for i, part in enumerate(parts) if part[0].isupper()), len(parts) - 1)
-        return self.roots[parts[0]], "", ".".join(parts[:i]), ""  # a finding a module
+        return self.roots[parts[0]], "", ".".join(parts[:i]), ""  # one finding per module
 
 
 def scan(path: Path) -> List[Finding]:
-    """A finding for each name of a peer, by peer and name."""
+    """One finding per name of a peer, by peer and name."""
     parsed = parse(path)
     names = Names(parsed)
-    known = table.literals("mmcv_ops").names
-    registered = {n: f"mmcv.ops.{n}" for n in known if n[0].isupper() and not hasattr(nn, n)}
-    files: Dict[Tuple[str, str, str, str], Set[str]] = {}
-    uses: Dict[Tuple[str, str, str, str], int] = {}
+    layers = [n for n in table.literals("mmcv_ops").names if n[0].isupper()]
+    registered = {name: f"mmcv.ops.{name}" for name in layers if not hasattr(nn, name)}
+    files: Dict[Place, Set[str]] = {}
+    uses: Dict[Place, int] = {}
     for module, file in parsed.items():
         bound = {**names.bound[module]}
-        row = names.rows.get(bound.pop("*", "")[:-2])  # the last star, which is the only one
+        row = names.rows.get(bound.pop("*", "")[:-2])  # the last star import, usually the only one
         bound.update({name: f"{module}.{name}" for name in names.plain.get(module, ())})
         counts = [(whole, 0) for whole in bound.values()]
         if row is not None:
@@ -184,12 +187,12 @@ def scan(path: Path) -> List[Finding]:
     return [finding(place, len(files[place]), uses[place]) for place in sorted(uses)]
 
 
-def finding(place: Tuple[str, str, str, str], files: int, uses: int) -> Finding:
+def finding(place: Place, files: int, uses: int) -> Finding:
     peer, module, name, at = place
-    shim = next((row.shim for row in table.every() if (row.peer, row.module) == (peer, module)), "")
-    facts = table.literals(shim)
+    rows = [row for row in table.every() if (row.peer, row.module) == (peer, module)]
+    facts = table.literals(rows[0].shim) if rows else None
     status, reason = NOTHING, ""
-    if name in facts.covered:
+    if facts is not None and name in facts.covered:
         status = PARTLY if name in facts.partly else COVERED
         reason = facts.partly.get(name, facts.differs.get(name, ""))
     elif FINDER.elsewhere(table.PEERS[peer].root.partition(".")[0]) is not None:
@@ -199,7 +202,7 @@ def finding(place: Tuple[str, str, str, str], files: int, uses: int) -> Finding:
 
 
 def install_lines(findings: List[Finding]) -> List[str]:
-    """What to add at the beginning of the program."""
+    """What to add at the start of the program."""
     whole, single, python = set(), set(), ""
     for one in findings:
         module, peer = one.name.rpartition(".")[0], table.PEERS[one.peer]

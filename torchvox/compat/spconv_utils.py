@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for the voxel generators of spconv, never for its convolutions: `spconv.utils` and
+"""Replaces the voxel generators of spconv, not its convolutions: `spconv.utils` and
 `spconv.pytorch.utils` of 2.3.8, and those of version 1.
 
-Voxels come by their first point, on every device. The number of voxels is read on the host.
+Voxels are ordered by their first point, on every device. The host reads the number of voxels.
 """
 
 import numpy as np
@@ -16,39 +16,40 @@ __all__ = [
     "Point2VoxelCPU3d", "Point2VoxelGPU3d", "PointToVoxel", "VoxelGenerator", "VoxelGeneratorV2",
     "gather_features_by_pc_voxel_id",
 ]  # fmt: skip
-NOT_COVERED = (
-    "Point2VoxelCPU1d", "Point2VoxelCPU2d", "Point2VoxelCPU4d", "Point2VoxelGPU1d",
-    "Point2VoxelGPU2d", "Point2VoxelGPU4d", "non_max_suppression_cpu", "rbbox_intersection",
-    "rbbox_iou", "rbbox_iou_loss", "rotate_non_max_suppression_cpu",
-)  # fmt: skip
+NOT_COVERED = """
+Point2VoxelCPU1d Point2VoxelCPU2d Point2VoxelCPU4d Point2VoxelGPU1d Point2VoxelGPU2d
+Point2VoxelGPU4d non_max_suppression_cpu rbbox_intersection rbbox_iou rbbox_iou_loss
+rotate_non_max_suppression_cpu
+"""
 PARTLY = {
     "PointToVoxel": "vsize_xyz of other than three axes",
     "VoxelGeneratorV2": "block_filtering=True",
 }
 DIFFERS = {
-    "Point2VoxelCPU3d": "Empty slots take the mean of their voxel alone; they are always cleared.",
-    "Point2VoxelGPU3d": "Voxels come by their first point; results are arrays on the host.",
-    "PointToVoxel": "Voxels come by their first point on the GPU too; slots are always cleared.",
-    "VoxelGenerator": "Empty slots take the mean of their voxel alone.",
+    "Point2VoxelCPU3d": "Empty slots take the mean of only their voxel; they are always cleared.",
+    "Point2VoxelGPU3d": "Voxels are ordered by their first point; results are arrays on the host.",
+    "PointToVoxel": "Ordered by their first point on the GPU too; slots are always cleared.",
+    "VoxelGenerator": "Empty slots take the mean of only their voxel.",
 }
 __getattr__ = stubs("spconv.utils", NOT_COVERED)
 
 
 def _voxels(points, size, bounds, most, most_points, mean):
-    """Voxels, z y x, points of each, and the voxel of each point. mean: what fills a voxel."""
-    found = torchvox.voxelize(
+    """Voxels, z y x, their numbers of points, and the voxel of each point. mean: fills empty slots
+    with the mean of their voxel."""
+    result = torchvox.voxelize(
         points, floats(size), floats(bounds), most_points, most, out_dtype=torch.float32, trim=True
     )
-    voxels, counts = found.features, found.num_points
+    voxels, counts = result.features, result.num_points
     if mean:
         slots = torch.arange(most_points, device=counts.device)
         means = voxels.sum(1, keepdim=True) / counts[:, None, None]
         voxels = torch.where((slots < counts[:, None])[..., None], voxels, means)
-    return voxels, found.indices[:, 1:].contiguous(), counts, found.point_voxel.long()
+    return voxels, result.indices[:, 1:].contiguous(), counts, result.point_voxel.long()
 
 
 class PointToVoxel:
-    """Voxels float32 [M, P, C], indices int32 [M, 3] z y x, points of each int32 [M]."""
+    """Voxels float32 [M, P, C], indices int32 [M, 3] z y x, numbers of points int32 [M]."""
 
     def __init__(
         self,
@@ -70,20 +71,20 @@ class PointToVoxel:
 
     @torch.no_grad()
     def generate_voxel_with_id(self, pc, clear_voxels=True, empty_mean=False):
-        """And the voxel of each point, int64, -1 outside and past the limit."""
+        """The same and the voxel of each point, int64, -1 outside and past the limit."""
         assert pc.device.type == self.device.type, "your pc device is wrong"
         return _voxels(pc, *self._plan, empty_mean)
 
 
 def gather_features_by_pc_voxel_id(seg_res_features, pc_voxel_id, invalid_value=0):
-    """The row of each point's voxel, invalid_value where there is none."""
+    """The features of each point's voxel, invalid_value where there is none."""
     check_index("gather_features_by_pc_voxel_id", pc_voxel_id, -1, len(seg_res_features))
     none = seg_res_features.new_full((1, *seg_res_features.shape[1:]), invalid_value)
     return torch.cat([seg_res_features, none])[pc_voxel_id.to(none.device)]  # -1: the last
 
 
 class _Array(np.ndarray):
-    """As cumm's tensors on the host are asked."""
+    """An array with the methods of cumm's tensors on the host."""
 
     def numpy(self):
         return np.array(self)
@@ -96,7 +97,7 @@ class _Array(np.ndarray):
 
 
 class Point2VoxelCPU3d:
-    """`PointToVoxel` of arrays, of NumPy or cumm."""
+    """`PointToVoxel` for arrays, of NumPy or cumm."""
 
     _device = "cpu"
 
@@ -112,27 +113,27 @@ class Point2VoxelCPU3d:
         self._generator = PointToVoxel(vsize_xyz, coors_range_xyz, *sizes, self._device)
         self.grid_size = self._generator.grid_size
 
-    def _made(self, points, mean):
+    def _voxels(self, points, mean):
         array = points if isinstance(points, np.ndarray) else points.cpu().numpy()
-        found = self._generator(torch.as_tensor(array, device=self._device), empty_mean=mean)
-        return tuple(one.cpu().numpy().view(_Array) for one in found)
+        voxels = self._generator(torch.as_tensor(array, device=self._device), empty_mean=mean)
+        return tuple(one.cpu().numpy().view(_Array) for one in voxels)
 
     def point_to_voxel(self, points, clear_voxels=True):
-        return self._made(points, False)
+        return self._voxels(points, False)
 
     def point_to_voxel_empty_mean(self, points, clear_voxels=True):
-        return self._made(points, True)
+        return self._voxels(points, True)
 
 
 class Point2VoxelGPU3d(Point2VoxelCPU3d):
-    """`Point2VoxelCPU3d` on the GPU."""
+    """`Point2VoxelCPU3d` computed on the GPU."""
 
     _device = "cuda"
     point_to_voxel_hash = Point2VoxelCPU3d.point_to_voxel
 
 
 class VoxelGenerator:
-    """That of version 1: arrays in and out."""
+    """The generator of version 1: arrays in and out."""
 
     def __init__(
         self, voxel_size, point_cloud_range, max_num_points, max_voxels=20000, full_mean=True
@@ -145,16 +146,15 @@ class VoxelGenerator:
         self.grid_size = np.array(torchvox.grid_size(*grid))
 
     def generate(self, points, max_voxels=None):
-        """(voxels, z y x, points of each)."""
-        tensor = torch.from_numpy(np.ascontiguousarray(points))
+        """(voxels, z y x, numbers of points)."""
         grid = (self.voxel_size, self.point_cloud_range)
         limits = (max_voxels or self._max_voxels, self.max_num_points_per_voxel)
-        found = _voxels(tensor, *grid, *limits, self._mean)
-        return tuple(one.numpy() for one in found[:3])
+        cloud = torch.from_numpy(np.ascontiguousarray(points))
+        return tuple(one.numpy() for one in _voxels(cloud, *grid, *limits, self._mean)[:3])
 
 
 class VoxelGeneratorV2(VoxelGenerator):
-    """The same, in a dictionary."""
+    """`VoxelGenerator` whose results are a dictionary."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class VoxelGeneratorV2(VoxelGenerator):
         super().__init__(voxel_size, point_cloud_range, max_num_points, max_voxels, False)
 
     def generate(self, points, max_voxels=None):
-        """And voxel_point_mask [M, P, 1], 1 where a slot has a point."""
+        """The results with voxel_point_mask [M, P, 1], 1 where a slot has a point."""
         voxels, coordinates, counts = super().generate(points, max_voxels)
         mask = np.arange(self.max_num_points_per_voxel) < counts[:, None]
         return {

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one table of names: the modules of each peer, and the module of torchvox.compat that stands
-for each. The finder, the stubs, the scan and docs/switching.md come from it.
+"""The table of names: the modules of each peer, and the module of torchvox.compat that replaces
+each. The finder, the stubs, the scan and docs/switching.md are built from it.
 
-What a module covers stands in it as literals, which are read without importing it:
+What a module covers is declared in it as literals, which are read without importing it:
 
     __all__        the peer's names that it has
-    NOT_COVERED    the peer's other public names
-    ABSENT         True: these raise AttributeError, as callers ask by hasattr; else they are stubs
-    PARTLY         name -> the value of an argument that raises NotCoveredError
-    DIFFERS        name -> how its result differs by choice
+    NOT_COVERED    the peer's other public names, in one string
+    ABSENT         True: these raise AttributeError, since callers ask by hasattr; else they are
+                   stubs
+    PARTLY         "name name": the value of an argument that raises NotCoveredError
+    DIFFERS        "name name": how the results differ by choice
 """
 
 import ast
 import difflib
 import functools
 from pathlib import Path
-from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from torchvox._errors import WrongUseError
 
@@ -23,7 +24,7 @@ FOLDER = Path(__file__).parent
 
 
 class Peer(NamedTuple):
-    """root: the part of its modules' names that `at` replaces; the others are told behind it.
+    """root: the part of its modules' names that `at` replaces; the modules are named behind it.
     python: its Python over the compiled modules. patched: names go into the module that is there.
     """
 
@@ -83,11 +84,7 @@ PEERS: Dict[str, Peer] = {
         },
     ),
     "pytorch3d": Peer(
-        "pytorch3d",
-        {
-            **{f"ops{part}": "pytorch3d_ops" for part in _PYTORCH3D},
-            "_C": "pytorch3d_c",
-        },
+        "pytorch3d", {**{f"ops{part}": "pytorch3d_ops" for part in _PYTORCH3D}, "_C": "pytorch3d_c"}
     ),
     "torch_cluster": Peer("torch_cluster", {"": "torch_cluster"}),
     "pyg_lib": Peer("pyg_lib", {"ops": "pyg_lib_ops"}),
@@ -108,29 +105,31 @@ class Literals(NamedTuple):
 
     @property
     def names(self) -> Tuple[str, ...]:
-        """Those that are there, stubs included."""
+        """The names that an adapter has, stubs included."""
         return self.covered if self.absent else self.covered + self.not_covered
 
 
-def source(shim: str) -> Optional[Path]:
-    """The file of a module of torchvox.compat, None where there is none."""
+def source(shim: str) -> Path:
+    """The file of a module of torchvox.compat."""
     path = FOLDER.joinpath(*shim.split("."))
-    files = (path.with_suffix(".py"), path / "__init__.py")
-    return next((file for file in files if file.is_file()), None)
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 @functools.cache
 def literals(shim: str) -> Literals:
     """What a module declares, without importing it."""
-    file = source(shim)
-    found: Dict[str, Any] = {}
-    wanted = ("__all__", "NOT_COVERED", "ABSENT", "PARTLY", "DIFFERS")
-    for node in ast.parse(file.read_text()).body if file else ():
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        if isinstance(target, ast.Name) and target.id in wanted:
-            found[target.id] = ast.literal_eval(node.value)  # type: ignore[attr-defined]
-    all_, rest, absent, partly, differs = (found.get(name, ()) for name in wanted)
-    return Literals(tuple(all_), tuple(rest), bool(absent), partly or {}, differs or {})
+    values: Dict[str, Any] = {"__all__": (), "NOT_COVERED": "", "ABSENT": False}
+    values.update(PARTLY={}, DIFFERS={})
+    for node in ast.parse(source(shim).read_text()).body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(node, ast.Assign) and isinstance(target, ast.Name) and target.id in values:
+            values[target.id] = ast.literal_eval(node.value)
+    partly, differs = (
+        {name: words for names, words in values[key].items() for name in names.split()}
+        for key in ("PARTLY", "DIFFERS")
+    )
+    covered, others = tuple(values["__all__"]), tuple(values["NOT_COVERED"].split())
+    return Literals(covered, others, values["ABSENT"], partly, differs)
 
 
 def join(*parts: str) -> str:
@@ -138,20 +137,20 @@ def join(*parts: str) -> str:
 
 
 def rows_of(name: str, at: Optional[str] = None, python: bool = True) -> Dict[str, Row]:
-    """The modules of a peer, or under other names, that torchvox has."""
+    """The modules of a peer by their names, under `at` where it is somewhere else."""
     peer = PEERS[name]
-    root = peer.root if at is None else at
     modules = {**peer.modules, **(peer.python if python else {})}
     return {
-        join(root, part): Row(name, join(peer.root, part), shim, peer.patched)
+        join(peer.root if at is None else at, part): Row(
+            name, join(peer.root, part), shim, peer.patched
+        )
         for part, shim in modules.items()
-        if source(shim)
     }
 
 
-def every() -> Iterator[Row]:
-    for name in PEERS:
-        yield from rows_of(name).values()
+def every() -> List[Row]:
+    """The rows of all peers."""
+    return [row for name in PEERS for row in rows_of(name).values()]
 
 
 def select(name: str, at: Optional[str] = None, python: bool = False) -> Dict[str, Row]:
@@ -162,13 +161,11 @@ def select(name: str, at: Optional[str] = None, python: bool = False) -> Dict[st
     """
     if name in PEERS:
         if not (at or PEERS[name].root):
-            raise WrongUseError(f"{name} has no name of its own: say where it lies, at='models.x'")
-        found = rows_of(name, at, python)
-    else:
-        fits = [row for row in every() if name in (row.module, row.shim.rpartition(".")[2])]
-        found = {at or row.module: row for row in fits[:1]}
-    if not found:
-        known = [*PEERS, *{row.module: 0 for row in every()}]
-        near = difflib.get_close_matches(name, known, 3, 0.5) or list(PEERS)
-        raise WrongUseError(f"torchvox.compat stands for no {name!r}; for {', '.join(near)}")
-    return found
+            raise WrongUseError(f"{name} has no name of its own: say where it is, at='models.x'")
+        return rows_of(name, at, python)
+    for row in every():
+        if name in (row.module, row.shim.rpartition(".")[2]):
+            return {at or row.module: row}
+    names = [*PEERS, *dict.fromkeys(row.module for row in every())]
+    near = difflib.get_close_matches(name, names, 3, 0.5) or list(PEERS)
+    raise WrongUseError(f"torchvox.compat does not support {name!r}; supported: {', '.join(near)}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `torch_cluster` 1.6.3. Its functions script, as the peer's do.
+"""Replaces `torch_cluster` 1.6.3. Its functions script, as the peer's do.
 
-Batches are read as the peer reads them: their largest number and the count of edges, on the host.
+As in the peer, the host reads the largest batch number and the number of edges.
 """
 
 from typing import List, Optional, Tuple, Union
@@ -12,8 +12,8 @@ from torch import Tensor
 from torchvox.compat import pyg_lib_ops
 
 __all__ = ["fps", "grid_cluster", "knn", "knn_graph", "nearest", "radius", "radius_graph"]
-NOT_COVERED = ("graclus_cluster", "neighbor_sampler", "random_walk")
-ABSENT = True  # torch_geometric does without them
+NOT_COVERED = "graclus_cluster neighbor_sampler random_walk"
+ABSENT = True  # torch_geometric works without them
 DIFFERS = {
     "fps": "Random starts come from torch's generator; ties are those of the peer's CPU code.",
     "knn": "Among equal distances the lower index comes first; cosine works on the CPU too.",
@@ -86,7 +86,7 @@ def knn(
     batch_size: Optional[int] = None,
 ) -> Tensor:
     """[2, E] int64: rows of y, and for each the k nearest rows of x, nearest first.
-    batch_size: of the batches, else it is read. (torch_geometric looks for it here.)"""
+    batch_size: number of clouds, read if None. (torch_geometric looks for this word here.)"""
     ptr_x, ptr_y = _ptrs(x, y, batch_x, batch_y, batch_size)
     return pyg_lib_ops.knn(x, y, k, ptr_x, ptr_y, cosine)
 
@@ -101,7 +101,7 @@ def knn_graph(
     num_workers: int = 1,
     batch_size: Optional[int] = None,
 ) -> Tensor:
-    """[2, E] int64: from the k nearest rows to each row; the other way for target_to_source."""
+    """[2, E] int64: the k nearest rows and each row; swapped for target_to_source."""
     assert flow in ["source_to_target", "target_to_source"]
     ptr = _ptrs(x, x, batch, batch, batch_size)[0]
     edges = pyg_lib_ops.knn_graph(x, k, ptr, loop, cosine=cosine)
@@ -135,7 +135,7 @@ def radius_graph(
     num_workers: int = 1,
     batch_size: Optional[int] = None,
 ) -> Tensor:
-    """[2, E] int64: from rows nearer than r to each row; the other way for target_to_source."""
+    """[2, E] int64: the rows nearer than r and each row; swapped for target_to_source."""
     assert flow in ["source_to_target", "target_to_source"]
     ptr = _ptrs(x, x, batch, batch, batch_size)[0]
     edges = pyg_lib_ops.radius_graph(x, r, ptr, loop, max_num_neighbors)
@@ -143,10 +143,7 @@ def radius_graph(
 
 
 def nearest(
-    x: Tensor,
-    y: Tensor,
-    batch_x: Optional[Tensor] = None,
-    batch_y: Optional[Tensor] = None,
+    x: Tensor, y: Tensor, batch_x: Optional[Tensor] = None, batch_y: Optional[Tensor] = None
 ) -> Tensor:
     """int64 [N]: the row of y that is nearest to each row of x. Raises ValueError for batches that
     are not sorted, or of other clouds."""

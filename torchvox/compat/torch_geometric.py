@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives torch_geometric its searches and samplers where pyg_lib is missing. A pretended pyg_lib
-would switch its neighbor sampling over, too: so `torch_geometric.typing` alone is told of them."""
+"""Gives torch_geometric its searches and samplers if pyg_lib is missing. A fake pyg_lib module
+would switch its neighbor sampling over too, so only `torch_geometric.typing` is patched."""
 
 from types import ModuleType, SimpleNamespace
 from typing import Any, Dict
@@ -20,7 +20,7 @@ LIBRARY = torch.library.Library("pyg", "FRAGMENT")
 
 
 def patch(typing: ModuleType) -> Dict[str, Any]:
-    """The names that go into `torch_geometric.typing`."""
+    """The names to set in `torch_geometric.typing`."""
     if typing.WITH_PYG_LIB:
         return {}
     from torchvox.compat import pyg_lib_ops

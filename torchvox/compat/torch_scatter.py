@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch_scatter 2.1: `scatter`, `segment_csr`, `segment_coo`, their variants, gathers, softmaxes.
 
-Sums are deterministic and run in the order of the rows, in float32 for halves. Everything scripts.
-Where torch_scatter reads the device (`index.max()` without `dim_size`, the end of `gather_csr`) so
+Sums are deterministic, in the order of the rows, in float32 for half precision. Everything scripts.
+Where torch_scatter reads the device (`index.max()` without `dim_size`, the end of `gather_csr`), so
 do these.
 """
 
@@ -22,30 +22,26 @@ __all__ = [
     "segment_csr", "segment_max_coo", "segment_max_csr", "segment_mean_coo", "segment_mean_csr",
     "segment_min_coo", "segment_min_csr", "segment_sum_coo", "segment_sum_csr",
 ]  # fmt: skip
-NOT_COVERED = ("scatter_mul",)
+NOT_COVERED = "scatter_mul"
 PARTLY = {
-    "gather_csr": "indptr of several lines", "segment_add_csr": "indptr of several lines",
-    "segment_csr": "indptr of several lines", "segment_max_csr": "indptr of several lines",
-    "segment_mean_csr": "indptr of several lines", "segment_min_csr": "indptr of several lines",
-    "segment_sum_csr": "indptr of several lines",
+    "gather_csr segment_csr segment_add_csr segment_sum_csr segment_mean_csr segment_min_csr "
+    "segment_max_csr": "indptr of several lines",
     "scatter": "reduce='mul'; out with mean, max or min",
     "segment_coo": "out with mean, max or min",
-    "scatter_logsumexp": "out", "scatter_max": "out", "scatter_mean": "out", "scatter_min": "out",
-    "segment_max_coo": "out", "segment_mean_coo": "out", "segment_min_coo": "out",
-}  # fmt: skip
+    "scatter_logsumexp scatter_mean scatter_min scatter_max segment_mean_coo segment_min_coo "
+    "segment_max_coo": "out",
+}
 DIFFERS = {
     "gather_coo": "An index outside is an IndexError on the CPU, and a row of zeros on CUDA.",
     "scatter": "An index outside of the groups is an IndexError on the CPU; on CUDA its row is "
     "left out, where the peer stops with a device assertion or writes elsewhere.",
     "segment_coo": "As scatter.",
     "segment_csr": "A pointer outside of the rows is an IndexError on the CPU, clamped on CUDA.",
-    "scatter_max": "NaN and infinities take part; of equal values the first row wins everywhere. "
-    "Integers are compared as float64, exact below 2^53.",
     "scatter_mean": "Halves are added in float32 and rounded once; there is no second derivative.",
-    "scatter_min": "NaN and infinities take part; of equal values the first row wins everywhere. "
+    "scatter_min scatter_max": "NaN and infinities count; of equal values the first row wins. "
     "Integers are compared as float64, exact below 2^53.",
-    "scatter_logsumexp": "A group of -inf alone is NaN; the subtracted maximum has no gradient.",
-    "scatter_softmax": "A group of -inf alone is NaN; the subtracted maximum has no gradient.",
+    "scatter_logsumexp scatter_softmax": "A group of -inf alone is NaN; the subtracted maximum has "
+    "no gradient.",
     "scatter_sum": "Halves are added in float32 and rounded once; there is no second derivative. "
     "Integers are added as float64, exact below 2^53.",
 }
@@ -62,8 +58,8 @@ def _refuse(what: str) -> None:
 
 
 def _line(index: Tensor, src: Tensor, dim: int) -> Tuple[Tensor, int]:
-    """One number a row of src, and 1; where the columns have numbers of their own, one an entry, of
-    all groups of all columns, and how many columns there are."""
+    """The group of each row of src, and 1. If each column has its own index: the group of each
+    entry, numbered over all groups of all columns, and the number of columns."""
     while 1 < index.dim() < src.dim():
         index = index.unsqueeze(-1)
     if index.numel() == 0:  # no rows, or no columns
@@ -84,26 +80,26 @@ def _offsets(name: str, indptr: Tensor) -> Tensor:
 
 
 def _columns(src: Tensor, dim: int) -> Tensor:
-    """[N, C], dim first; integers as float64, in which sums below 2^53 are exact."""
+    """src as [N, C] with dim first; integers as float64, in which sums below 2^53 are exact."""
     rows = (src if src.is_floating_point() else src.double()).movedim(dim, 0)
     return rows.flatten(1) if rows.dim() > 1 else rows.unsqueeze(1)
 
 
-def _shaped(found: Tensor, src: Tensor, dim: int) -> Tensor:
+def _shaped(rows: Tensor, src: Tensor, dim: int) -> Tensor:
     """Rows [R, C] in the shape of src, R along dim."""
     shape = list(src.movedim(dim, 0).shape)
-    shape[0] = found.size(0)
-    return found.reshape(shape).movedim(0, dim).contiguous()
+    shape[0] = rows.size(0)
+    return rows.reshape(shape).movedim(0, dim).contiguous()
 
 
 def _results(
-    found: Tensor, arg: Tensor, src: Tensor, dim: int, add_to: MaybeTensor = None
+    reduced: Tensor, arg: Tensor, src: Tensor, dim: int, add_to: MaybeTensor = None
 ) -> Tuple[Tensor, Tensor]:
-    """As torch_scatter returns them: -1 of `arg` becomes the size of dim."""
-    kept = _shaped(found.to(src.dtype), src, dim)
+    """The results as torch_scatter returns them: -1 of `arg` becomes the size of dim."""
+    result = _shaped(reduced.to(src.dtype), src, dim)
     if arg.dim() == 2:
         arg = _shaped(arg.long().masked_fill(arg < 0, src.size(dim)), src, dim)
-    return kept if add_to is None else add_to.add_(kept), arg
+    return result if add_to is None else add_to.add_(result), arg
 
 
 def _groups(
@@ -141,15 +137,15 @@ def _scatter(
                 "their own, got " + str(size * lines)
             )
         rows = rows.reshape(-1, 1)
-    found, arg = torch.ops.torchvox.voxel_scatter(
+    reduced, arg = torch.ops.torchvox.voxel_scatter(
         rows, line.clamp(-1, 2**31 - 1).int(), size * lines, reduce
     )
     if lines > 1:
-        found, arg = found.view(size, lines), torch.div(arg, lines, rounding_mode="floor")
+        reduced, arg = reduced.view(size, lines), torch.div(arg, lines, rounding_mode="floor")
         arg = arg.view(size, lines) if arg.dim() == 2 else arg
     if floor and not src.is_floating_point():
-        found = found.floor()  # of a mean; segments round it to zero, as the peer's do
-    return _results(found, arg, src, dim, out)
+        reduced = reduced.floor()  # of a mean; segments round it to zero, as the peer's do
+    return _results(reduced, arg, src, dim, out)
 
 
 def _gather(src: Tensor, index: Tensor, dim: int, out: MaybeTensor = None) -> Tensor:
@@ -158,9 +154,9 @@ def _gather(src: Tensor, index: Tensor, dim: int, out: MaybeTensor = None) -> Te
     rows = _columns(src, dim)
     columns, count = rows.size(1), line.size(0) // lines
     rows = rows.reshape(rows.size(0) * lines, columns // lines)
-    found = torch.ops.torchvox.gather_points(rows[None], line[None]).view(count, columns)
-    got = _shaped(found.to(src.dtype), src, dim)
-    return got if out is None else out.copy_(got)
+    gathered = torch.ops.torchvox.gather_points(rows[None], line[None]).view(count, columns)
+    result = _shaped(gathered.to(src.dtype), src, dim)
+    return result if out is None else out.copy_(result)
 
 
 def scatter_sum(
@@ -205,9 +201,9 @@ def _segments(src: Tensor, indptr: Tensor, out: MaybeTensor, reduce: str) -> Tup
     dim = indptr.dim() - 1
     line = _offsets("segment_csr", indptr)
     check_index("segment_csr: indptr", line, 0, src.size(dim) + 1)
-    found, arg = torch.ops.torchvox.segment_reduce(_columns(src, dim), line, reduce)
-    found, arg = _results(found, arg, src, dim)
-    return found if out is None else out.copy_(found), arg
+    reduced, arg = torch.ops.torchvox.segment_reduce(_columns(src, dim), line, reduce)
+    result, arg = _results(reduced, arg, src, dim)
+    return result if out is None else out.copy_(result), arg
 
 
 def segment_sum_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tensor:
@@ -254,8 +250,8 @@ def _sorted(
     groups = _groups("segment_coo", line, dim, out, dim_size, reduce)
     starts = torch.arange(groups + 1, device=line.device, dtype=line.dtype)
     offsets = torch.searchsorted(line, starts)
-    found, arg = torch.ops.torchvox.segment_reduce(_columns(src, dim), offsets, reduce)
-    return _results(found, arg, src, dim, out)
+    reduced, arg = torch.ops.torchvox.segment_reduce(_columns(src, dim), offsets, reduce)
+    return _results(reduced, arg, src, dim, out)
 
 
 def segment_sum_coo(
@@ -347,7 +343,7 @@ def scatter_std(
 ) -> Tensor:
     size = dim_size if out is None else out.size(dim)
     mean = scatter_mean(src, index, dim, None, size)
-    apart = src - _gather(mean, index, dim)
+    centered = src - _gather(mean, index, dim)
     count = scatter_sum(torch.ones_like(src), index, dim, None, size) - int(unbiased)
-    total = scatter_sum(apart * apart, index, dim, out, size)
+    total = scatter_sum(centered * centered, index, dim, out, size)
     return (total / (count.clamp(min=1) + 1e-6)).sqrt()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which boxes of a frame are the objects of the frames before."""
+"""Tracking: which boxes of a frame are the objects of earlier frames."""
 
 from torchvox.tracking.centers import DISTANCES, Tracker
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torchvox._errors import WrongUseError
 
 Array: TypeAlias = npt.NDArray[Any]
-# Meters at most from a detection, moved back to the frame before, to its track, by class.
+# Largest distance in meters, by class, from a track to a detection moved back to its time.
 DISTANCES = {
     **{"car": 4.0, "truck": 4.0, "bus": 5.5, "trailer": 3.0, "motorcycle": 13.0},
     **{"bicycle": 3.0, "cyclist": 3.0, "pedestrian": 1.0},
@@ -23,12 +23,12 @@ TRACK = [("id", "i8"), ("label", "i8"), ("missed", "i8"), ("xy", "f8", 2), ("vel
 
 
 class Tracker:
-    """Numbers the objects of consecutive frames.
+    """Assigns ids to the objects of consecutive frames.
 
-    Detections, by falling score, are moved back along their velocities to the frame before and take
-    the nearest free track of their class; at ties the first detection, the oldest track. If none is
-    near enough, a track starts. A track without a detection moves on along its velocity for `coast`
-    frames.
+    Detections, by descending score, are moved back along their velocities to the previous frame and
+    take the nearest free track of their class; ties go to the first detection and the oldest track.
+    If no track is near enough, a new one starts. A track without a detection continues along its
+    velocity for `coast` frames.
 
     classes: names of labels 0, 1, .. distances: largest distance in meters by class, in upper or
     lower case; boxes of other classes are not tracked. Raises WrongUseError.
@@ -45,17 +45,17 @@ class Tracker:
         _expect(tracked, f"classes must name some of {', '.join(near)}", ", ".join(classes))
         _expect(coast >= 0, "coast must be 0 or more frames", coast)
         self._coast, self._next, self._seconds = coast, 0, -math.inf
-        self._tracks = np.zeros(0, TRACK)  # by rising id, at the time of the last frame
+        self._tracks = np.zeros(0, TRACK)  # by ascending id, at the time of the last frame
 
     def update(
         self, boxes: npt.ArrayLike, scores: npt.ArrayLike, labels: npt.ArrayLike, seconds: float
     ) -> Array:
-        """Numbers of the objects of a frame's boxes, [n] int64, rising from 0; -1: not tracked.
+        """Ids of the objects of a frame's boxes, [n] int64, ascending from 0; -1: not tracked.
 
-        boxes: [n, 9] x, y, z, l, w, h, yaw, vx, vy, meters and m/s, in a frame that stands still;
-        velocities count as 0 where they are NaN or missing, [n, 7]. scores [n]. labels [n]: -1 for
-        rows that are not boxes, as past the end of a detector's output. seconds: time of the frame,
-        later than the one before. Raises WrongUseError, and leaves the tracks alone.
+        boxes: [n, 9] x, y, z, l, w, h, yaw, vx, vy, meters and m/s, in a fixed coordinate frame;
+        velocities that are NaN or missing, [n, 7], count as 0. scores [n]. labels [n]: -1 for rows
+        that are not boxes, such as the padding of a detector's output. seconds: time of the frame,
+        later than the previous one. Raises WrongUseError and then leaves the tracks unchanged.
         """
         objects, order = self._detections(*map(_numbers, (boxes, scores, labels)))
         time = _numbers(seconds)
@@ -81,7 +81,7 @@ class Tracker:
         return objects["id"]
 
     def _detections(self, box: Array, score: Array, label: Array) -> tuple[Array, Array]:
-        """TRACKs without an id, and which are tracked, by falling score."""
+        """TRACKs without an id, and the rows to track, by descending score."""
         n, shapes = label.size, (box.shape, score.shape, label.shape)
         good = shapes in (((n, 7), (n,), (n,)), ((n, 9), (n,), (n,)))
         _expect(good, "boxes, scores, labels must be [n, 7] or [n, 9], [n], [n]", shapes)

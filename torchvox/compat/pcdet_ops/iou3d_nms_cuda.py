@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pcdet.ops.iou3d_nms.iou3d_nms_cuda`."""
+"""Replaces `pcdet.ops.iou3d_nms.iou3d_nms_cuda`."""
+
+from functools import partial
 
 import torchvox
-from torchvox.compat._shared import rotated_iou, writes
+from torchvox.compat._shared import compiled, paired_iou, rotated_iou
 
 __all__ = [
     "boxes_aligned_iou_bev_cpu", "boxes_aligned_overlap_bev_gpu", "boxes_iou_bev_cpu",
@@ -10,53 +12,41 @@ __all__ = [
     "paired_boxes_overlap_bev_gpu",
 ]  # fmt: skip
 DIFFERS = {
-    "boxes_iou_bev_gpu": "Overlaps are exact.",
-    "boxes_overlap_bev_gpu": "Overlaps are exact.",
-    "nms_gpu": "Overlaps are exact.",
-    "paired_boxes_overlap_bev_gpu": "Overlaps are exact.",
+    "boxes_iou_bev_gpu boxes_overlap_bev_gpu nms_gpu paired_boxes_overlap_bev_gpu": "Overlaps are "
+    "exact."
 }
 
-
-@writes("ans_overlap")
-def boxes_overlap_bev_gpu(boxes_a, boxes_b):
-    """[N, M] square meters."""
-    return rotated_iou(boxes_a, boxes_b, metric="overlap")
-
-
-@writes("ans_iou")
-def boxes_iou_bev_gpu(boxes_a, boxes_b):
-    """[N, M]."""
-    return rotated_iou(boxes_a, boxes_b)
-
-
-@writes("ans_overlap")
-def paired_boxes_overlap_bev_gpu(boxes_a, boxes_b):
-    """[N, 1] square meters."""
-    return rotated_iou(boxes_a, boxes_b, metric="overlap", paired=True)[:, None]
-
-
-@writes("ans_iou")
-def boxes_aligned_iou_bev_cpu(boxes_a, boxes_b):
-    """[N, 1]."""
-    return rotated_iou(boxes_a, boxes_b, paired=True)[:, None]
+# Overlaps are in square meters.
+boxes_iou_bev_gpu = compiled("boxes_iou_bev_gpu(boxes_a, boxes_b -> ans_iou) = 1", rotated_iou)
+boxes_iou_bev_cpu = boxes_iou_bev_gpu
+boxes_overlap_bev_gpu = compiled(
+    "boxes_overlap_bev_gpu(boxes_a, boxes_b -> ans_overlap) = 1",
+    partial(rotated_iou, metric="overlap"),
+)
+boxes_aligned_iou_bev_cpu = compiled(
+    "boxes_aligned_iou_bev_cpu(boxes_a, boxes_b -> ans_iou) = 1", paired_iou
+)
+paired_boxes_overlap_bev_gpu = compiled(
+    "paired_boxes_overlap_bev_gpu(boxes_a, boxes_b -> ans_overlap) = 1",
+    partial(paired_iou, metric="overlap"),
+)
+boxes_aligned_overlap_bev_gpu = paired_boxes_overlap_bev_gpu
 
 
 def nms_gpu(boxes, keep, nms_overlap_thresh, /):
-    """boxes: best first. keep: int64 on the CPU. The count, which is one read of the device."""
+    """The number of kept boxes, read from the device; `keep`, int64 on the CPU, gets their rows.
+    boxes: best first."""
     scores = boxes.new_zeros(1, len(boxes))  # equal ones come by index
     index, count = torchvox.rotated_nms(
         boxes[None].float(), scores.float(), nms_overlap_thresh, len(boxes)
     )
-    kept = int(count)
-    keep[:kept] = index[0, :kept]
-    return kept
+    number = int(count)
+    keep[:number] = index[0, :number]
+    return number
 
 
 def nms_normal_gpu(boxes, keep, nms_overlap_thresh, /):
-    """As if no box were turned."""
+    """`nms_gpu` of boxes with yaw 0."""
     straight = boxes.clone()
     straight[:, 6] = 0
     return nms_gpu(straight, keep, nms_overlap_thresh)
-
-
-boxes_iou_bev_cpu, boxes_aligned_overlap_bev_gpu = boxes_iou_bev_gpu, paired_boxes_overlap_bev_gpu

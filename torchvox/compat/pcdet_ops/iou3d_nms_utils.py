@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pcdet.ops.iou3d_nms.iou3d_nms_utils`, on every device."""
+"""Replaces `pcdet.ops.iou3d_nms.iou3d_nms_utils`, on every device."""
 
 from typing import Any, Optional, Tuple
 
@@ -9,21 +9,21 @@ from torch import Tensor
 
 from torchvox.compat._mmcv_boxes import boxes_iou3d as boxes_iou3d_gpu
 from torchvox.compat._mmcv_boxes import nms3d, nms3d_normal
-from torchvox.compat._shared import rotated_iou
+from torchvox.compat._shared import Array, paired_iou, rotated_iou
 
 __all__ = [
     "boxes_aligned_iou3d_gpu", "boxes_bev_iou_cpu", "boxes_iou3d_gpu", "boxes_iou_bev", "nms_gpu",
     "nms_normal_gpu", "paired_boxes_iou3d_gpu",
 ]  # fmt: skip
 DIFFERS = {
-    "boxes_iou3d_gpu": "Overlaps are exact, and have gradients of the area, too.",
+    "boxes_iou3d_gpu": "Overlaps are exact, and the area has gradients too.",
     "boxes_iou_bev": "Overlaps are exact.",
     "nms_gpu": "Overlaps are exact.",
 }
 
 
-def boxes_bev_iou_cpu(boxes_a: Any, boxes_b: Any) -> Any:
-    """[N, M]; an array for arrays."""
+def boxes_bev_iou_cpu(boxes_a: Array, boxes_b: Array) -> Array:
+    """[N, M]; arrays give an array."""
     iou = boxes_iou_bev(*(torch.as_tensor(boxes).float() for boxes in (boxes_a, boxes_b)))
     return iou.numpy() if isinstance(boxes_b, np.ndarray) else iou
 
@@ -35,13 +35,13 @@ def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
 
 def boxes_aligned_iou3d_gpu(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
     """[N, 1]."""
-    return rotated_iou(boxes_a, boxes_b, mode="3d", paired=True)[:, None]
+    return paired_iou(boxes_a, boxes_b, mode="3d")
 
 
 def nms_gpu(
     boxes: Tensor, scores: Tensor, thresh: float, pre_maxsize: Optional[int] = None, **kwargs: Any
 ) -> Tuple[Tensor, None]:
-    """(int64 indices of those kept, best first, None)."""
+    """(int64 indices of the kept boxes, best first, None)."""
     order = scores.sort(descending=True, stable=True)[1][:pre_maxsize]
     return order[nms3d(boxes[order], scores[order], thresh)], None
 
@@ -49,7 +49,7 @@ def nms_gpu(
 def nms_normal_gpu(
     boxes: Tensor, scores: Tensor, thresh: float, **kwargs: Any
 ) -> Tuple[Tensor, None]:
-    """As if no box were turned."""
+    """`nms_gpu` of boxes with yaw 0."""
     return nms3d_normal(boxes, scores, thresh), None
 
 

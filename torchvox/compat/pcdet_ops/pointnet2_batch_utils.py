@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pcdet.ops.pointnet2.pointnet2_batch.pointnet2_utils`, on every device."""
+"""Replaces `pcdet.ops.pointnet2.pointnet2_batch.pointnet2_utils`, on every device."""
 
 from torch import Tensor
 

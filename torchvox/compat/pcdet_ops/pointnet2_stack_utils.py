@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pcdet.ops.pointnet2.pointnet2_stack.pointnet2_utils`, on every device."""
+"""Replaces `pcdet.ops.pointnet2.pointnet2_stack.pointnet2_utils`, on every device."""
 
-from typing import Any, Optional, Tuple
+from typing import List, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
 
 import torchvox
 from torchvox.compat._errors import stubs
-from torchvox.compat._shared import function_class, offsets_of
+from torchvox.compat._shared import function_class, group_packed, offsets_of
 from torchvox.compat.pcdet_ops import pointnet2_stack_cuda
 from torchvox.compat.pcdet_ops.pointnet2_batch_utils import (
     FarthestPointSampling,
@@ -22,10 +22,10 @@ __all__ = [
     "farthest_point_sample", "furthest_point_sample", "grouping_operation",
     "stack_farthest_point_sample", "three_interpolate", "three_nn",
 ]
-NOT_COVERED = (
-    "ThreeNNForVectorPoolByTwoStep", "VectorPoolWithVoxelQuery",
-    "three_nn_for_vector_pool_by_two_step", "vector_pool_with_voxel_query_op",
-)
+NOT_COVERED = """
+ThreeNNForVectorPoolByTwoStep VectorPoolWithVoxelQuery three_nn_for_vector_pool_by_two_step
+vector_pool_with_voxel_query_op
+"""
 __getattr__ = stubs("pcdet.ops.pointnet2.pointnet2_stack.pointnet2_utils", NOT_COVERED)
 
 
@@ -33,26 +33,22 @@ def ball_query(
     radius: float, nsample: int, xyz: Tensor, xyz_batch_cnt: Tensor, new_xyz: Tensor,
     new_xyz_batch_cnt: Tensor,
 ) -> Tuple[Tensor, Tensor]:
-    """(local indices [M, nsample] int32, which balls are empty [M]); those hold 0."""
-    idx = torch.zeros(len(new_xyz), nsample, dtype=torch.int32, device=xyz.device)
+    """(local indices [M, nsample] int32, which balls are empty [M]); an empty ball holds 0."""
     clouds = new_xyz, new_xyz_batch_cnt, xyz, xyz_batch_cnt
-    pointnet2_stack_cuda.ball_query_wrapper(0, 0, radius, nsample, *clouds, idx)
+    idx, _ = pointnet2_stack_cuda.ball_query(radius, nsample, *clouds)
     return idx.clamp(min=0), idx[:, 0] < 0
-# fmt: on
 
 
 def grouping_operation(
     features: Tensor, features_batch_cnt: Tensor, idx: Tensor, idx_batch_cnt: Tensor
 ) -> Tensor:
     """[N, C] by local [M, k]: [M, C, k]."""
-    places = pointnet2_stack_cuda.clouds(features_batch_cnt, idx_batch_cnt)
-    rows = torchvox.group_points(features, idx, local_index=True, **places)
-    return rows.transpose(1, 2).contiguous()
+    return group_packed(features, features_batch_cnt, idx, idx_batch_cnt).contiguous()
 
 
 class QueryAndGroup(nn.Module):
-    """(balls of xyz less their center, beside features [M, 3 + C, nsample], indices); an empty
-    ball holds zeros."""
+    """(xyz of each ball relative to its center, then features [M, 3 + C, nsample], indices); an
+    empty ball holds zeros."""
 
     def __init__(self, radius: float, nsample: int, use_xyz: bool = True) -> None:
         super().__init__()
@@ -76,9 +72,11 @@ class QueryAndGroup(nn.Module):
         return torch.cat(columns, 1).masked_fill(empty[:, None, None], 0), idx
 
 
-def stack_farthest_point_sample(xyz: Tensor, xyz_batch_cnt: Tensor, npoint: Any) -> Tensor:
-    """[sum of npoint] int32 rows of xyz. npoint: a number, or one a cloud as a list, or as a
-    tensor, whose sum is one read of the device."""
+def stack_farthest_point_sample(
+    xyz: Tensor, xyz_batch_cnt: Tensor, npoint: Union[int, List[int], Tensor]
+) -> Tensor:
+    """[sum of npoint] int32 rows of xyz. npoint: a number, or one per cloud as a list or a tensor,
+    whose sum is read from the device."""
     if not isinstance(npoint, Tensor):
         npoint = npoint if isinstance(npoint, list) else [npoint] * len(xyz_batch_cnt)
     total = int(npoint.sum()) if isinstance(npoint, Tensor) else sum(npoint)
@@ -91,11 +89,10 @@ def stack_farthest_point_sample(xyz: Tensor, xyz_batch_cnt: Tensor, npoint: Any)
 def three_nn(
     unknown: Tensor, unknown_batch_cnt: Tensor, known: Tensor, known_batch_cnt: Tensor
 ) -> Tuple[Tensor, Tensor]:
-    """Distances, which have no gradient, and int32 rows of known."""
-    dist2, idx = torch.empty_like(unknown), torch.empty_like(unknown, dtype=torch.int32)
-    clouds = unknown, unknown_batch_cnt, known, known_batch_cnt
-    pointnet2_stack_cuda.three_nn_wrapper(*clouds, dist2, idx)
-    return dist2.sqrt(), idx
+    """Distances without gradient, and int32 rows of known."""
+    clouds = unknown.detach(), unknown_batch_cnt, known.detach(), known_batch_cnt
+    dist2, idx = pointnet2_stack_cuda.three_nn(*clouds)
+    return dist2.to(unknown.dtype).sqrt(), idx.int()
 
 
 def three_interpolate(features: Tensor, idx: Tensor, weight: Tensor) -> Tensor:

@@ -1,39 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pcdet.ops.roiaware_pool3d.roiaware_pool3d_cuda`. Boxes have their center's z."""
+"""Replaces `pcdet.ops.roiaware_pool3d.roiaware_pool3d_cuda`. z of a box is its center."""
 
 import torch
 
 import torchvox
 from torchvox.compat._pooling import box_query, pool_cells
-from torchvox.compat._shared import put, widened, writes
+from torchvox.compat._shared import compiled, put, widened
 
 __all__ = ["backward", "forward", "points_in_boxes_cpu", "points_in_boxes_gpu"]
 
 MARGIN, MARGIN_CPU = 1e-5, 1e-2
 
 
-@writes("box_idx_of_points")
-def points_in_boxes_gpu(boxes, pts):
-    """The first box of each point; points in none stay as they are."""
-    found = torchvox.points_in_boxes(widened(pts), widened(boxes), margin=MARGIN)
-    return found, found >= 0
+def _first_box(boxes, pts):
+    """The first box of each point; points in no box keep their value."""
+    first = torchvox.points_in_boxes(widened(pts), widened(boxes), margin=MARGIN)
+    return first, first >= 0
 
 
-@writes("pts_indices")
-def points_in_boxes_cpu(boxes, pts):
-    """[N, M], 1 or 0."""
+def box_mask(boxes, pts):
+    """[N, M] bool: which box contains which point."""
     clouds = widened(pts)[None], widened(boxes)[None]
     return torchvox.points_in_boxes(*clouds, mode="mask", margin=MARGIN_CPU)[0]
 
 
+points_in_boxes_gpu = compiled(
+    "points_in_boxes_gpu(boxes, pts -> box_idx_of_points) = 1", _first_box
+)
+points_in_boxes_cpu = compiled("points_in_boxes_cpu(boxes, pts -> pts_indices) = 1", box_mask)
+
+
 def forward(rois, pts, pts_feature, argmax, pts_idx_of_voxels, pooled_features, pool_method, /):
-    """pts_idx_of_voxels [N, x, y, z, k]: a number and the first k - 1 points of each cell. Pools
-    them, the maximum (0) or mean (1); argmax holds the points that have it, -1 where none is."""
+    """pts_idx_of_voxels [N, x, y, z, k] gets a count and the first k - 1 points of each cell, and
+    pooled_features their maximum (0) or mean (1); argmax gets the points of the maximum, or -1."""
     *cells, k = pts_idx_of_voxels.shape
-    found = box_query(pts[None], rois[None], k - 1, grid=cells[1:], margin=MARGIN)
-    lists = torch.cat([found.count.clamp(max=k - 1)[..., None], found.index.clamp(min=0)], -1)
+    rows, count = box_query(pts[None], rois[None], k - 1, grid=cells[1:], margin=MARGIN)
+    lists = torch.cat([count.clamp(max=k - 1)[..., None], rows.clamp(min=0)], -1)
     put("forward: pts_idx_of_voxels", pts_idx_of_voxels, lists.view(*cells, k))
-    pooled, best = pool_cells(pts_feature.detach(), found.index, "avg" if pool_method else "max")
+    pooled, best = pool_cells(pts_feature.detach(), rows, "avg" if pool_method else "max")
     put("forward: pooled_features", pooled_features, pooled.view(*cells, pooled.size(1)))
     if not pool_method:
         put("forward: argmax", argmax, best.view(*cells, best.size(1)))
@@ -41,7 +45,7 @@ def forward(rois, pts, pts_feature, argmax, pts_idx_of_voxels, pooled_features, 
 
 
 def backward(pts_idx_of_voxels, argmax, grad_out, grad_in, pool_method, /):
-    """grad_in [M, C] gets the sums, in order."""
+    """Add the gradients to grad_in [M, C], in order."""
     points, channels = grad_in.shape
     if pool_method:
         lists = pts_idx_of_voxels.flatten(0, 3)

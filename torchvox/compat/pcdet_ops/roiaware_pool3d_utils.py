@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pcdet.ops.roiaware_pool3d.roiaware_pool3d_utils`, on every device."""
+"""Replaces `pcdet.ops.roiaware_pool3d.roiaware_pool3d_utils`, on every device."""
 
-from typing import Any, Sequence, Union
+from typing import Sequence, Union
 
 import numpy as np
 import torch
@@ -10,23 +10,22 @@ from torch import Tensor, nn
 import torchvox
 from torchvox.compat._errors import stubs
 from torchvox.compat._pooling import roiaware_pool
-from torchvox.compat._shared import widened
-from torchvox.compat.pcdet_ops.roiaware_pool3d_cuda import MARGIN, MARGIN_CPU
+from torchvox.compat._shared import Array, widened
+from torchvox.compat.pcdet_ops.roiaware_pool3d_cuda import MARGIN, box_mask
 
 __all__ = ["RoIAwarePool3d", "points_in_boxes_cpu", "points_in_boxes_gpu"]
-NOT_COVERED = ("RoIAwarePool3dFunction",)
+NOT_COVERED = "RoIAwarePool3dFunction"
 __getattr__ = stubs("pcdet.ops.roiaware_pool3d.roiaware_pool3d_utils", NOT_COVERED)
 
 
-def points_in_boxes_cpu(points: Any, boxes: Any) -> Any:
-    """[M, 3] and [N, 7]: 1 or 0 for each pair, [N, M] int32; an array for arrays. Margin: 1 cm."""
-    pair = (torch.as_tensor(one).float()[None] for one in (points, boxes))
-    mask = torchvox.points_in_boxes(*pair, mode="mask", margin=MARGIN_CPU)[0].int()
+def points_in_boxes_cpu(points: Array, boxes: Array) -> Array:
+    """[N, M] int32, 1 or 0, for [M, 3] and [N, 7]; arrays give an array. Margin: 1 cm."""
+    mask = box_mask(*(torch.as_tensor(one).float() for one in (boxes, points))).int()
     return mask.numpy() if isinstance(boxes, np.ndarray) else mask
 
 
 def points_in_boxes_gpu(points: Tensor, boxes: Tensor) -> Tensor:
-    """[B, M, 3] and [B, T, 7]: the first box of each point, [B, M] int32, or -1."""
+    """[B, M] int32, the first box of each point or -1, for [B, M, 3] and [B, T, 7]."""
     return torchvox.points_in_boxes(widened(points), widened(boxes), margin=MARGIN)
 
 
@@ -41,6 +40,5 @@ class RoIAwarePool3d(nn.Module):
         self, rois: Tensor, pts: Tensor, pts_feature: Tensor, pool_method: str = "max"
     ) -> Tensor:
         assert pool_method in ("max", "avg"), f"pool_method must be max or avg, got {pool_method}"
-        size, most = self.out_size, self.max_pts_each_voxel
-        grid = [size] * 3 if isinstance(size, int) else list(size)
-        return roiaware_pool(rois, pts, pts_feature, grid, most, pool_method, MARGIN)
+        limits = self.out_size, self.max_pts_each_voxel
+        return roiaware_pool(rois, pts, pts_feature, *limits, pool_method, MARGIN)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pointnet2_ops` 3.0 (Pointnet2_PyTorch); its modules are below."""
+"""Replaces `pointnet2_ops` 3.0 (Pointnet2_PyTorch); its modules are below."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pointnet2_ops._ext`, the compiled functions: tensors in, tensors out."""
+"""Replaces `pointnet2_ops._ext`, the compiled functions: tensors in, tensors out."""
 
 from typing import List
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 def furthest_point_sampling(points: Tensor, nsamples: int) -> Tensor:
-    """[B, nsamples] int32; points with |p|^2 <= 1e-3 are never taken, but for the first."""
+    """[B, nsamples] int32; points with |p|^2 <= 1e-3 are never chosen, except the first."""
     return torchvox.furthest_point_sample(points, nsamples, convention="pointnet2").idx
 
 
@@ -35,7 +35,7 @@ def ball_query(new_xyz: Tensor, xyz: Tensor, radius: float, nsample: int) -> Ten
 
 
 def three_nn(unknown: Tensor, known: Tensor) -> List[Tensor]:
-    """Squared distances and int32 indices; inf and 0 where there is no point."""
+    """Squared distances and int32 indices; inf and 0 for missing points."""
     dist2, idx = torchvox.three_nn(unknown, known, convention="pointnet2")
     return [dist2, idx.clamp(min=0)]
 
@@ -45,7 +45,7 @@ def three_interpolate(points: Tensor, idx: Tensor, weight: Tensor) -> Tensor:
 
 
 def three_interpolate_grad(grad_out: Tensor, idx: Tensor, weight: Tensor, m: int) -> Tensor:
-    features = grad_out.new_empty(1).expand(*grad_out.shape[:2], m)  # its shape alone is read
+    features = grad_out.new_empty(1).expand(*grad_out.shape[:2], m)  # only its shape is read
     return torch.ops.torchvox._three_interpolate_backward(
         grad_out, features, idx, weight, channels_first=True, for_weight=False
     )[0]

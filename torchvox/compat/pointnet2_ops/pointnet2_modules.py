@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pointnet2_ops.pointnet2_modules`: its parameters have the peer's names, so that its
+"""Replaces `pointnet2_ops.pointnet2_modules`: its parameters have the peer's names, so that its
 checkpoints load."""
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,9 @@ class _PointnetSAModuleBase(nn.Module):
     """forward(xyz [B, N, 3], features [B, C, N] or None): centers [B, M, 3] and their features
     [B, sum of the last widths, M]; without npoint, None and [.., 1]."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.npoint: Optional[int] = None
-        self.groupers: Any = None
-        self.mlps: Any = None
+    npoint: Optional[int]
+    groupers: nn.ModuleList
+    mlps: nn.ModuleList
 
     def forward(self, xyz: Tensor, features: Optional[Tensor]) -> Tuple[Optional[Tensor], Tensor]:
         new_xyz = None
@@ -85,7 +83,8 @@ class PointnetSAModule(PointnetSAModuleMSG):
 
 
 class PointnetFPModule(nn.Module):
-    """Feature propagation: [B, mlp[-1], n] of the unknown points; known None spreads one of all."""
+    """Feature propagation: [B, mlp[-1], n] of the unknown points; one feature for all if known is
+    None."""
 
     def __init__(self, mlp: List[int], bn: bool = True) -> None:
         super().__init__()

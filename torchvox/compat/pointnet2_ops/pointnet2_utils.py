@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for `pointnet2_ops.pointnet2_utils`: the functions with gradients."""
+"""Replaces `pointnet2_ops.pointnet2_utils`: the functions with gradients."""
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ __all__ = [
 
 
 def furthest_point_sample(xyz: Tensor, npoint: int) -> Tensor:
-    """[B, npoint] int32; points with |p|^2 <= 1e-3 are never taken, but for the first."""
+    """[B, npoint] int32; points with |p|^2 <= 1e-3 are never chosen, except the first."""
     return furthest_point_sampling(xyz, npoint)
 
 
