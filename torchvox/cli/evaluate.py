@@ -162,7 +162,7 @@ def _evaluate_boxes(
         _check_gates(gates, ["map", "map_strict", *map("/".join, levels)])
     if args.write is not None:
         if not hasattr(data, "write"):
-            raise WrongUseError(f"--write: {config.data.kind} has no result format of its own")
+            raise WrongUseError(f"--write: {config.data.kind} has no form of results of its own")
         scans = getattr(data, "scans", ())
         files = [args.write / f"{scan.name}.txt" for scan in scans]
         outputs = {"--write": files or [args.write / "results_nusc.json"], "--json": args.results}

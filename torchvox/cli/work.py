@@ -93,26 +93,17 @@ def build_facts() -> dict[str, str]:
 
 
 def timed(work: Callable[[], T], device: torch.device) -> tuple[T, float]:
-    """Result of the work and its time in ms: the median of a few runs after a warm-up.
-
-    Work that takes long at first is not repeated.
-    """
-
-    def once() -> tuple[T, float]:
+    """Result of the work and its time in ms: the median of a few runs after a warm-up, or the time
+    of the first run if that takes long."""
+    times: list[float] = []
+    while True:
         start = time.perf_counter()
         result = work()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return result, time.perf_counter() - start
-
-    result, seconds = once()
-    if seconds > ENOUGH_SECONDS:
-        return result, 1e3 * seconds
-    times: list[float] = []
-    while len(times) < MOST_RUNS and sum(times) < ENOUGH_SECONDS:
-        result, seconds = once()
-        times.append(seconds)
-    return result, 1e3 * statistics.median(times)
+        times.append(time.perf_counter() - start)
+        if sum(times) > ENOUGH_SECONDS or len(times) > MOST_RUNS:
+            return result, 1e3 * statistics.median(times[1:] or times)
 
 
 def milliseconds(ms: float) -> str:
