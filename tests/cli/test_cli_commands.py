@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the commands do when all is well."""
 
-import json
 import warnings
 from importlib import util
 from pathlib import Path
@@ -197,7 +196,7 @@ def test_boxes_are_written_with_six_digits_of_the_score_and_five_of_the_rest():
     one = {"box": [1.12346, -2.5, 0.25, 3.75, 1.5, 1.0, -0.7854], "velocity": [0.12346, -9.0]}
     classes = [{"class": "van", "score": 0.876543, **one}, {"class": "car", "score": 0.5, **one}]
     content = {"file": "a.bin", "points": 7, "boxes": classes, "overflow": 3}
-    assert json.loads(json.dumps(as_json(Path("in") / "a.bin", 7, detections))) == content
+    assert as_json(Path("in") / "a.bin", 7, detections) == content
 
 
 def test_the_density_of_a_pillar_is_the_sum_over_its_voxels():
