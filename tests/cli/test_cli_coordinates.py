@@ -43,7 +43,7 @@ def test_points_of_a_lattice_on_the_faces_of_a_range_are_in_the_upper_voxel(torc
     made.X, made.Y, made.Z = 63_600_000 + at, 84_890_000 + at[::-1], 40_000 + at
     made.write(tmp_path / "a.las")
     bounds = ("--range=636000,848900,400,636040,848940,440", "--voxel-size", "0.1")
-    assert torchvox_cli("voxelize", "a.las", *bounds, "-o", "a.npz").code == 0
+    torchvox_cli("voxelize", "a.las", *bounds, "-o", "a.npz").ok()
     steps = np.arange(400)
     expected = np.stack([steps, steps[::-1], steps], 1)
     np.testing.assert_array_equal(np.load("a.npz")["indices"][:, 1:], expected)
@@ -53,8 +53,8 @@ def test_the_range_of_info_gives_the_derived_grid(torchvox_cli, tiles, tmp_path)
     out = torchvox_cli("info", "tiles/t1.npy").out
     bounds, size = out.split("derived   ")[1].split()[:2]
     assert bounds.startswith("--range=5013"), bounds
-    assert torchvox_cli("voxelize", "tiles/t1.npy", bounds, size, "-o", "given.npz").code == 0
-    assert torchvox_cli("voxelize", "tiles/t1.npy", "-o", "derived.npz").code == 0
+    torchvox_cli("voxelize", "tiles/t1.npy", bounds, size, "-o", "given.npz").ok()
+    torchvox_cli("voxelize", "tiles/t1.npy", "-o", "derived.npz").ok()
     given, derived = np.load("given.npz"), np.load("derived.npz")
     np.testing.assert_array_equal(given["indices"], derived["indices"])
 
@@ -71,7 +71,7 @@ def test_pictures_have_the_coordinates_of_the_file(
     figures = []
     monkeypatch.setattr(viz, "save", lambda figure, path: figures.append(figure))
     output = "out" if command == "demo" else "a.png"
-    assert torchvox_cli(command, "a.npy", "-o", output).code == 0
+    torchvox_cli(command, "a.npy", "-o", output).ok()
     figure = figures[0]
     axes = figure.axes[0]
     low, high = cloud.min(0), cloud.max(0)

@@ -34,8 +34,7 @@ def model_file(tmp_path):
 
 
 def test_import_reports_parity_and_writes_a_model(torchvox_cli, checkpoint, tmp_path):
-    result = torchvox_cli("import", checkpoint, "--verify", "-o", "model.pt")
-    assert result.code == 0, result.err
+    result = torchvox_cli("import", checkpoint, "--verify", "-o", "model.pt").ok()
     for words in ("79 of 79 used, each once", "flag closed", "distances expanded, as published"):
         assert words in result.out
     model = checkpoints.load(tmp_path / "model.pt")
@@ -51,29 +50,27 @@ def test_import_reports_parity_and_writes_a_model(torchvox_cli, checkpoint, tmp_
 def test_export_writes_a_program_with_the_bits_of_the_model(
     torchvox_cli, model_file, kind, recwarn
 ):
-    result = torchvox_cli("export", "model.pt", "--format", kind, "-o", "program.pt")
-    assert result.code == 0, result.err
+    result = torchvox_cli("export", "model.pt", "--format", kind, "-o", "program.pt").ok()
     assert "points, lengths -> scores; the bits of the model" in result.out
     assert not [w for w in recwarn if "not writable" in str(w.message)]
 
 
 def test_a_fused_file_is_exported_in_its_own_dtype_alone(torchvox_cli, model_file, tmp_path):
-    result = torchvox_cli("export", "model.pt", "--dtype", "bfloat16")
-    assert result.code == 0, result.err
+    result = torchvox_cli("export", "model.pt", "--dtype", "bfloat16").ok()
     assert "wrote model.script.pt" in result.out
     fused = fuse_batch_norms(checkpoints.load(model_file), torch.bfloat16)
     checkpoints.save(fused, tmp_path / "fused.pt")
     result = torchvox_cli("export", "fused.pt", "--dtype", "float16")
     result.assert_one_sentence(2, "fused with weights of bfloat16")
-    assert torchvox_cli("export", "fused.pt").code == 0
+    torchvox_cli("export", "fused.pt").ok()
 
 
 def test_models_that_differ_behind_a_dot_are_exported_apart(torchvox_cli, model_file, tmp_path):
     """And equal ones to equal files: archives of torch hold the name that they are written to."""
     for name in ("net.a", "net.b"):
         (tmp_path / f"{name}.pt").write_bytes(model_file.read_bytes())
-        assert torchvox_cli("export", f"{name}.pt").code == 0
-    assert torchvox_cli("export", "net.a.pt", "-o", "new/program.pt").code == 0
+        torchvox_cli("export", f"{name}.pt").ok()
+    torchvox_cli("export", "net.a.pt", "-o", "new/program.pt").ok()
     written = sorted(tmp_path.glob("*.script.pt"))
     assert [p.name for p in written] == ["net.a.script.pt", "net.b.script.pt"]
     contents = {p.read_bytes() for p in (*written, tmp_path / "new" / "program.pt")}
@@ -148,7 +145,7 @@ def test_an_output_that_cannot_be_a_program_is_wrong_use(torchvox_cli, written, 
     assert sorted(p.name for p in tmp_path.iterdir()) == written
 
 
-def test_wrong_use_is_one_sentence(torchvox_cli, checkpoint):
+def test_what_import_and_export_cannot_use_is_one_sentence(torchvox_cli, checkpoint):
     torchvox_cli("import", checkpoint, "--layout", "kitti").assert_one_sentence(2, "--layout")
     torchvox_cli("export", checkpoint, "--format", "onnx").assert_one_sentence(2, "--format")
     torchvox_cli("export", checkpoint, "--dtype", "int8").assert_one_sentence(2, "--dtype")
@@ -160,18 +157,18 @@ def test_detect_writes_boxes_and_a_picture(torchvox_cli, detector_file, scan, tm
     kitti = ("--layout", "kitti", "--device", "cpu")
     result = torchvox_cli(
         "detect", scan, *kitti, "-m", detector_file, "-o", "a.json", "--plot", "a.png"
-    )
-    assert result.code == 0, result.err
+    ).ok()
     assert "20 boxes" in result.out and "wrote a.json and a.png" in result.out
-    found = json.loads((tmp_path / "a.json").read_text())
-    assert found["points"] == 3000 and found["overflow"] >= 0
-    scores = [box["score"] for box in found["boxes"]]
+    content = json.loads((tmp_path / "a.json").read_text())
+    assert content["points"] == 3000 and content["overflow"] >= 0
+    scores = [box["score"] for box in content["boxes"]]
     assert len(scores) == 20 and scores == sorted(scores, reverse=True)
-    assert {len(box["box"]) for box in found["boxes"]} == {7}
-    assert {box["class"] for box in found["boxes"]} <= {"Car", "Pedestrian", "Cyclist"}
+    assert {len(box["box"]) for box in content["boxes"]} == {7}
+    assert {box["class"] for box in content["boxes"]} <= {"Car", "Pedestrian", "Cyclist"}
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
-    some = torchvox_cli("detect", scan, *kitti, "-m", detector_file, "-o", "b.json", "--score", 1)
-    assert some.code == 0 and "no boxes" in some.out
+    torchvox_cli("detect", scan, *kitti, "-m", detector_file, "-o", "b.json", "--score", 1).ok(
+        "no boxes"
+    )
 
 
 def test_commands_take_the_name_of_a_model_with_weights(torchvox_cli, scan, tmp_path):
@@ -183,14 +180,12 @@ def test_commands_take_the_name_of_a_model_with_weights(torchvox_cli, scan, tmp_
     assert found.code == 0 and (tmp_path / "a.json").exists(), found.err
     name, sample = "pointnet2_cls_shapes_small", Shapes(split="val", seed=2, points=512, size=1)[0]
     np.save(tmp_path / "shape.npy", sample["points"].numpy())
-    likely = torchvox_cli("predict", "shape.npy", "-m", name, "--device", "cpu")
-    assert likely.code == 0, likely.err
+    likely = torchvox_cli("predict", "shape.npy", "-m", name, "--device", "cpu").ok()
     assert f"shape.npy: {CLASSES[int(sample['label'])]} " in likely.out
-    evaluated = torchvox_cli(
+    torchvox_cli(
         *("eval", name, "data.seed=2", "data.val_size=32", "--device", "cpu"),
         *("--at-least", "accuracy=0.8"),
-    )
-    assert evaluated.code == 0 and "32 samples of shapes" in evaluated.out, evaluated.err
+    ).ok("32 samples of shapes")
     exported = torchvox_cli("export", name)
     assert exported.code == 0 and (tmp_path / f"{name}.script.pt").exists(), exported.err
     none = torchvox_cli("detect", scan, *kitti, "-m", "pointpillars_world", "-o", "b.json")
@@ -205,7 +200,7 @@ def test_a_point_with_an_intensity_that_is_no_number_is_none(torchvox_cli, detec
     found = []
     for name in ("nan", "less"):
         kitti = (f"{name}.bin", "--layout", "kitti", "--device", "cpu")
-        assert torchvox_cli("detect", *kitti, "-m", detector_file, "-o", f"{name}.json").code == 0
+        torchvox_cli("detect", *kitti, "-m", detector_file, "-o", f"{name}.json").ok()
         found.append(json.loads((scan.parent / f"{name}.json").read_text())["boxes"])
     assert found[0] == found[1] and len(found[0]) == 20
 
@@ -223,23 +218,21 @@ def test_a_head_that_cannot_be_merged_is_run_and_exported_as_it_is(torchvox_cli,
         "model.args.head.width=8",
     ]
     checkpoints.save(detector("centerpoint_pillars_nuscenes", small), tmp_path / "model.pt")
-    result = torchvox_cli("detect", scan, "--layout", "kitti", "-m", "model.pt", "-o", "a.json")
-    assert result.code == 0, result.err
-    result = torchvox_cli("export", "model.pt")
-    assert result.code == 0, result.err
+    result = torchvox_cli(
+        "detect", scan, "--layout", "kitti", "-m", "model.pt", "-o", "a.json"
+    ).ok()
+    torchvox_cli("export", "model.pt").ok()
 
 
 def test_an_exported_script_detects_what_the_model_detects(torchvox_cli, detector_file, scan):
-    result = torchvox_cli("export", detector_file, "-o", "model.script.pt")
-    assert result.code == 0, result.err
+    result = torchvox_cli("export", detector_file, "-o", "model.script.pt").ok()
     assert "points, num_points -> boxes, scores, labels, count, overflow" in result.out
     assert "the bits of the model" in result.out
     (scan.parent / "in").mkdir()
     for name in ("a", "b"):
         (scan.parent / "in" / f"{name}.bin").write_bytes(scan.read_bytes())
     for model, folder in ((detector_file, "one"), ("model.script.pt", "two")):
-        result = torchvox_cli("detect", "in", "--layout", "kitti", "-m", model, "-o", folder)
-        assert result.code == 0, result.err
+        result = torchvox_cli("detect", "in", "--layout", "kitti", "-m", model, "-o", folder).ok()
         assert len(result.out.splitlines()) == 2
     one, two = (scan.parent / f / "b.boxes.json" for f in ("one", "two"))
     assert one.read_text() == two.read_text()

@@ -41,9 +41,9 @@ def test_both_clouds_share_range_and_colors(scale):
     assert [ax.get_ylabel() for ax in views] == ["y  [ft]", "y  [ft]", "z  [ft]", "z  [ft]"]
     if scale is not None:
         assert {ax.images[0].get_clim() for ax in views} == {(10, 12)}
-        histogram = next(ax for ax in figure.axes if ax.get_xlabel() == "points a voxel")
+        histogram = next(ax for ax in figure.axes if ax.get_xlabel() == "points per voxel")
     assert sum(bar.get_height() for bar in histogram.patches) == 3
-    assert histogram.get_title(loc="left").startswith("3 voxels, 3.3 points a voxel")
+    assert histogram.get_title(loc="left").startswith("3 voxels, 3.3 points per voxel")
 
 
 def test_one_point_is_a_picture():
