@@ -157,7 +157,7 @@ def test_run_puts_torchvox_in_place_of_peers(real_process, tmp_path, command, me
     result = real_process(*run, *command.split(), method).ok()
     folder = tmp_path if "-m" in command else tmp_path / "part"
     assert result.err == "" and result.out.splitlines() == [
-        *(f"iou3d_nms_cuda.py ['{method}'] {folder}", "['iou3d_nms_cuda.py']"),
+        *(f"iou3d_nms_cuda.py ['{method}'] {folder}", "['iou3d_nms_cuda.py']")
     ]
 
 

@@ -38,22 +38,16 @@ STRAYS = 0.02
 class ExportOptions:
     model: Path = argument(..., "A file from torchvox import or train, or a name.", metavar="MODEL")
     kind: str = option(
-        "script",
-        "script (TorchScript), export (torch.export) or aoti (AOTInductor).",
-        "--format",
+        "script", "script (TorchScript), export (torch.export) or aoti (AOTInductor).", "--format"
     )
     output: Path | None = option(
         None, "Output file.", "--output", "-o", show_default="next to the model"
     )
     fuse: bool = option(
-        True,
-        "Fuse batch norms into the layers: faster, with other roundings.",
-        "--fuse/--no-fuse",
+        True, "Fuse batch norms into the layers: faster, with other roundings.", "--fuse/--no-fuse"
     )
     merge: bool = option(
-        True,
-        "Merge the convolutions of a detector's head, if fused.",
-        "--merge/--no-merge",
+        True, "Merge the convolutions of a detector's head, if fused.", "--merge/--no-merge"
     )
     dtype: str | None = option(
         None,

@@ -12,14 +12,7 @@ from rich.table import Table
 
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._yaml import read_yaml
-from torchvox.cli.options import (
-    argument,
-    check_model,
-    check_outputs,
-    command,
-    option,
-    option_class,
-)
+from torchvox.cli.options import argument, check_model, check_outputs, command, option, option_class
 from torchvox.cli.work import console
 from torchvox.io.writers import write_text
 

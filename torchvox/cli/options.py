@@ -51,8 +51,7 @@ Device = Annotated[
 TrustCode = Annotated[
     bool,
     typer.Option(
-        "--trust-code",
-        help="Allow the checkpoint to load its custom model class (runs its code).",
+        "--trust-code", help="Allow the checkpoint to load its custom model class (runs its code)."
     ),
 ]
 GridName = Annotated[
