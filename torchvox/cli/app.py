@@ -78,7 +78,7 @@ class Group(TyperGroup):
             if os.environ.get("TORCHVOX_DEBUG"):
                 raise
             return _fail(error, FAILED)
-        if code == INTERRUPTED:  # how typer ends an interrupt, without a word
+        if code == INTERRUPTED:  # typer ends an interrupt silently
             return _fail("interrupted", INTERRUPTED)
         return code if isinstance(code, int) else DONE
 

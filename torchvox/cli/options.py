@@ -111,6 +111,7 @@ def command(run: Callable[[Any], None]) -> Callable[..., None]:
             make, names, words = each.metadata["typer"]
             if type_ is bool:  # a switch, without its opposite
                 names = names or ("--" + each.name.replace("_", "-"),)
+                words = {"metavar": "", **words}
             type_ = Annotated[type_, make(*names, **words)]
         default = Parameter.empty if each.default is MISSING else each.default
         parameters.append(

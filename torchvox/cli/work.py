@@ -214,7 +214,7 @@ def cloud_title(cloud: PointCloud) -> str:
 
 
 def amounts(numbers: dict[str, int]) -> str:
-    """ "3 out of range; 7 not finite", or "none"."""
+    """Numbers and what they count: 3 out of range; 7 not finite. Without any: none."""
     return "; ".join(f"{n:,} {name}" for name, n in numbers.items() if n) or "none"
 
 
