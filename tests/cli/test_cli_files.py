@@ -25,9 +25,9 @@ def write(path, **columns):
         **columns,
     }
     xyz = rng.integers(-99, 99, (90, 3)).astype(np.int32)
-    made = PointTable(xyz, {k: v for k, v in attributes.items() if v is not None}, **LATTICE)
-    write_points(path, made)
-    return made
+    table = PointTable(xyz, {k: v for k, v in attributes.items() if v is not None}, **LATTICE)
+    write_points(path, table)
+    return table
 
 
 def need(suffix):
@@ -38,18 +38,18 @@ def need(suffix):
 @pytest.mark.parametrize("suffix", [*NAMED, ".pts", ".npy", ".bin"])
 def test_every_format_holds_every_column_and_back(torchvox_cli, tmp_path, suffix):
     need(suffix)
-    given = write(tmp_path / "a.npz")
+    table = write(tmp_path / "a.npz")
     there = torchvox_cli("convert", "a.npz", "-o", f"b{suffix}").ok()
     assert there.out.splitlines() == [
         "a.npz: 90 points with intensity, classification, gps_time, red, green, blue; "
         f"dropped: none; wrote b{suffix}"
     ]
-    layout = () if suffix in NAMED else ("--layout", "x,y,z," + ",".join(given.attributes))
+    layout = () if suffix in NAMED else ("--layout", "x,y,z," + ",".join(table.attributes))
     assert ("have no names" in there.err) is bool(layout)
     torchvox_cli("convert", f"b{suffix}", "-o", "c.npz", *layout).ok()
     back = read(tmp_path / "c.npz")
-    np.testing.assert_array_equal(back.world(), given.world())
-    for name, values in given.attributes.items():
+    np.testing.assert_array_equal(back.world(), table.world())
+    for name, values in table.attributes.items():
         np.testing.assert_array_equal(back.attributes[name], values)
 
 
@@ -68,13 +68,13 @@ def test_colors_become_8_bits_by_the_whole_cloud(
     need(suffix)
     blue = np.full(90, 3, np.uint16)
     blue[89] = top
-    given = write(tmp_path / "a.npz", blue=blue)
+    table = write(tmp_path / "a.npz", blue=blue)
     result = torchvox_cli("convert", "a.npz", "-o", f"b{suffix}", *options)
     assert result.code == 0 and words in result.err
     back = read(tmp_path / f"b{suffix}")
     for name in ("red", "green", "blue"):
         assert back.columns[name] == np.uint8
-        np.testing.assert_array_equal(back.attributes[name], given.attributes[name] >> shift)
+        np.testing.assert_array_equal(back.attributes[name], table.attributes[name] >> shift)
 
 
 def test_a_column_is_lost_only_by_its_name(torchvox_cli, tmp_path):
@@ -145,9 +145,9 @@ def test_a_part_of_a_waveform_is_not_dropped_in_silence(torchvox_cli, tmp_path):
     laspy = pytest.importorskip("laspy", reason="the extra las is not installed")
     from torchvox.io.las import WAVES
 
-    made = laspy.create(point_format=4, file_version="1.3")
-    made.x, made.y, made.z = np.arange(12.0).reshape(3, 4)
-    made.write(tmp_path / "a.las")
+    file = laspy.create(point_format=4, file_version="1.3")
+    file.x, file.y, file.z = np.arange(12.0).reshape(3, 4)
+    file.write(tmp_path / "a.las")
     result = torchvox_cli("convert", "a.las", "-o", "b.las", "--policy", "x_t=drop")
     assert result.code == 2 and "--policy wavepacket_index=drop" in result.err
     drop = [word for name in WAVES for word in ("--policy", f"{name}=drop")]
