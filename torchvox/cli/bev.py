@@ -15,7 +15,7 @@ from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import option, option_class
 from torchvox.cli.work import cloud_title, for_each, use_device, warn_if_none, write_result
-from torchvox.io import Grid, PointCloud, find_clouds
+from torchvox.io import Grid, PointCloud
 
 FORMATS = (".png", ".npz", ".npy")
 INTENSITY_CHANNELS = ("intensity_top", "intensity_mean", "intensity_max")
@@ -36,23 +36,16 @@ LABELS = {  # channel -> (title, label of the color bar, color map of viz.style,
 
 
 @option_class
-class BevOptions:
-    paths: options.Inputs
+class BevOptions(options.GridOptions):
     channels: str = option(
         "height_max", f"Channels, separated by commas: {', '.join([*LABELS, *COUNTED])}."
     )
-    layout: options.Layout = None
-    grid: options.GridName = None
-    voxel_size: options.VoxelSize = None
-    point_cloud_range: options.Range = None
     size: str | None = option(
         None, "Size of the image in cells.", metavar="NX,NY", show_default="one per voxel"
     )
-    output: options.Output = options.OUTPUT_FOLDER
     file_format: str | None = option(
         None, "png (one channel), npz or npy.", "--format", show_default="png"
     )
-    device: options.Device = options.DeviceChoice.auto
 
 
 @options.command
@@ -60,8 +53,7 @@ def bev(args: BevOptions) -> None:
     """Rasterize point clouds from above, one pixel per cell, as pictures or arrays."""
     channels = _channels(args.channels)
     cells = None if args.size is None else _cells(args.size)
-    files = find_clouds(args.paths)
-    targets = options.output_paths(files, args.output, "bev", FORMATS, args.file_format)
+    files, targets = args.files("bev", FORMATS, args.file_format)
     if any(t.suffix.lower() == ".png" for t in targets) and (
         len(channels) > 1 or channels[0] not in LABELS
     ):

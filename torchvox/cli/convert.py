@@ -16,7 +16,7 @@ from torchvox.cli import options
 from torchvox.cli.notes import note, open_noted
 from torchvox.cli.options import option, option_class
 from torchvox.cli.work import for_each
-from torchvox.io import PointReader, PointTable, create_points, find_clouds
+from torchvox.io import PointReader, PointTable, create_points
 from torchvox.io.las import WAVES
 from torchvox.io.las_records import LasSource
 from torchvox.io.table import COLORS, colors_8, flat, named
@@ -29,9 +29,7 @@ Depth = Literal["8", "16", "auto"]
 
 
 @option_class
-class ConvertOptions:
-    paths: options.Inputs
-    layout: options.Layout = None
+class ConvertOptions(options.FileOptions):
     scale: str | None = option(None, "Step of LAS coordinates.", metavar="S | X,Y,Z")
     rgb_depth: Depth = option(
         "auto", "Bits of the input's colors, for .ply and .pcd, which hold 8; auto detects them."
@@ -41,7 +39,6 @@ class ConvertOptions:
         "Drop a column, or scale it from 0..1 to 0..65535. Repeatable.",
         metavar="NAME=drop|scale",
     )
-    output: options.Output = options.OUTPUT_FOLDER
     file_format: str = option(
         "", "Format of the files in the output folder.", "--format", show_default="the input's"
     )
@@ -52,8 +49,7 @@ def convert(args: ConvertOptions) -> None:
     """Convert point clouds between formats, with all columns except those dropped by name."""
     rules = _rules(args.policy or [])
     steps = None if args.scale is None else np.array(options.numbers(args.scale, "--scale", 1, 3))
-    files = find_clouds(args.paths)
-    targets = options.output_paths(files, args.output, "", POINT_SUFFIXES, args.file_format)
+    files, targets = args.files("", POINT_SUFFIXES, args.file_format)
     if steps is not None and not all(target.suffix.lower() in LAS for target in targets):
         raise WrongUseError("--scale is for .las and .laz outputs")
     for target in targets:

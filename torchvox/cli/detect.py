@@ -13,7 +13,6 @@ from torchvox._errors import CloudFileError
 from torchvox.cli import options
 from torchvox.cli.options import option, option_class
 from torchvox.cli.work import for_each, use_device, warn_if_none
-from torchvox.io import find_clouds
 from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
@@ -23,8 +22,7 @@ MOST_NAMED = 3  # classes in the line of a scan
 
 
 @option_class
-class DetectOptions:
-    paths: options.Inputs
+class DetectOptions(options.FileOptions):
     model: Path = option(
         ...,
         "A detector: a name such as center_world_small, a file from torchvox import or train, or "
@@ -32,8 +30,6 @@ class DetectOptions:
         "--model",
         "-m",
     )
-    layout: options.Layout = None
-    output: options.Output = options.OUTPUT_FOLDER
     plot: Path | None = option(
         None, "Picture of the boxes from above: a .png for one scan, else a folder."
     )
@@ -47,8 +43,7 @@ def detect(args: DetectOptions) -> None:
     from torchvox.models.detection.running import load_runner
 
     options.check_model(args.model)
-    files = find_clouds(args.paths)
-    targets = options.output_paths(files, args.output, "boxes", (".json",), None)
+    files, targets = args.files("boxes", (".json",))
     pictures: dict[Path, Path] = {}
     if args.plot is not None:
         drawings = options.output_paths(files, args.plot, "boxes", (".png",), None)

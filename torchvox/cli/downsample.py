@@ -50,12 +50,10 @@ Run = Callable[[Path, Path], dict[str, Any]]  # source, target -> facts of Filte
 
 
 @option_class
-class DownsampleOptions:
-    paths: options.Inputs
+class DownsampleOptions(options.FileOptions):
     voxel: str = option(
         ..., "Voxel size, in file units.", "--voxel", "--voxel-size", metavar="V | X,Y,Z"
     )
-    output: options.Output = options.OUTPUT_FOLDER
     keep: Literal["centroid", "center", "first", "nearest_center", "nearest_centroid", "random"] = (
         option("centroid", "Position per voxel: the mean, the center, or one of its points.")
     )
@@ -99,7 +97,6 @@ class DownsampleOptions:
     trace: Path | None = option(
         None, "Write the index of the output point of every input point.", metavar="FILE.npz"
     )
-    layout: options.Layout = None
     device: options.Device = options.DeviceChoice.auto
 
     def filter_options(self) -> FilterOptions:

@@ -18,7 +18,15 @@ from typer.core import TyperCommand
 from torchvox._errors import WrongUseError, check_box
 from torchvox._extras import require
 from torchvox.cli.notes import read_noted
-from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, grid_names, load_grid
+from torchvox.io import (
+    Grid,
+    PointCloud,
+    cloud_stem,
+    find_clouds,
+    grid_around,
+    grid_names,
+    load_grid,
+)
 from torchvox.io.cloud import origin_of_range
 from torchvox.io.layouts import layout_choices, parse_layout
 
@@ -105,7 +113,8 @@ def command(run: Callable[[Any], None]) -> Callable[..., None]:
     """A function for typer, with a keyword for each option. run: takes an `option_class`."""
     (kind, _) = get_type_hints(run).values()
     types, parameters = get_type_hints(kind, include_extras=True), []
-    for each in fields(kind):
+    own = kind.__annotations__  # in the help before those that several commands share
+    for each in sorted(fields(kind), key=lambda each: each.name not in own):
         type_ = _choices(types[each.name])
         if each.metadata:
             make, names, words = each.metadata["typer"]
@@ -126,6 +135,32 @@ def command(run: Callable[[Any], None]) -> Callable[..., None]:
     call.__annotations__ = {each.name: each.annotation for each in parameters}
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return call
+
+
+@option_class
+class FileOptions:
+    """Options of commands that write an output for each input file."""
+
+    paths: Inputs
+    layout: Layout = None
+    output: Output = OUTPUT_FOLDER
+
+    def files(
+        self, kind: str, formats: tuple[str, ...], file_format: str | None = None
+    ) -> tuple[list[Path], list[Path]]:
+        """The input files and their outputs (`output_paths`)."""
+        files = find_clouds(self.paths)
+        return files, output_paths(files, self.output, kind, formats, file_format)
+
+
+@option_class
+class GridOptions(FileOptions):
+    """`FileOptions` of commands that sort points into a grid."""
+
+    grid: GridName = None
+    voxel_size: VoxelSize = None
+    point_cloud_range: Range = None
+    device: Device = DeviceChoice.auto
 
 
 class Choice(str, Enum):

@@ -21,17 +21,14 @@ LIKELIEST = 3  # classes in the line of a cloud
 
 
 @option_class
-class PredictOptions:
-    paths: options.Inputs
+class PredictOptions(options.FileOptions):
     model: Path = option(
         ...,
         "best.ckpt from torchvox train, or a name such as pointnet2_cls_shapes_small.",
         "--model",
         "-m",
     )
-    layout: options.Layout = None
     category: str | None = option(None, "Category of the objects, for a part segmentation model.")
-    output: options.Output = options.OUTPUT_FOLDER
     file_format: str | None = option(
         None, "Format of point labels: npz, or png (picture).", "--format", show_default="npz"
     )

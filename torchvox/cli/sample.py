@@ -21,19 +21,16 @@ from torchvox.cli.work import (
     use_device,
     write_result,
 )
-from torchvox.io import PointCloud, find_clouds, grid_around, write_cloud
+from torchvox.io import PointCloud, grid_around, write_cloud
 
 FORMATS = (".npz", ".npy", ".png")
 
 
 @option_class
-class SampleOptions:
-    paths: options.Inputs
+class SampleOptions(options.FileOptions):
     count: int = option(4096, "Samples per file.", "--count", "-n", min=0)
     start: str = option("0", "Index of the first sample, or random (see --seed).")
     seed: int = option(0, "Random seed for --start random.")
-    layout: options.Layout = None
-    output: options.Output = options.OUTPUT_FOLDER
     file_format: str | None = option(
         None, "npz, npy (points only) or png (picture).", "--format", show_default="npz"
     )
@@ -47,8 +44,7 @@ def sample(args: SampleOptions) -> None:
     if start != "random" and not start.isdecimal():
         raise WrongUseError(f"--start takes random or an index from 0, got {start!r}")
     first = start if start == "random" else int(start)
-    files = find_clouds(args.paths)
-    targets = options.output_paths(files, args.output, "samples", FORMATS, args.file_format)
+    files, targets = args.files("samples", FORMATS, args.file_format)
     read = options.cloud_reader(files, args.layout)
     device = use_device(args.device)
 

@@ -24,19 +24,14 @@ from torchvox.cli.work import (
     warn_if_none,
     write_result,
 )
-from torchvox.io import Grid, PointCloud, find_clouds
+from torchvox.io import Grid, PointCloud
 
 FORMATS = (".npz", ".npy", ".png")
 ARRAYS = ("features", "indices", "num_points", "point_voxel", "counts")
 
 
 @option_class
-class VoxelizeOptions:
-    paths: options.Inputs
-    layout: options.Layout = None
-    grid: options.GridName = None
-    voxel_size: options.VoxelSize = None
-    point_cloud_range: options.Range = None
+class VoxelizeOptions(options.GridOptions):
     max_points: int | None = option(
         None,
         "Maximum points per voxel; -1: no limit.",
@@ -50,14 +45,12 @@ class VoxelizeOptions:
         "mean", "How the points of a voxel are reduced; none keeps them."
     )
     order: Literal["first", "zyx", "xyz"] = option("first", "Order of the voxels.")
-    output: options.Output = options.OUTPUT_FOLDER
     file_format: str | None = option(
         None,
         "npz, npy (features only) or png (picture of the density).",
         "--format",
         show_default="npz",
     )
-    device: options.Device = options.DeviceChoice.auto
 
 
 @options.command
@@ -68,8 +61,7 @@ def voxelize(args: VoxelizeOptions) -> None:
         raise WrongUseError("--reduce none needs --max-points >= 0: its rows are padded to it")
     if args.grid is None and max_points is None and args.reduce != "none":
         max_points = -1
-    files = find_clouds(args.paths)
-    targets = options.output_paths(files, args.output, "voxels", FORMATS, args.file_format)
+    files, targets = args.files("voxels", FORMATS, args.file_format)
     choose = options.grid_chooser(args.grid, args.voxel_size, args.point_cloud_range)
     read = options.cloud_reader(files, args.layout, choose.read)
     device = use_device(args.device)
