@@ -199,8 +199,7 @@ def _downsample_picture(cloud: PointCloud, grid: Grid, results: Results, viz: An
     before, after = cloud.points[inside, :3], results.kept.out[:, :3].cpu().numpy()
     words = ("before", before + cloud.origin), ("after voxel_downsample", after + cloud.origin)
     panes = [viz.Pane(f"{when}: {len(xyz):,} points", xyz, xyz[:, 2]) for when, xyz in words]
-    low, high = np.percentile(panes[0].values, (1, 99))
-    scale = viz.Scale(f"z  [{cloud.unit}]", float(low), max(float(high), float(low) + 1e-6))
+    scale = viz.Scale.of(f"z  [{cloud.unit}]", panes[0].values)
     size = f"voxels of {grid.voxel_size[0]:g} {cloud.unit}"
     note = f"{size}, {len(before) / len(after):,.1f}x fewer points"
     counts = results.kept.num_points.cpu().numpy()

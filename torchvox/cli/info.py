@@ -62,9 +62,7 @@ def _describe(reader: PointReader, header: bool, voxel_sizes: bool) -> None:
     for heading in ("column", "min", "median", "max", "not finite"):
         table.add_column(heading, justify="left" if heading == "column" else "right")
     for name, column in statistics.columns.items():
-        numbers = (column.low, column.median(), column.high)
-        cells = ("-" if v is None else f"{v:,.3f}" for v in numbers)
-        table.add_row(escape(short(name)), *cells, f"{column.missing:,}")
+        table.add_row(escape(short(name)), *column.cells(), f"{column.missing:,}")
     out.print(table)
     finite, lost = statistics.finite, statistics.lost
     out.print(f"finite    {finite:,} of {reader.count:,} points: {lost:,} are not finite")
@@ -132,25 +130,26 @@ def _type(type_: np.dtype) -> str:
 class Column:
     """Statistics of one column, and its values if they are few."""
 
-    low: float | None = None
-    high: float | None = None
+    low: float = math.inf
+    high: float = -math.inf
     missing: int = 0
-    kept: list[np.ndarray] = field(default_factory=list)
+    values: list[np.ndarray] = field(default_factory=list)
 
     def add(self, values: np.ndarray, keep: bool) -> None:
-        good = values[np.isfinite(values)]
-        self.missing += len(values) - len(good)
-        if len(good):
-            low, high = float(good.min()), float(good.max())
-            self.low = low if self.low is None else min(self.low, low)
-            self.high = high if self.high is None else max(self.high, high)
+        finite = values[np.isfinite(values)]
+        self.missing += len(values) - len(finite)
+        if len(finite):
+            self.low = min(self.low, float(finite.min()))
+            self.high = max(self.high, float(finite.max()))
         if keep:
-            self.kept.append(values)
+            self.values.append(finite)
 
-    def median(self) -> float | None:
-        values = np.concatenate(self.kept) if self.kept else np.zeros(0)
-        good = values[np.isfinite(values)].astype(np.float64)
-        return float(np.median(good)) if len(good) else None
+    def cells(self) -> list[str]:
+        """Minimum, median and maximum in print; a dash for what is unknown."""
+        values = np.concatenate(self.values or [np.zeros(0)]).astype(np.float64)
+        median = float(np.median(values)) if len(values) else math.nan
+        numbers = (self.low, median, self.high)
+        return [f"{number:,.3f}" if math.isfinite(number) else "-" for number in numbers]
 
 
 @dataclass

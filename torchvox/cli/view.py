@@ -120,7 +120,9 @@ def _write(
 ) -> None:
     """Write the page or the picture. facts: for the line below the title."""
     values, unit = [_values(layer, color) for layer in layers], layers[0].reader.schema.unit
-    scale = None if values[0].ndim == 2 else _scale(color, values, unit)
+    scale, label = None, f"z  [{unit}]" if color == "height" else color
+    if values[0].ndim == 1:
+        scale = Scale.of(label, np.concatenate(values), MAPS.get(color, style.HEIGHT))
     panes = [Pane(layer.caption, layer.xyz, v) for layer, v in zip(layers, values, strict=True)]
     if args.output.suffix.lower() == ".html":
         page = viewer_page(panes, " · ".join([title, *facts]), scale)
@@ -213,15 +215,6 @@ def _values(layer: Layer, color: Color) -> np.ndarray:
     if color in ("rgb", "label"):
         return np.tile(NONE, (count, 1))
     return np.full(count, np.nan) if column is None else column.astype(np.float64)
-
-
-def _scale(color: Color, values: list[np.ndarray], unit: str) -> Scale:
-    """From the first to the 99th percentile of all panes."""
-    finite = np.concatenate(values)
-    finite = finite[np.isfinite(finite)]
-    low, high = map(float, np.percentile(finite, (1, 99))) if len(finite) else (0.0, 1.0)
-    label = f"z  [{unit}]" if color == "height" else color
-    return Scale(label, low, max(high, low + 1e-6), MAPS.get(color, style.HEIGHT))
 
 
 def _counts(

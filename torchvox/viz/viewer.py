@@ -52,6 +52,13 @@ class Scale:
     high: float
     colors: str = style.HEIGHT
 
+    @classmethod
+    def of(cls, label: str, values: np.ndarray, colors: str = style.HEIGHT) -> Scale:
+        """From the 1st to the 99th percentile of the finite values."""
+        finite = values[np.isfinite(values)]
+        low, high = map(float, np.percentile(finite, (1, 99))) if len(finite) else (0.0, 1.0)
+        return cls(label, low, max(high, low + 1e-6), colors)
+
 
 def spread(xyz: np.ndarray, count: int) -> np.ndarray:
     """Rows [min(count, N)], ascending, of points evenly spaced in Morton order.
