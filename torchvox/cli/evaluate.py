@@ -196,7 +196,7 @@ def _check_fit(title: str, model: Any, labels: Labels) -> None:
     for what, needed in (("classes", list(labels.classes)), ("columns", labels.columns)):
         mine: Any = getattr(model, what, needed)
         if (list(mine) if what == "classes" else mine) != needed:
-            raise WrongUseError(f"{title}: its {what} must be {needed} as in the data, got {mine}")
+            raise WrongUseError(f"{title}: its {what} must be {needed} of the data, got {mine}")
 
 
 def _gate(text: str) -> Gate:
