@@ -17,6 +17,13 @@ class Result(NamedTuple):
     out: str
     err: str
 
+    def ok(self, *words: str) -> "Result":
+        """Itself, after a look at the exit code and for words on stdout."""
+        assert self.code == 0, self.err
+        for word in words:
+            assert word in self.out, self.out
+        return self
+
     def assert_one_sentence(self, code: int, *words: str) -> None:
         """The error contract: the exit code and one line on stderr with these words in it."""
         lines = [line for line in self.err.splitlines() if not line.startswith("device: ")]

@@ -2,6 +2,7 @@
 """torchvox compat scan and run."""
 
 import json
+import sys
 
 import pytest
 
@@ -31,104 +32,94 @@ class Net:
 }
 
 
-def write(tmp_path, files):
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-
-
-def test_scan_tells_what_becomes_of_each_name(torchvox_cli, tmp_path):
-    write(tmp_path, FILES)
-    result = torchvox_cli("compat", "scan", tmp_path / "nets", "--json")
-    found = json.loads(result.out)
-    names = {(f["name"], f["at"]): (f["files"], f["uses"], f["status"]) for f in found["names"]}
-    utils, batch = "pointnet2_ops.pointnet2_utils.", "pcdet.ops.roiaware_pool3d."
-    plain = "nets.pointnet2_utils"
-    assert names == {
-        (utils + "ball_query", ""): (2, 2, "covered"),
-        (utils + "three_nn", ""): (1, 1, "covered"),
-        (utils + "QueryAndGroup", ""): (1, 1, "covered"),
-        (utils + "GatherOperation", ""): (1, 1, "covered"),
-        ("pointnet2_ops.pointnet2_modules.PointnetSAModule", ""): (1, 1, "covered"),
-        ("pcdet.ops.iou3d_nms.iou3d_nms_cuda.nms_gpu", "nets.iou3d_nms_cuda"): (1, 1, "covered"),
-        (batch + "roiaware_pool3d_cuda.forward", "det.ops.roiaware_pool3d.roiaware_pool3d_cuda"): (
-            *(1, 1),
-            "covered",
-        ),
-        (batch + "roiaware_pool3d_cuda.nothing", "det.ops.roiaware_pool3d.roiaware_pool3d_cuda"): (
-            *(1, 1),
-            "not covered",
-        ),
-        ("pointnet2_plain.index_points", plain): (2, 2, "covered"),
-        ("pointnet2_plain.query_ball_point", plain): (1, 0, "covered"),
-    }
-    assert result.code == 1
-    assert found["install"] == [
-        'torchvox.compat.install("pointnet2_ops")',
-        'torchvox.compat.install("pcdet", at="det.ops")',
-        'torchvox.compat.install("pcdet.ops.iou3d_nms.iou3d_nms_cuda", at="nets.iou3d_nms_cuda")',
-        'torchvox.compat.install("pointnet2_plain", at="nets.pointnet2_utils")',
-    ]
-
-
-def test_scan_of_a_peer_leaves_its_own_python_out(torchvox_cli, tmp_path):
-    """Its compiled modules are the question; `install("pcdet")` answers them where they are."""
-    iou = "from . import iou3d_nms_cuda\ndef nms_gpu(x): return iou3d_nms_cuda.nms_gpu(x)\n"
-    user = "from ..ops.iou3d_nms import iou3d_nms_utils\niou3d_nms_utils.nms_gpu(1)\n"
-    files = {"ops/iou3d_nms/iou3d_nms_utils.py": iou, "models/a.py": user}
-    for folder in ("", "ops", "ops/iou3d_nms", "models"):
-        files[f"{folder}/__init__.py"] = ""
-    write(tmp_path, {f"pcdet/{name}": text for name, text in files.items()})
-    found = json.loads(torchvox_cli("compat", "scan", tmp_path / "pcdet", "--json").out)
-    assert [one["name"] for one in found["names"]] == ["pcdet.ops.iou3d_nms.iou3d_nms_cuda.nms_gpu"]
-    assert found["install"] == ['torchvox.compat.install("pcdet")']
-
-
-def test_scan_of_one_file_is_0_when_all_is_covered(torchvox_cli, tmp_path):
-    write(tmp_path, FILES)
-    result = torchvox_cli("compat", "scan", tmp_path / "nets" / "b.py")
-    assert result.code == 0 and 'install("pointnet2_ops")' in result.out
-    assert "pointnet2_ops.pointnet2_utils.ball_query" in result.out
-
-
-def test_scan_of_a_wrong_path_is_wrong_use(torchvox_cli, tmp_path):
-    torchvox_cli("compat", "scan", tmp_path / "no").assert_one_sentence(2, "no Python files")
-    torchvox_cli("compat", "run", "--peers", "nobody", "x.py").assert_one_sentence(2, "nobody")
-
-
-def test_scan_finds_imports_beside_a_star_and_leaves_copies_their_python(torchvox_cli, tmp_path):
-    text = """
+IOU = "pcdet.ops.iou3d_nms.iou3d_nms_"
+BATCH, DET = "pcdet.ops.roiaware_pool3d.", "det.ops.roiaware_pool3d."
+POOL = "roiaware_pool3d_cuda"
+POINTNET = "pcdet.ops.pointnet2.pointnet2_batch.pointnet2_batch_cuda"
+PCDET = {f"{folder}/__init__.py": "" for folder in ("", "ops", "ops/iou3d_nms", "models")} | {
+    "ops/iou3d_nms/iou3d_nms_utils.py": "from . import iou3d_nms_cuda\n"
+    "def nms_gpu(x): return iou3d_nms_cuda.nms_gpu(x)\n",
+    "models/a.py": "from ..ops.iou3d_nms import iou3d_nms_utils\niou3d_nms_utils.nms_gpu(1)\n",
+}
+STAR = """
 from mmcv.ops import *
 from mmcv.ops import roi_align
 from pcdet.ops.iou3d_nms.iou3d_nms_utils import nms_gpu
 import pointnet2._ext as _ext
 knn(nms_gpu(1), _ext.ball_query(1))
 """
-    write(tmp_path, {"a.py": text})
-    found = json.loads(torchvox_cli("compat", "scan", tmp_path / "a.py", "--json").out)
-    iou = "pcdet.ops.iou3d_nms.iou3d_nms_utils.nms_gpu"
-    names = ["mmcv.ops.knn", "mmcv.ops.roi_align", iou, "pointnet2_ops._ext.ball_query"]
-    assert [one["name"] for one in found["names"]] == names
-    assert found["install"] == [
-        'torchvox.compat.install("mmcv", "pcdet", python=True)',
-        'torchvox.compat.install("pointnet2_ops._ext", at="pointnet2._ext")',
-    ]
+PASSES_ON = {
+    "cpp/__init__.py": "from .batch import cuda\nfrom . import loop\n",
+    "cpp/batch/__init__.py": "import pointnet2_batch_cuda as cuda\n",
+    "cpp/loop.py": "from . import loop\nfrom cpp.back import x\n",
+    "cpp/back.py": "from cpp.loop import x\n",
+    "nets.py": "from cpp import cuda, loop\ncuda.ball_query_wrapper(loop.loop.x)\n",
+}
+SCANS = {  # files, what is scanned, its names, its lines of install
+    "copies of a peer's own Python": (
+        # its compiled modules are the question; install("pcdet") answers them where they are
+        *({f"pcdet/{name}": text for name, text in PCDET.items()}, "pcdet", [f"{IOU}cuda.nms_gpu"]),
+        ['("pcdet")'],
+    ),
+    "imports beside a star": (
+        *({"a.py": STAR}, "a.py"),
+        [
+            "mmcv.ops.knn",
+            "mmcv.ops.roi_align",
+            f"{IOU}utils.nms_gpu",
+            "pointnet2_ops._ext.ball_query",
+        ],
+        ['("mmcv", "pcdet", python=True)', '("pointnet2_ops._ext", at="pointnet2._ext")'],
+    ),
+    "what a package passes on": (
+        *(PASSES_ON, ".", [f"{POINTNET}.ball_query_wrapper"]),
+        [f'("{POINTNET}", at="pointnet2_batch_cuda")'],
+    ),
+}
 
 
-def test_scan_follows_what_a_package_passes_on(torchvox_cli, tmp_path):
-    files = {
-        "cpp/__init__.py": "from .batch import cuda\nfrom . import loop\n",
-        "cpp/batch/__init__.py": "import pointnet2_batch_cuda as cuda\n",
-        "cpp/loop.py": "from . import loop\nfrom cpp.back import x\n",
-        "cpp/back.py": "from cpp.loop import x\n",
-        "nets.py": "from cpp import cuda, loop\ncuda.ball_query_wrapper(loop.loop.x)\n",
+def write(tmp_path, files):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+
+def test_scan_lists_what_becomes_of_each_name(torchvox_cli, tmp_path):
+    write(tmp_path, FILES)
+    result = torchvox_cli("compat", "scan", tmp_path / "nets", "--json")
+    content = json.loads(result.out)
+    names = {(f["name"], f["at"]): (f["files"], f["uses"], f["status"]) for f in content["names"]}
+    utils, plain = "pointnet2_ops.pointnet2_utils.", "nets.pointnet2_utils"
+    assert names == {
+        (utils + "ball_query", ""): (2, 2, "covered"),
+        (utils + "three_nn", ""): (1, 1, "covered"),
+        (utils + "QueryAndGroup", ""): (1, 1, "covered"),
+        (utils + "GatherOperation", ""): (1, 1, "covered"),
+        ("pointnet2_ops.pointnet2_modules.PointnetSAModule", ""): (1, 1, "covered"),
+        (f"{IOU}cuda.nms_gpu", "nets.iou3d_nms_cuda"): (1, 1, "covered"),
+        (f"{BATCH}{POOL}.forward", DET + POOL): (1, 1, "covered"),
+        (f"{BATCH}{POOL}.nothing", DET + POOL): (1, 1, "not covered"),
+        ("pointnet2_plain.index_points", plain): (2, 2, "covered"),
+        ("pointnet2_plain.query_ball_point", plain): (1, 0, "covered"),
     }
+    assert result.code == 1
+    assert content["install"] == [
+        'torchvox.compat.install("pointnet2_ops")',
+        'torchvox.compat.install("pcdet", at="det.ops")',
+        'torchvox.compat.install("pcdet.ops.iou3d_nms.iou3d_nms_cuda", at="nets.iou3d_nms_cuda")',
+        'torchvox.compat.install("pointnet2_plain", at="nets.pointnet2_utils")',
+    ]
+    covered = torchvox_cli("compat", "scan", tmp_path / "nets" / "b.py")
+    covered.ok('install("pointnet2_ops")', "pointnet2_ops.pointnet2_utils.ball_query")
+
+
+@pytest.mark.parametrize("case", SCANS)
+def test_scan_finds(torchvox_cli, tmp_path, case):
+    files, path, names, lines = SCANS[case]
     write(tmp_path, files)
-    found = json.loads(torchvox_cli("compat", "scan", tmp_path, "--json").out)
-    name = "pcdet.ops.pointnet2.pointnet2_batch.pointnet2_batch_cuda"
-    assert [one["name"] for one in found["names"]] == [f"{name}.ball_query_wrapper"]
-    line = f'torchvox.compat.install("{name}", at="pointnet2_batch_cuda")'
-    assert found["install"] == [line]
+    content = json.loads(torchvox_cli("compat", "scan", tmp_path / path, "--json").out)
+    assert [one["name"] for one in content["names"]] == names
+    assert content["install"] == [f"torchvox.compat.install{line}" for line in lines]
 
 
 PROGRAM = """
@@ -143,8 +134,6 @@ if __name__ == "__main__":
     method = parser.parse_args().method
     print(name(0), sys.argv[1:], sys.path[0])
     atexit.register(lambda: pickle.dumps(name))
-    if method == "leave":
-        sys.exit("a last word")
     with multiprocessing.get_context(METHODS[method]).Pool(1) as pool:
         print(pool.map_async(name, [1]).get(60))
 """
@@ -154,32 +143,56 @@ PROGRAMS = {
     "part/installing.py": PROGRAM.format(INSTALL, ""),
     "part/module.py": PROGRAM.format("", "."),
     "part/methods.py": "METHODS = {'fork': 'fork', 'spawn': 'spawn'}\n",
+    "part/last.py": "import sys; print(sys.argv[1:]); sys.exit(' '.join(sys.argv[1:]))\n",
 }
-RUNS = [  # command, argument of the program, exit code, end of stderr
-    ("part/script.py", "fork", 0, ""),
-    ("-m part.module", "fork", 0, ""),
-    ("part/installing.py", "spawn", 0, ""),
-    ("part/script.py", "leave", 1, "a last word"),
-    ("-m part.module", "other", 1, "KeyError: 'other'"),
-    ("part/script.py", "--peers", 2, "arguments are required: method"),
-    ("part/none.py", "fork", 2, "part/none.py is no file"),
-]
 
 
-@pytest.mark.parametrize(("command", "argument", "code", "last"), RUNS)
-def test_run_puts_torchvox_in_place_of_peers(real_process, tmp_path, command, argument, code, last):
+@pytest.mark.parametrize(
+    ("command", "method"),
+    [("part/script.py", "fork"), ("-m part.module", "fork"), ("part/installing.py", "spawn")],
+)
+def test_run_puts_torchvox_in_place_of_peers(real_process, tmp_path, command, method):
     write(tmp_path, PROGRAMS)
     run = ("compat", "run", "--peers", " pointnet2_ops, pcdet@fork.ops")
-    result = real_process(*run, *command.split(), argument)
-    assert result.code == code and result.err.rstrip().endswith(last), result.err
-    assert last or not result.err
+    result = real_process(*run, *command.split(), method).ok()
     folder = tmp_path if "-m" in command else tmp_path / "part"
-    lines = [f"iou3d_nms_cuda.py ['{argument}'] {folder}", "['iou3d_nms_cuda.py']"]
-    assert result.out.splitlines() == lines[: 2 - code]
+    assert result.err == "" and result.out.splitlines() == [
+        *(f"iou3d_nms_cuda.py ['{method}'] {folder}", "['iou3d_nms_cuda.py']")
+    ]
 
 
-def test_run_takes_code(real_process):
-    code = "import sys, torch_scatter; print(sys.argv, torch_scatter.__name__); {}[sys.argv[1]]"
-    result = real_process("compat", "run", "--peers", "torch_scatter", "-c", code, "a", "--b")
-    assert result.code == 1 and result.err.rstrip().endswith("KeyError: 'a'")
-    assert result.out.startswith("['-c', 'a', '--b'] ")
+@pytest.mark.parametrize(
+    ("arguments", "code", "out"),
+    [
+        (("part/last.py", "--peers", "b"), "--peers b", "['--peers', 'b']\n"),
+        (("-m", "part.last"), "", "[]\n"),
+        (
+            ("-c", "import sys; print(sys.argv); {}[sys.argv[1]]", "a", "--b"),
+            1,
+            "['-c', 'a', '--b']\n",
+        ),
+        (("-c", "raise KeyboardInterrupt"), 130, ""),
+    ],
+)
+def test_run_passes_arguments_and_exit_codes_on(
+    torchvox_cli, tmp_path, monkeypatch, capsys, arguments, code, out
+):
+    write(tmp_path, PROGRAMS)
+    peers = []
+    monkeypatch.setattr("torchvox.compat.install", lambda name, at: peers.append((name, at)))
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    with pytest.raises(SystemExit) as ended:
+        torchvox_cli("compat", "run", "--peers", " torch_scatter, pcdet@fork.ops", *arguments)
+    assert (ended.value.code, capsys.readouterr().out) == (code, out)
+    assert peers == [("torch_scatter", None), ("pcdet", "fork.ops")]
+
+
+def test_what_scan_and_run_cannot_use_is_wrong_use(torchvox_cli, tmp_path, monkeypatch):
+    torchvox_cli("compat", "scan", tmp_path / "no").assert_one_sentence(2, "no Python files")
+    run = ("compat", "run", "--peers")
+    torchvox_cli(*run, "nobody", "x.py").assert_one_sentence(2, "nobody")
+    monkeypatch.setattr("torchvox.compat.install", lambda name, at: None)
+    torchvox_cli(*run, "mmcv", "none.py").assert_one_sentence(2, "none.py is not a file")
+    torchvox_cli(*run, "mmcv", "-m").assert_one_sentence(2, "compat run -m needs a module")

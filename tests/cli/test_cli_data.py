@@ -21,14 +21,17 @@ def folder(tmp_path):
 
 def test_a_folder_that_is_right_is_counted(torchvox_cli, folder):
     result = torchvox_cli("data", "check", "mine", "--layout", "kitti")
-    assert result.code == 0 and result.err == ""
-    assert "train     4 scans, by default" in result.out and "val       1 scans" in result.out
-    assert "Car       5 boxes, mean 4.00 x 2.00 x 2.00 m, 100 points (median), 0 wit" in result.out
-    assert "Cyclist   1 boxes, mean 2.00 x 1.00 x 2.00 m, 0 points (median), 1 wit" in result.out
-    assert "checked   5 of 5 scans are right" in result.out
+    assert result.err == ""
+    result.ok(
+        "train     4 scans, by default",
+        "val       1 scans",
+        "Car       5 boxes, mean 4.00 x 2.00 x 2.00 m, 100 points (median), 0 wit",
+        "Cyclist   1 boxes, mean 2.00 x 1.00 x 2.00 m, 0 points (median), 1 wit",
+        "checked   5 of 5 scans are right",
+    )
 
 
-def test_every_scan_that_is_wrong_is_told(torchvox_cli, folder):
+def test_every_scan_that_is_wrong_is_reported(torchvox_cli, folder):
     (folder / "boxes" / "0.csv").write_text(HEAD + "Car,0,0,0,4,2,0,0\n")
     (folder / "boxes" / "4.csv").write_text(HEAD + "Car,0,0,0,4,2,2,90\n")
     (folder / "boxes" / "1.csv").write_text(HEAD + "Car,0,0,0,400,200,150,0\n")
@@ -37,9 +40,12 @@ def test_every_scan_that_is_wrong_is_told(torchvox_cli, folder):
     assert result.code == 1 and "checked   0 of 5 scans are right" in result.out
     lines = result.err.splitlines()
     assert len(lines) == 5 and all(line.startswith("torchvox: ") for line in lines)
-    told = ("0.csv line 2: h must be above 0", "in meters?", "2.bin holds no points")
-    told += ("class 'Cyclist' is none of Bus, Car", "4.csv: l, w, h, yaw of a box are [4.0,")
-    assert all(words in line for line, words in zip(lines, told, strict=True)), lines
+    sentences = ("0.csv line 2: h must be above 0", "in meters?", "2.bin has no points")
+    sentences += (
+        "class 'Cyclist' is not one of Bus, Car",
+        "4.csv: l, w, h, yaw of a box are [4.0,",
+    )
+    assert all(words in line for line, words in zip(lines, sentences, strict=True)), lines
     torchvox_cli("data", "check", "nowhere").assert_one_sentence(2, "must hold the folders points")
 
 

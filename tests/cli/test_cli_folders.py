@@ -29,13 +29,10 @@ def failures(result, count: int) -> list[str]:
     return lines[:count]
 
 
-def written(folder) -> dict[str, list[str]]:
-    return {p.name[0]: list(np.load(p)["columns"]) for p in sorted(folder.iterdir())}
-
-
 def test_the_layout_is_for_the_files_that_do_not_name_their_columns(torchvox_cli, mixed, tmp_path):
     failures(torchvox_cli("sample", mixed, "--layout", "kitti", "-n", 9, "-o", "out"), 0)
-    assert written(tmp_path / "out") == {"a": XYZI, "b": XYZI, "c": XYZI[:3], "d": XYZI}
+    columns = {p.name[0]: list(np.load(p)["columns"]) for p in (tmp_path / "out").iterdir()}
+    assert columns == {"a": XYZI, "b": XYZI, "c": XYZI[:3], "d": XYZI}
 
 
 @pytest.mark.parametrize("command", ["info", "voxelize", "sample", "bev"])
@@ -53,7 +50,7 @@ def test_where_all_name_their_columns_the_layout_still_replaces_them(torchvox_cl
     for name in ("a.bin", "b.pcd", "d.npy"):
         (mixed / name).unlink()
     np.savez(mixed / "b.npz", points=POINTS[:, :3], columns=["x", "y", "z"])
-    assert torchvox_cli("sample", mixed, "--layout", "y,x,z", "-n", 9, "-o", "out").code == 0
+    torchvox_cli("sample", mixed, "--layout", "y,x,z", "-n", 9, "-o", "out").ok()
     one = np.load(tmp_path / "out" / "b.samples.npz")
     np.testing.assert_array_equal(one["points"], POINTS[one["idx"]][:, [1, 0, 2]])
 
@@ -61,33 +58,32 @@ def test_where_all_name_their_columns_the_layout_still_replaces_them(torchvox_cl
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("voxelize", "--grid", "kitty"), "kitty"),
-        (("voxelize", "--range", "0,0,0,1,1,1"), "--range needs --voxel-size"),
-        (("voxelize", "--range", "0,0,0,1,1", "--voxel-size", "1"), "--range takes 6 numbers"),
-        (("voxelize", "--range", "9,0,0,1,1,1", "--voxel-size", "1"), "x0 < x1"),
-        (("voxelize", "--voxel-size", "0"), "voxel_size must be 3 positive numbers"),
-        (("voxelize", "--voxel-size", "nan"), "voxel_size must be 3 positive numbers"),
-        (("voxelize", "--reduce", "none", "--max-points", "-1"), "needs --max-points"),
-        (("bev", "--grid", "kitty"), "kitty"),
-        (("bev", "--voxel-size", "a"), "--voxel-size must be numbers"),
-        (("sample", "--layout", "velodyne"), "layout 'velodyne' is unknown"),
-        (("info", "--layout", "x,y"), "must name x, y and z"),
+        (("voxelize", "--grid", "kitty"), ("kitty", "kitti_pillars")),
+        (("bev", "--grid", "kitty"), ("kitty",)),
+        (("voxelize", "--range", "0,0,0,1,1,1"), ("--range needs --voxel-size",)),
+        (("voxelize", "--range", "0,0,0,1,1", "--voxel-size", "1"), ("--range takes 6 numbers",)),
+        (("voxelize", "--range", "9,0,0,1,1,1", "--voxel-size", "1"), ("x0 < x1",)),
+        (("voxelize", "--voxel-size", "0"), ("voxel_size must be 3 positive numbers",)),
+        (("voxelize", "--voxel-size", "nan"), ("voxel_size must be 3 positive numbers",)),
+        (("voxelize", "--reduce", "none", "--max-points", "-1"), ("needs --max-points",)),
+        (("sample", "--layout", "velodyne"), ("layout 'velodyne' is unknown",)),
+        (("info", "--layout", "x,y"), ("must name x, y and z",)),
     ],
 )
 def test_what_is_wrong_for_all_files_stops_before_the_first(
     torchvox_cli, mixed, tmp_path, arguments, words
 ):
     (mixed / "a.bin").write_bytes(b"broken")
-    torchvox_cli(*arguments, mixed).assert_one_sentence(2, words)
+    torchvox_cli(*arguments, mixed).assert_one_sentence(2, *words)
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
 @pytest.mark.parametrize(
     ("names", "layout", "words"),
     [
-        (("a.bin", "b.bin"), (), "a .bin file does not say its columns"),
-        (("a.pcd", "b.las"), ("--layout", "kitti"), "names its columns, leave --layout out"),
-        (("a.laz",), ("--layout", "kitti"), "names its columns, leave --layout out"),
+        (("a.bin", "b.bin"), (), "a .bin file does not name its columns"),
+        (("a.pcd", "b.las"), ("--layout", "kitti"), "names its columns; remove --layout"),
+        (("a.laz",), ("--layout", "kitti"), "names its columns; remove --layout"),
     ],
 )
 def test_a_layout_that_is_wrong_for_all_files_is_wrong_use(
@@ -104,9 +100,10 @@ def test_a_layout_that_is_wrong_for_all_files_is_wrong_use(
         (KeyError("rgb"), "KeyError: 'rgb'"),
         (EOFError(), "EOFError"),
         (RuntimeError("too\nlarge"), "too large"),
+        (KeyboardInterrupt(), None),
     ],
 )
-def test_an_error_of_any_kind_names_its_file_and_stops_no_other(
+def test_an_error_of_any_kind_names_its_file_and_stops_no_other_but_an_interrupt_stops_all(
     torchvox_cli, mixed, tmp_path, monkeypatch, error, words
 ):
     from torchvox.cli import work
@@ -118,19 +115,12 @@ def test_an_error_of_any_kind_names_its_file_and_stops_no_other(
         path.touch()
 
     monkeypatch.setattr(work, "write_npz", write)
-    (line,) = failures(torchvox_cli("sample", mixed, "--layout", "kitti", "-o", "out"), 1)
+    result = torchvox_cli("sample", mixed, "--layout", "kitti", "-o", "out")
+    if words is None:
+        return result.assert_one_sentence(130, "interrupted")
+    (line,) = failures(result, 1)
     assert line.startswith(f"torchvox: {mixed / 'b.pcd'}: {words}")
     assert sorted(p.name[0] for p in (tmp_path / "out").iterdir()) == ["a", "c", "d"]
-
-
-def test_an_interrupt_stops_a_folder(torchvox_cli, mixed, monkeypatch):
-    from torchvox.cli import work
-
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(work, "write_npz", interrupted)
-    torchvox_cli("sample", mixed, "--layout", "kitti").assert_one_sentence(130, "interrupted")
 
 
 def test_scans_that_a_detector_cannot_use_stop_no_other(
@@ -152,9 +142,15 @@ def test_pictures_without_matplotlib_stop_before_the_first_file(
         raise options.WrongUseError(f"{module} is missing {purpose}")
 
     monkeypatch.setattr(options, "require", missing)
-    pictures = (
-        ("--format", "png") if command == "voxelize" else ("-m", detector_file, "--plot", "p")
-    )
-    result = torchvox_cli(command, mixed, "--layout", "kitti", "-o", "out", *pictures)
+    pictures = {"voxelize": ("--format", "png"), "detect": ("-m", detector_file, "--plot", "p")}
+    result = torchvox_cli(command, mixed, "--layout", "kitti", "-o", "out", *pictures[command])
     result.assert_one_sentence(2, "matplotlib is missing to draw pictures")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_link_to_nothing_in_a_folder_is_a_file_that_fails(torchvox_cli, tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((3, 3)))
+    (tmp_path / "b.npy").symlink_to("nowhere")
+    result = torchvox_cli("info", ".")
+    assert result.code == 1 and "a.npy  3 points" in result.out
+    assert "b.npy: No such file or directory" in result.err and "1 of 2 files" in result.err

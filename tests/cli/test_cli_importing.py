@@ -55,8 +55,7 @@ def test_import_runs_the_model_and_compares_on_request_alone(
     torchvox_cli, detector, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(verify, "UPSTREAM", tmp_path / "tests" / "upstream")  # as installed
-    result = torchvox_cli("import", detector, "--config", "net.yaml", "-o", "model.pt")
-    assert result.code == 0, result.err
+    result = torchvox_cli("import", detector, "--config", "net.yaml", "-o", "model.pt").ok()
     assert "import report" in result.out and "49 of 49 used, each once" in result.out
     assert "boxes there" not in result.out and "│ boxes " in result.out
     compared = torchvox_cli("import", detector, "--config", "net.yaml", "--verify")
@@ -97,15 +96,16 @@ def test_the_original_configuration_is_read(torchvox_cli, detector, tmp_path):
         "      - {class_name: van, anchor_sizes: [[4.5, 1.8, 2.0]], anchor_rotations: [0, 1.57],\n"
         "         anchor_bottom_heights: [-1.7]}\n"
     )
-    result = torchvox_cli("import", detector, "--original", "pointpillar.yaml", "-o", "model.pt")
-    assert result.code == 0, result.err
+    result = torchvox_cli(
+        "import", detector, "--original", "pointpillar.yaml", "-o", "model.pt"
+    ).ok()
     assert "declared by its configuration" in result.out
     torchvox_cli("import", detector, "--original", "no.yaml").assert_one_sentence(2, "--original")
     torchvox_cli("import", detector, "--original", "no.py").assert_one_sentence(2, "--original")
     (tmp_path / "other.yaml").write_text("a: 1\n")
     (tmp_path / "part.py").write_text("_base_ = ['x.py']\nlr = 0.1\n")
     part = torchvox_cli("import", detector, "--original", "part.py")
-    part.assert_one_sentence(2, "says nothing of a detector")
+    part.assert_one_sentence(2, "has no plain values of a detector")
     for name in ("bytes.yaml", "bytes.py"):
         (tmp_path / name).write_bytes(b"\xff\xfe\xff")
         broken = torchvox_cli("import", detector, "--original", name)

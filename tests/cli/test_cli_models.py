@@ -11,6 +11,8 @@ from upstream import yanx27
 from torchvox.models import PointNet2Classifier, checkpoints
 from torchvox.models.fuse import fuse_batch_norms
 
+KITTI = ("--layout", "kitti", "--device", "cpu")
+
 
 @pytest.fixture
 def checkpoint(tmp_path):
@@ -35,9 +37,7 @@ def model_file(tmp_path):
 
 def test_import_reports_parity_and_writes_a_model(torchvox_cli, checkpoint, tmp_path):
     result = torchvox_cli("import", checkpoint, "--verify", "-o", "model.pt")
-    assert result.code == 0, result.err
-    for words in ("79 of 79 used, each once", "flag closed", "distances expanded, as published"):
-        assert words in result.out
+    result.ok("79 of 79 used, each once", "flag closed", "distances expanded, as published")
     model = checkpoints.load(tmp_path / "model.pt")
     assert model.config()["preset"] == "yanx27" and model.in_channels == 6
     content = torch.load(checkpoint, weights_only=True)
@@ -52,28 +52,25 @@ def test_export_writes_a_program_with_the_bits_of_the_model(
     torchvox_cli, model_file, kind, recwarn
 ):
     result = torchvox_cli("export", "model.pt", "--format", kind, "-o", "program.pt")
-    assert result.code == 0, result.err
-    assert "points, lengths -> scores; the bits of the model" in result.out
+    result.ok("points, lengths -> scores; the bits of the model")
     assert not [w for w in recwarn if "not writable" in str(w.message)]
 
 
 def test_a_fused_file_is_exported_in_its_own_dtype_alone(torchvox_cli, model_file, tmp_path):
-    result = torchvox_cli("export", "model.pt", "--dtype", "bfloat16")
-    assert result.code == 0, result.err
-    assert "wrote model.script.pt" in result.out
+    torchvox_cli("export", "model.pt", "--dtype", "bfloat16").ok("wrote model.script.pt")
     fused = fuse_batch_norms(checkpoints.load(model_file), torch.bfloat16)
     checkpoints.save(fused, tmp_path / "fused.pt")
     result = torchvox_cli("export", "fused.pt", "--dtype", "float16")
     result.assert_one_sentence(2, "fused with weights of bfloat16")
-    assert torchvox_cli("export", "fused.pt").code == 0
+    torchvox_cli("export", "fused.pt").ok()
 
 
 def test_models_that_differ_behind_a_dot_are_exported_apart(torchvox_cli, model_file, tmp_path):
     """And equal ones to equal files: archives of torch hold the name that they are written to."""
     for name in ("net.a", "net.b"):
         (tmp_path / f"{name}.pt").write_bytes(model_file.read_bytes())
-        assert torchvox_cli("export", f"{name}.pt").code == 0
-    assert torchvox_cli("export", "net.a.pt", "-o", "new/program.pt").code == 0
+        torchvox_cli("export", f"{name}.pt").ok()
+    torchvox_cli("export", "net.a.pt", "-o", "new/program.pt").ok()
     written = sorted(tmp_path.glob("*.script.pt"))
     assert [p.name for p in written] == ["net.a.script.pt", "net.b.script.pt"]
     contents = {p.read_bytes() for p in (*written, tmp_path / "new" / "program.pt")}
@@ -87,52 +84,35 @@ def written(model_file, tmp_path):
     return sorted(p.name for p in tmp_path.iterdir())
 
 
-def other_shape(program):
-    return lambda *inputs: program(*inputs)[:, :-1]
-
-
-def other_values(program):
-    return lambda *inputs: program(*inputs) + 1
-
-
-def no_answer(program):
-    return lambda *inputs: None
-
-
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "code", "words"),
     [
-        (no_answer, "output scores of the program must be float32 [2, 10] on cpu, got None"),
-        (other_shape, "must be float32 [2, 10] on cpu, got float32 [2, 9] on cpu"),
-        (other_values, "program.pt2 is not written: the program differs from the model by 1"),
+        (lambda *out: None, 1, "scores of the program must be float32 [2, 10] on cpu, got None"),
+        (lambda out: out[:, :-1], 1, "float32 [2, 10] on cpu, got float32 [2, 9] on cpu"),
+        (lambda out: out + 1, 1, "program.pt2 is not written: the program differs from the model"),
+        (RuntimeError("no compiler"), 1, "no compiler"),
+        (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
-def test_a_program_that_is_not_the_model_leaves_the_older_file(
-    torchvox_cli, written, tmp_path, monkeypatch, fault, words
+def test_an_export_that_fails_leaves_the_older_file(
+    torchvox_cli, written, tmp_path, monkeypatch, fault, code, words
 ):
+    """fault: what becomes of the outputs of a program, or what ends its writing."""
     from torchvox.models import export
 
     load = export.load_program
-    monkeypatch.setattr(export, "load_program", lambda *file: fault(load(*file)))
-    result = torchvox_cli("export", "model.pt", "-o", "program.pt2")
-    result.assert_one_sentence(1, words)
-    assert (tmp_path / "program.pt2").read_bytes() == b"older"
-    assert sorted(p.name for p in tmp_path.iterdir()) == written
 
+    def load_other(*file):
+        return lambda *inputs: fault(load(*file)(*inputs))
 
-@pytest.mark.parametrize(
-    ("error", "code", "words"),
-    [(RuntimeError("no compiler"), 1, "no compiler"), (KeyboardInterrupt(), 130, "interrupted")],
-)
-def test_an_export_that_raises_leaves_the_older_file(
-    torchvox_cli, written, tmp_path, monkeypatch, error, code, words
-):
-    def broken(program, package_path):
+    def break_off(program, package_path):
         package_path.write(b"half")
-        raise error
+        raise fault
 
-    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", broken)
-    result = torchvox_cli("export", "model.pt", "--format", "aoti", "-o", "program.pt2")
+    monkeypatch.setattr(export, "load_program", load_other)
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", break_off)
+    kind = "aoti" if isinstance(fault, BaseException) else "script"
+    result = torchvox_cli("export", "model.pt", "--format", kind, "-o", "program.pt2")
     result.assert_one_sentence(code, words)
     assert (tmp_path / "program.pt2").read_bytes() == b"older"
     assert sorted(p.name for p in tmp_path.iterdir()) == written
@@ -148,7 +128,7 @@ def test_an_output_that_cannot_be_a_program_is_wrong_use(torchvox_cli, written, 
     assert sorted(p.name for p in tmp_path.iterdir()) == written
 
 
-def test_wrong_use_is_one_sentence(torchvox_cli, checkpoint):
+def test_what_import_and_export_cannot_use_is_one_sentence(torchvox_cli, checkpoint):
     torchvox_cli("import", checkpoint, "--layout", "kitti").assert_one_sentence(2, "--layout")
     torchvox_cli("export", checkpoint, "--format", "onnx").assert_one_sentence(2, "--format")
     torchvox_cli("export", checkpoint, "--dtype", "int8").assert_one_sentence(2, "--dtype")
@@ -157,43 +137,32 @@ def test_wrong_use_is_one_sentence(torchvox_cli, checkpoint):
 
 def test_detect_writes_boxes_and_a_picture(torchvox_cli, detector_file, scan, tmp_path):
     pytest.importorskip("matplotlib", reason="the extra viz is not installed")
-    kitti = ("--layout", "kitti", "--device", "cpu")
-    result = torchvox_cli(
-        "detect", scan, *kitti, "-m", detector_file, "-o", "a.json", "--plot", "a.png"
-    )
-    assert result.code == 0, result.err
-    assert "20 boxes" in result.out and "wrote a.json and a.png" in result.out
-    found = json.loads((tmp_path / "a.json").read_text())
-    assert found["points"] == 3000 and found["overflow"] >= 0
-    scores = [box["score"] for box in found["boxes"]]
+    detect = ("detect", scan, *KITTI, "-m", detector_file, "-o")
+    torchvox_cli(*detect, "a.json", "--plot", "a.png").ok("20 boxes", "wrote a.json and a.png")
+    content = json.loads((tmp_path / "a.json").read_text())
+    assert content["points"] == 3000 and content["overflow"] >= 0
+    scores = [box["score"] for box in content["boxes"]]
     assert len(scores) == 20 and scores == sorted(scores, reverse=True)
-    assert {len(box["box"]) for box in found["boxes"]} == {7}
-    assert {box["class"] for box in found["boxes"]} <= {"Car", "Pedestrian", "Cyclist"}
+    assert {len(box["box"]) for box in content["boxes"]} == {7}
+    assert {box["class"] for box in content["boxes"]} <= {"Car", "Pedestrian", "Cyclist"}
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
-    some = torchvox_cli("detect", scan, *kitti, "-m", detector_file, "-o", "b.json", "--score", 1)
-    assert some.code == 0 and "no boxes" in some.out
+    torchvox_cli(*detect, "b.json", "--score", 1).ok("no boxes")
 
 
 def test_commands_take_the_name_of_a_model_with_weights(torchvox_cli, scan, tmp_path):
     pytest.importorskip("lightning", reason="the extra train is not installed")
     from torchvox.data.worlds.shapes import CLASSES, Shapes
 
-    kitti = ("--layout", "kitti", "--device", "cpu")
-    found = torchvox_cli("detect", scan, *kitti, "-m", "center_world_small", "-o", "a.json")
-    assert found.code == 0 and (tmp_path / "a.json").exists(), found.err
+    torchvox_cli("detect", scan, *KITTI, "-m", "center_world_small", "-o", "a.json").ok()
     name, sample = "pointnet2_cls_shapes_small", Shapes(split="val", seed=2, points=512, size=1)[0]
     np.save(tmp_path / "shape.npy", sample["points"].numpy())
-    likely = torchvox_cli("predict", "shape.npy", "-m", name, "--device", "cpu")
-    assert likely.code == 0, likely.err
-    assert f"shape.npy: {CLASSES[int(sample['label'])]} " in likely.out
-    evaluated = torchvox_cli(
-        *("eval", name, "data.seed=2", "data.val_size=32", "--device", "cpu"),
-        *("--at-least", "accuracy=0.8"),
-    )
-    assert evaluated.code == 0 and "32 samples of shapes" in evaluated.out, evaluated.err
-    exported = torchvox_cli("export", name)
-    assert exported.code == 0 and (tmp_path / f"{name}.script.pt").exists(), exported.err
-    none = torchvox_cli("detect", scan, *kitti, "-m", "pointpillars_world", "-o", "b.json")
+    likely = f"shape.npy: {CLASSES[int(sample['label'])]} "
+    torchvox_cli("predict", "shape.npy", "-m", name, "--device", "cpu").ok(likely)
+    small = ("data.seed=2", "data.val_size=32", "--device", "cpu", "--at-least", "accuracy=0.8")
+    torchvox_cli("eval", name, *small).ok("32 samples of shapes")
+    torchvox_cli("export", name).ok()
+    assert (tmp_path / "a.json").exists() and (tmp_path / f"{name}.script.pt").exists()
+    none = torchvox_cli("detect", scan, *KITTI, "-m", "pointpillars_world", "-o", "b.json")
     none.assert_one_sentence(2, "`torchvox train pointpillars_world -o DIR` makes")
 
 
@@ -202,12 +171,12 @@ def test_a_point_with_an_intensity_that_is_no_number_is_none(torchvox_cli, detec
     points[100:110, 3] = np.nan
     points.tofile(scan.parent / "nan.bin")
     np.delete(points, slice(100, 110), 0).tofile(scan.parent / "less.bin")
-    found = []
+    boxes = []
     for name in ("nan", "less"):
-        kitti = (f"{name}.bin", "--layout", "kitti", "--device", "cpu")
-        assert torchvox_cli("detect", *kitti, "-m", detector_file, "-o", f"{name}.json").code == 0
-        found.append(json.loads((scan.parent / f"{name}.json").read_text())["boxes"])
-    assert found[0] == found[1] and len(found[0]) == 20
+        arguments = (f"{name}.bin", *KITTI, "-m", detector_file, "-o", f"{name}.json")
+        torchvox_cli("detect", *arguments).ok()
+        boxes.append(json.loads((scan.parent / f"{name}.json").read_text())["boxes"])
+    assert boxes[0] == boxes[1] and len(boxes[0]) == 20
 
 
 def test_a_head_that_cannot_be_merged_is_run_and_exported_as_it_is(torchvox_cli, scan, tmp_path):
@@ -223,23 +192,19 @@ def test_a_head_that_cannot_be_merged_is_run_and_exported_as_it_is(torchvox_cli,
         "model.args.head.width=8",
     ]
     checkpoints.save(detector("centerpoint_pillars_nuscenes", small), tmp_path / "model.pt")
-    result = torchvox_cli("detect", scan, "--layout", "kitti", "-m", "model.pt", "-o", "a.json")
-    assert result.code == 0, result.err
-    result = torchvox_cli("export", "model.pt")
-    assert result.code == 0, result.err
+    torchvox_cli("detect", scan, *KITTI, "-m", "model.pt", "-o", "a.json").ok()
+    torchvox_cli("export", "model.pt").ok()
 
 
 def test_an_exported_script_detects_what_the_model_detects(torchvox_cli, detector_file, scan):
     result = torchvox_cli("export", detector_file, "-o", "model.script.pt")
-    assert result.code == 0, result.err
-    assert "points, num_points -> boxes, scores, labels, count, overflow" in result.out
-    assert "the bits of the model" in result.out
+    inputs, outputs = "points, num_points", "boxes, scores, labels, count, overflow"
+    result.ok(f"{inputs} -> {outputs}; the bits of the model")
     (scan.parent / "in").mkdir()
     for name in ("a", "b"):
         (scan.parent / "in" / f"{name}.bin").write_bytes(scan.read_bytes())
     for model, folder in ((detector_file, "one"), ("model.script.pt", "two")):
-        result = torchvox_cli("detect", "in", "--layout", "kitti", "-m", model, "-o", folder)
-        assert result.code == 0, result.err
+        result = torchvox_cli("detect", "in", "--layout", "kitti", "-m", model, "-o", folder).ok()
         assert len(result.out.splitlines()) == 2
     one, two = (scan.parent / f / "b.boxes.json" for f in ("one", "two"))
     assert one.read_text() == two.read_text()
@@ -249,12 +214,11 @@ def test_what_detect_cannot_use_is_one_sentence(torchvox_cli, detector_file, sca
     def run(*arguments):
         return torchvox_cli("detect", scan, *arguments, "--device", "cpu")
 
-    kitti = ("--layout", "kitti")
-    run(*kitti, "-m", "none.pt").assert_one_sentence(2, "none.pt does not exist")
+    run(*KITTI, "-m", "none.pt").assert_one_sentence(2, "none.pt does not exist")
     torch.save({"state_dict": {}}, "best.pth")
-    run(*kitti, "-m", "best.pth").assert_one_sentence(1, "no checkpoint of torchvox.models")
+    run(*KITTI, "-m", "best.pth").assert_one_sentence(1, "no checkpoint of torchvox.models")
     run("--layout", "x,y,z,_", "-m", detector_file).assert_one_sentence(2, "no intensity column")
-    run(*kitti, "-m", detector_file, "-o", "a.txt").assert_one_sentence(2, ".json")
-    run(*kitti, "-m", detector_file, "--score", "2").assert_one_sentence(2, "--score")
+    run(*KITTI, "-m", detector_file, "-o", "a.txt").assert_one_sentence(2, ".json")
+    run(*KITTI, "-m", detector_file, "--score", "2").assert_one_sentence(2, "--score")
     classifier = request.getfixturevalue("model_file")
-    run(*kitti, "-m", classifier).assert_one_sentence(1, "is not a detector")
+    run(*KITTI, "-m", classifier).assert_one_sentence(1, "is not a detector")

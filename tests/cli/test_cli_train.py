@@ -13,7 +13,7 @@ SMALL = ("data.train_size=32", "data.val_size=32", "data.points=128", "train.epo
 
 @pytest.fixture
 def interrupted_at(monkeypatch):
-    """Interrupts runs at the beginning of an epoch, until it is given None."""
+    """Interrupts runs at the start of an epoch, None for no more."""
     from lightning.pytorch import Callback
 
     from torchvox.train import runs
@@ -39,22 +39,22 @@ def test_an_interrupted_run_says_how_it_goes_on(torchvox_cli, interrupted_at, tm
 
     interrupted_at(0)
     first = torchvox_cli("train", CONFIG, *SMALL, "-o", "a")
-    first.assert_one_sentence(130, "before its first epoch was whole", "another --output")
+    first.assert_one_sentence(130, "before its first epoch ended", "another --output")
     assert torchvox_cli("train", "a/config.yaml", "-o", "a").code == 130  # it may begin again
     interrupted_at(1)
     second = torchvox_cli("train", CONFIG, *SMALL, "-o", "my run")
-    second.assert_one_sentence(130, "interrupted after epoch 1 of 2", "go on by: torchvox train")
+    second.assert_one_sentence(130, "interrupted after epoch 1 of 2", "resume with: torchvox train")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     interrupted_at(None)
-    command = shlex.split(second.err.split("go on by: torchvox ")[1])
-    assert torchvox_cli(*command).code == 0
+    command = shlex.split(second.err.split("resume with: torchvox ")[1])
+    torchvox_cli(*command).ok()
     # What each command takes, and what the others say.
     model, best = tmp_path / "my run" / "model.pt", tmp_path / "my run" / "best.ckpt"
     torchvox_cli("export", best).assert_one_sentence(1, "checkpoint of torchvox train", "model.pt")
     (tmp_path / "a.xyz").write_text("0 0 0\n1 1 1\n0 1 0\n")
     wrong = torchvox_cli("predict", "a.xyz", "--model", model)
     wrong.assert_one_sentence(1, "model for torchvox export and detect", "best.ckpt")
-    assert torchvox_cli("predict", "a.xyz", "--model", best).code == 0
+    torchvox_cli("predict", "a.xyz", "--model", best).ok()
 
 
 def test_only_what_can_be_trained_is_offered(torchvox_cli):

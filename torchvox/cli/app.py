@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The app: its commands, and the one place where errors become sentences and exit codes."""
+"""The app: its commands, and the only place where errors become sentences and exit codes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import typer
@@ -42,7 +41,7 @@ from torchvox.cli.work import leave, note, sentence
 # typer carries click inside or beside itself, depending on its version: take the class from it.
 CommandLineError: type[Any] = typer.BadParameter.__mro__[2]
 DONE, FAILED, WRONG_USE, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
-OPAQUE = (LookupError, AttributeError, ArithmeticError)  # whose messages alone say little
+OPAQUE = (LookupError, AttributeError, ArithmeticError)  # their messages alone say little
 REPORTED = (TorchvoxError, OSError, RuntimeError, ValueError, TypeError, MemoryError, *OPAQUE)
 
 
@@ -65,27 +64,27 @@ class Group(TyperGroup):
         except InterruptedWorkError as error:
             return _fail(error, INTERRUPTED)
         except CommandLineError as error:
-            # pydantic's words, which typer passes on
+            # typer passes on pydantic's words
             return _fail(error.format_message().replace("Value error, ", ""), WRONG_USE)
         except WrongUseError as error:
             return _fail(error, WRONG_USE)
         except BrokenPipeError:
             return _unread()
         except SystemExit as error:
-            if isinstance(error.__context__, BrokenPipeError):  # what rich and typer make of it
+            if isinstance(error.__context__, BrokenPipeError):  # as rich and typer raise it
                 return _unread()
             raise
         except REPORTED as error:
             if os.environ.get("TORCHVOX_DEBUG"):
                 raise
             return _fail(error, FAILED)
-        if code == INTERRUPTED:  # typer's own answer to an interrupt, which says nothing
+        if code == INTERRUPTED:  # typer ends an interrupt silently
             return _fail("interrupted", INTERRUPTED)
         return code if isinstance(code, int) else DONE
 
 
 def _unread() -> int:
-    """The reader of our output went away, as head does: no failure, but the shell's own code."""
+    """The code of shells for a reader of our output that went away, as head does."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return UNREAD
 
@@ -95,7 +94,7 @@ def _fail(error: object, code: int) -> int:
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except OSError:  # what a full disk does not take must not fail again at the exit
+    except OSError:  # a full disk must not raise again at the exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
@@ -108,27 +107,35 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-_command: Callable[..., None]
-_add = partial(app.command, cls=Command)
-for _command in (demo.demo, info.info, convert.convert, view.view, downsample.downsample):
-    _add()(_command)
-_add("map")(mapping.map_)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo.demo,
+    "info": info.info,
+    "convert": convert.convert,
+    "view": view.view,
+    "downsample": downsample.downsample,
+    "map": mapping.map_,
+    "voxelize": voxelize.voxelize,
+    "sample": sample.sample,
+    "bev": bev.bev,
+    "train": train.train,
+    "eval": evaluate.evaluate,
+    "predict": predict.predict,
+    "detect": detect.detect,
+    "import": importing.import_checkpoint,
+    "export": exporting.export,
+    "bench": bench.bench,
+    "doctor": doctor.doctor,
+}
+for _name, _run in _COMMANDS.items():
+    app.command(_name, cls=Command)(_run)
 app.add_typer(datasets.data)
-for _command in (voxelize.voxelize, sample.sample, bev.bev, train.train):
-    _add()(_command)
-_add("eval")(evaluate.evaluate)
-for _command in (predict.predict, detect.detect):
-    _add()(_command)
-_add("import")(importing.import_checkpoint)
 app.add_typer(compat.compat)
-for _command in (exporting.export, bench.bench, doctor.doctor):
-    _add()(_command)
 
 
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and leave."),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
     if version:
         import torchvox
@@ -143,7 +150,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the app on sys.argv[1:] or the given arguments, and return the exit code."""
     command = typer.main.get_command(app)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        with contextlib.suppress(ValueError):  # in another thread than the first
+        with contextlib.suppress(ValueError):  # outside of the main thread
             signal.signal(signal.SIGTERM, leave)
     return command.main(
         None if arguments is None else list(arguments), prog_name="torchvox", standalone_mode=False

@@ -5,28 +5,28 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-import typer
 
 import torchvox
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox.cli import options
-from torchvox.cli.voxelize import cloud_title
-from torchvox.cli.work import for_each, use_device, warn_if_none, write_result
-from torchvox.io import Grid, PointCloud, find_clouds
+from torchvox.cli.options import option, option_class
+from torchvox.cli.work import cloud_title, for_each, use_device, warn_if_none, write_result
+from torchvox.io import Grid, PointCloud
 
 FORMATS = (".png", ".npz", ".npy")
 INTENSITY_CHANNELS = ("intensity_top", "intensity_mean", "intensity_max")
 HEIGHTS = ("height_max", "height_min", "height_mean")  # coordinates
+COUNTED = ("occupancy:K", "slices:K")  # channels of K planes
 LABELS = {  # channel -> (title, label of the color bar, color map of viz.style, logarithmic)
     "height_max": ("Height from above", "z of the highest point  [{unit}]", "HEIGHT", False),
     "height_min": ("Lowest points", "z of the lowest point  [{unit}]", "HEIGHT", False),
     "height_mean": ("Mean height", "mean z  [{unit}]", "HEIGHT", False),
-    "height_range": ("Height range", "highest less lowest z  [{unit}]", "HEIGHT", False),
-    "height_norm": ("Relative height", "z between the range's ends", "HEIGHT", False),
+    "height_range": ("Height range", "highest minus lowest z  [{unit}]", "HEIGHT", False),
+    "height_norm": ("Relative height", "z from 0 to 1 within the range", "HEIGHT", False),
     "intensity_top": ("Intensity from above", "intensity, as recorded", "INTENSITY", False),
     "intensity_mean": ("Mean intensity", "mean intensity, as recorded", "INTENSITY", False),
     "intensity_max": ("Largest intensity", "largest intensity, as recorded", "INTENSITY", False),
@@ -35,54 +35,48 @@ LABELS = {  # channel -> (title, label of the color bar, color map of viz.style,
 }
 
 
-def bev(
-    paths: options.Inputs,
-    channels: Annotated[
-        str, typer.Option(help="Comma list: " + ", ".join(LABELS) + ", occupancy:K, slices:K.")
-    ] = "height_max",
-    layout: options.Layout = None,
-    grid: options.GridName = None,
-    voxel_size: options.VoxelSize = None,
-    point_cloud_range: options.Range = None,
-    size: Annotated[
-        str | None,
-        typer.Option(metavar="NX,NY", help="Cells, instead of one per voxel.", show_default=False),
-    ] = None,
-    output: options.Output = options.OUTPUT_FOLDER,
-    file_format: Annotated[
-        str | None,
-        typer.Option("--format", help="png (one channel), npz or npy.", show_default="png"),
-    ] = None,
-    device: options.Device = options.DeviceChoice.auto,
-) -> None:
+@option_class
+class BevOptions(options.GridOptions):
+    channels: str = option(
+        "height_max", f"Channels, separated by commas: {', '.join([*LABELS, *COUNTED])}."
+    )
+    size: str | None = option(
+        None, "Size of the image in cells.", metavar="NX,NY", show_default="one per voxel"
+    )
+    file_format: str | None = option(
+        None, "png (one channel), npz or npy.", "--format", show_default="png"
+    )
+
+
+@options.command
+def bev(args: BevOptions) -> None:
     """Rasterize point clouds from above, one pixel per cell, as pictures or arrays."""
-    wanted = _channels(channels)
-    cells = None if size is None else _cells(size)
-    files = find_clouds(paths)
-    targets = options.output_paths(files, output, "bev", FORMATS, file_format)
+    channels = _channels(args.channels)
+    cells = None if args.size is None else _cells(args.size)
+    files, targets = args.files("bev", FORMATS, args.file_format)
     if any(t.suffix.lower() == ".png" for t in targets) and (
-        len(wanted) > 1 or wanted[0] not in LABELS
+        len(channels) > 1 or channels[0] not in LABELS
     ):
-        raise WrongUseError("a .png shows one channel: give one, or --format npz")
-    choose = options.grid_chooser(grid, voxel_size, point_cloud_range)
-    read = options.cloud_reader(files, layout, choose.read)
-    where = use_device(device)
+        raise WrongUseError("a .png shows one channel: choose one, or --format npz")
+    choose = options.grid_chooser(args.grid, args.voxel_size, args.point_cloud_range)
+    read = options.cloud_reader(files, args.layout, choose.read)
+    device = use_device(args.device)
 
     def work(source: Path, target: Path) -> str:
         cloud = read(source)
-        chosen = choose(cloud)
-        nx, ny = cells or chosen.bev_size
-        image, empty, counts = rasterize(cloud, chosen, (nx, ny), wanted, where)
+        grid = choose(cloud)
+        nx, ny = cells or grid.bev_size
+        image, empty, counts = rasterize(cloud, grid, (nx, ny), channels, device)
         filled, used = counts[:2]
-        warn_if_none(used, cloud, chosen.point_cloud_range)
-        arrays = {"image": image, "empty": empty, "channels": np.array(wanted)}
-        arrays["point_cloud_range"] = np.array(chosen.point_cloud_range)
-        picture = partial(_picture, cloud, chosen, wanted[0], image[0], empty)
+        warn_if_none(used, cloud, grid.point_cloud_range)
+        arrays = {"image": image, "empty": empty, "channels": np.array(channels)}
+        arrays["point_cloud_range"] = np.array(grid.point_cloud_range)
+        picture = partial(_picture, cloud, grid, channels[0], image[0], empty)
         write_result(target, cloud, picture, **arrays)
         return (
             f"{source.name}: {used:,} of {len(cloud):,} points in {nx} x {ny} cells, "
-            f"{filled:,} of them filled ({chosen.chosen}: "
-            f"{chosen.moved(cloud.base).limits}); wrote {target}"
+            f"{filled:,} of them filled ({grid.chosen}: "
+            f"{grid.moved(cloud.base).limits}); wrote {target}"
         )
 
     for_each(files, targets, work)
@@ -109,20 +103,20 @@ def rasterize(
 
 
 def _channels(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
+    channels = [name.strip() for name in text.split(",")]
+    for name in channels:
         kind, _, number = name.partition(":")
         sliced = kind in ("occupancy", "slices") and number.isdecimal() and int(number) > 0
         if name not in LABELS and not sliced:
-            known = ", ".join([*LABELS, "occupancy:K", "slices:K"])
-            raise WrongUseError(f"channel {name!r} is unknown: choose from {known}")
-    return names
+            names = ", ".join([*LABELS, *COUNTED])
+            raise WrongUseError(f"channel {name!r} is unknown: choose from {names}")
+    return channels
 
 
 def _cells(text: str) -> tuple[int, int]:
     nx, ny = options.numbers(text, "--size", 2)
     if not all(1 <= n <= 2**24 and n == int(n) for n in (nx, ny)):
-        raise WrongUseError(f"--size must be two whole numbers from 1 to 2^24, got {text!r}")
+        raise WrongUseError(f"--size takes two whole numbers from 1 to 2^24, got {text!r}")
     return int(nx), int(ny)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchvox compat: code written for other libraries' ops, on torchvox without edits."""
+"""torchvox compat: run code written for other libraries' ops on torchvox, unedited."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ from torchvox._errors import WrongUseError
 from torchvox.cli.work import console, leave
 
 compat = typer.Typer(
-    name="compat", help="Code written for other libraries' ops, on torchvox.", no_args_is_help=True
+    name="compat",
+    help="Run code written for other libraries' ops on torchvox.",
+    no_args_is_help=True,
 )
-NAME = "A peer (mmcv, pcdet, ..), or NAME@MODULE where a codebase has it under another name."
+PEERS = "Comma-separated: mmcv, pcdet, ..; or NAME@MODULE if the code has it under another name."
 INTERRUPTED = 130  # exit code
 
 
 @compat.command("scan")
 def scan_(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A codebase, or one file.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A folder of Python code, or one file.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the names of peers that a codebase uses, and what becomes of each.
+    """List the names of other libraries that code uses, and whether torchvox covers each.
 
-    Exit code 0 when all are covered, 1 when some are not.
+    Exit code 0 if all are covered, 1 if some are not.
     """
     from torchvox.compat import scan
 
@@ -60,13 +64,15 @@ def scan_(
 def run(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="SCRIPT ARGS...", help="Or -m MODULE ARGS..., or -c CODE ARGS..."),
+        typer.Argument(
+            metavar="SCRIPT ARGS...", help="Script, -m MODULE or -c CODE, and arguments."
+        ),
     ],
-    peers: Annotated[str, typer.Option(help=f"Commas between. {NAME}")],
+    peers: Annotated[str, typer.Option(help=PEERS)],
 ) -> None:
-    """Run a Python program in this process, with torchvox in place of peers.
+    """Run a Python program in this process, with torchvox in place of other libraries.
 
-    Processes that it forks have them too, new interpreters do not: see docs/switching.md.
+    Processes that it forks use torchvox too, new interpreters do not: see docs/switching.md.
     """
     from torchvox.compat import install
 
@@ -77,13 +83,13 @@ def run(
 
 
 def run_program(command: list[str]) -> NoReturn:
-    """Runs what `python COMMAND` runs as `__main__`, and leaves with its exit code."""
+    """Run what `python COMMAND` runs, as `__main__`, and exit with its code."""
     first, as_module, as_code = command[0], command[0] == "-m", command[0] == "-c"
     if (as_module or as_code) and len(command) == 1:
         raise WrongUseError(f"compat run {first} needs {'a module' if as_module else 'code'}")
     if not (as_module or as_code or os.path.isfile(first)):
         raise WrongUseError(
-            f"compat run takes SCRIPT, -m MODULE or -c CODE as python does: {first} is no file"
+            f"compat run takes SCRIPT, -m MODULE or -c CODE as python does: {first} is not a file"
         )
     if signal.getsignal(signal.SIGTERM) is leave:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

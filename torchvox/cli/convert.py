@@ -6,76 +6,64 @@ from __future__ import annotations
 import shlex
 import tempfile
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Literal
 
 import numpy as np
-import typer
 
 from torchvox._errors import WrongUseError, short
 from torchvox.cli import options
 from torchvox.cli.notes import note, open_noted
+from torchvox.cli.options import option, option_class
 from torchvox.cli.work import for_each
-from torchvox.io import PointReader, PointTable, create_points, find_clouds
+from torchvox.io import PointReader, PointTable, create_points
 from torchvox.io.las import WAVES
 from torchvox.io.las_records import LasSource
 from torchvox.io.table import COLORS, colors_8, flat, named
 from torchvox.io.writers import POINT_SUFFIXES, point_writer
 
 LAS = (".las", ".laz")
-COLORS_8 = (".ply", ".pcd")  # whose readers expect colors of 8 bits
+COLORS_8 = (".ply", ".pcd")  # their readers expect colors of 8 bits
 NAMELESS = (".bin", ".npy", ".pts")
+Depth = Literal["8", "16", "auto"]
 
 
-class Depth(str, Enum):
-    """Bits of the colors of the input."""
-
-    eight = "8"
-    sixteen = "16"
-    auto = "auto"
-
-
-def convert(
-    paths: options.Inputs,
-    layout: options.Layout = None,
-    scale: Annotated[
-        str | None,
-        typer.Option(metavar="S | X,Y,Z", help="Steps of LAS coordinates.", show_default=False),
-    ] = None,
-    rgb_depth: Annotated[
-        Depth,
-        typer.Option(help="Bits of the input's colors, where .ply or .pcd takes 8; auto looks."),
-    ] = Depth.auto,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=drop|scale",
-            help="Leave a column out, or take its 0..1 to 0..65535; repeatable.",
-        ),
-    ] = None,
-    output: options.Output = options.OUTPUT_FOLDER,
-    file_format: Annotated[
-        str, typer.Option("--format", help="Of the files in a folder.", show_default="the input's")
-    ] = "",
-) -> None:
-    """Convert point clouds between formats, with all columns but those dropped by name."""
-    rules = _rules(policy or [])
-    steps = None if scale is None else np.array(options.numbers(scale, "--scale", 1, 3))
-    files = find_clouds(paths)
-    targets = options.output_paths(files, output, "", POINT_SUFFIXES, file_format)
-    if steps is not None and not all(target.suffix.lower() in LAS for target in targets):
-        raise WrongUseError("--scale is for .las and .laz outputs")
-    for target in targets:
-        point_writer(target)
-    read = options.cloud_reader(files, layout, open_noted)
-    for_each(
-        files, targets, lambda source, target: _one(read(source), target, steps, rules, rgb_depth)
+@option_class
+class ConvertOptions(options.FileOptions):
+    scale: str | None = option(None, "Step of LAS coordinates.", metavar="S | X,Y,Z")
+    rgb_depth: Depth = option(
+        "auto", "Bits of the input's colors, for .ply and .pcd, which hold 8; auto detects them."
+    )
+    policy: list[str] | None = option(
+        None,
+        "Drop a column, or scale it from 0..1 to 0..65535. Repeatable.",
+        metavar="NAME=drop|scale",
+    )
+    file_format: str = option(
+        "", "Format of the files in the output folder.", "--format", show_default="the input's"
     )
 
 
+@options.command
+def convert(args: ConvertOptions) -> None:
+    """Convert point clouds between formats, with all columns except those dropped by name."""
+    rules = _rules(args.policy or [])
+    steps = None if args.scale is None else np.array(options.numbers(args.scale, "--scale", 1, 3))
+    files, targets = args.files("", POINT_SUFFIXES, args.file_format)
+    if steps is not None and not all(target.suffix.lower() in LAS for target in targets):
+        raise WrongUseError("--scale is for .las and .laz outputs")
+    for target in targets:
+        point_writer(target)  # raises for what the format cannot hold
+    read = options.cloud_reader(files, args.layout, open_noted)
+
+    def work(source: Path, target: Path) -> str:
+        return _convert(read(source), target, steps, rules, args.rgb_depth)
+
+    for_each(files, targets, work)
+
+
 def _rules(policies: list[str]) -> dict[str, str]:
-    """Name -> rule of the columns that are not taken as they are."""
+    """Name -> rule, for the columns that change."""
     rules = {}
     for item in policies:
         name, _, rule = item.rpartition("=")
@@ -85,17 +73,17 @@ def _rules(policies: list[str]) -> dict[str, str]:
     return rules
 
 
-def _one(
+def _convert(
     reader: PointReader, target: Path, scale: np.ndarray | None, rules: dict[str, str], depth: Depth
 ) -> str:
     name, suffix = reader.path.name, target.suffix.lower()
     if unknown := sorted(rules.keys() - reader.columns.keys()):
-        held = ", ".join(reader.columns) or "none"
-        raise WrongUseError(f"{name} has no column {short(unknown[0])}: it has {short(held)}")
+        columns = ", ".join(reader.columns) or "none"
+        raise WrongUseError(f"{name} has no column {short(unknown[0])}: it has {short(columns)}")
     drop, scaled = ([n for n, rule in rules.items() if rule == r] for r in ("drop", "scale"))
 
     def taken(table: PointTable) -> PointTable:
-        """The points as they are written, but for the depth of colors."""
+        """The points as they are written, except for the depth of colors."""
         table = table if suffix in LAS else table.by_value()
         return _scaled(table, scaled) if scaled else table
 
@@ -106,12 +94,12 @@ def _one(
     if bits:
         like = colors_8(like, bits)
         how = "kept as they are" if bits == 8 else "divided by 256"
-        chosen = " in the whole cloud" if depth is Depth.auto else ""
+        chosen = " in the whole cloud" if depth == "auto" else ""
         note(f"{name}: colors of {bits} bits{chosen}, {how} for {suffix}")
     if lost := _unheld(like, target):
         how = " ".join(f"--policy {_quoted(f'{column}=drop')}" for column in lost)
-        held = ", ".join(map(short, lost))
-        raise WrongUseError(f"{target}: {suffix} does not hold {held}: drop by {how}")
+        columns = ", ".join(map(short, lost))
+        raise WrongUseError(f"{target}: {suffix} cannot hold {columns}; to drop: {how}")
     _say_what_changes(reader, like, suffix, scale)
     offset = None
     if suffix in LAS and like.scale is None and reader.box is not None:
@@ -130,14 +118,14 @@ def _one(
 
 
 def _quoted(word: str) -> str:
-    """A word as a shell takes it."""
+    """A word quoted for a shell."""
     if word.isprintable():
         return shlex.quote(word)
     return "$'" + word.encode("unicode_escape").decode().replace("'", "\\'") + "'"
 
 
 def _scaled(table: PointTable, names: list[str]) -> PointTable:
-    """The points with columns from 0 to 1 as whole numbers from 0 to 65535."""
+    """The points, with these columns scaled from 0..1 to whole numbers from 0 to 65535."""
     attributes, steps = dict(table.attributes), dict(table.steps)
     for name in names:
         values = table.values(name).astype(np.float64)
@@ -152,18 +140,18 @@ def _scaled(table: PointTable, names: list[str]) -> PointTable:
 
 
 def _color_bits(reader: PointReader, like: PointTable, suffix: str, depth: Depth) -> int:
-    """8 or 16: the bits of colors that must become 8; 0 where they need not."""
+    """8 or 16: the bits of colors that must become 8; 0 if they need not change."""
     types = {like.columns[color] for color in COLORS}
     whole = all(type_.kind in "iu" for type_ in types)
     if suffix not in COLORS_8 or types == {np.dtype(np.uint8)} or not whole:
         return 0
-    if depth is not Depth.auto:
-        return int(depth.value)
+    if depth != "auto":
+        return int(depth)
     return (reader.color_depth or 16) if types == {reader.columns[c] for c in COLORS} else 16
 
 
 def _unheld(like: PointTable, target: Path) -> list[str]:
-    """The columns that a file of this format refuses, each tried alone."""
+    """The columns that a file of this format cannot hold, each tried alone."""
     lost = []
     with tempfile.TemporaryDirectory() as folder:
         for name in like.attributes:
@@ -175,7 +163,7 @@ def _unheld(like: PointTable, target: Path) -> list[str]:
                 lost.append(name)
     waves = [name for name in like.attributes if name in WAVES]
     if target.suffix.lower() in LAS and isinstance(like.source, LasSource) and waves != [*WAVES]:
-        lost += waves  # a part of a waveform
+        lost += waves  # waveforms go as a whole
     return lost
 
 
@@ -186,11 +174,11 @@ def _say_what_changes(
     steps = [name for name in like.attributes if name in reader.schema.steps.keys() - like.steps]
     if steps:
         nones = [name for name in steps if name in reader.no_data]
-        kept = f"; what stands for no value in {short(', '.join(nones))} too" * bool(nones)
-        changes.append(f"{short(', '.join(steps))} become stored * scale + offset{kept}")
+        also = f"; so does what means no value in {short(', '.join(nones))}" * bool(nones)
+        changes.append(f"{short(', '.join(steps))} become stored * scale + offset{also}")
     angles = "scan_angle" in like.attributes and "scan_angle" not in like.steps
     if suffix in LAS and angles and not isinstance(like.source, LasSource):
-        changes.append("scan_angle is taken as degrees and rounded to steps of 0.006")
+        changes.append("scan_angle is read as degrees and rounded to steps of 0.006")
     if reader.crs and suffix not in (*LAS, ".npz"):
         changes.append("the coordinate reference system is not kept")
     if suffix in LAS and like.scale is None and scale is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchvox data: what is in data sets for training."""
+"""torchvox data: data sets for training, checked and generated."""
 
 from __future__ import annotations
 
@@ -18,31 +18,33 @@ from torchvox.data.readers import kitti
 from torchvox.data.readers.folder import PLACE, ScanFolder
 from torchvox.ops import points_in_boxes
 
-data = typer.Typer(name="data", help="Data sets for training.", no_args_is_help=True)
-LARGEST, TURNS = 60.0, 12.6  # m of an edge, rad of a yaw: beyond, surely in other units
+data = typer.Typer(
+    name="data", help="Check and generate data sets for training.", no_args_is_help=True
+)
+LARGEST, TURNS = 60.0, 12.6  # m of an edge, rad of a yaw: more is surely in other units
 
 
 @data.command(cls=options.Command)
 def check(
-    folder: Annotated[Path, typer.Argument(help="With points/ and boxes/, or of KITTI's form.")],
-    classes: Annotated[
-        str | None, typer.Option(help="Names, with commas between.", show_default=False)
-    ] = None,
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with points/ and boxes/, or in KITTI's format.")
+    ],
+    classes: Annotated[str | None, typer.Option(help="Allowed classes, comma-separated.")] = None,
     layout: options.Layout = None,
 ) -> None:
-    """Read all of a folder of labelled scans; say what is wrong, and what is there."""
+    """Read a folder of labelled scans, report what is wrong and count what is in it."""
     if is_kitti := (folder / "training").is_dir():
         scans: ScanFolder = kitti.Kitti(folder, None)
     else:
         scans = ScanFolder(folder, None, classes=[], columns=PLACE[:3], layout=layout)
     lists = folder / "ImageSets" if is_kitti else folder
-    known = [name.strip() for name in classes.split(",")] if classes else None
-    held: dict[str, list[list[float]]] = defaultdict(list)
+    allowed = [name.strip() for name in classes.split(",")] if classes else None
+    rows: dict[str, list[list[float]]] = defaultdict(list)
     failed = 0
     for index in range(len(scans)):
         try:
-            for name, row in _rows(scans, index, known):
-                held[name].append(row)
+            for name, row in _rows(scans, index, allowed):
+                rows[name].append(row)
         except TorchvoxError as error:
             failed += 1
             note(f"torchvox: {error}")
@@ -50,8 +52,8 @@ def check(
     for split in ("train", "val"):
         listed = "listed" if (lists / f"{split}.txt").exists() else "by default"
         out.print(f"{split:<10}{len(scans.find(folder, split)):,} scans, {listed}", markup=False)
-    for name in sorted(held):
-        boxes, counts = np.split(np.array(held[name]), [3], axis=1)
+    for name in sorted(rows):
+        boxes, counts = np.split(np.array(rows[name]), [3], axis=1)
         edges = " x ".join(f"{edge:.2f}" for edge in boxes.mean(axis=0))
         text = f"{len(boxes):,} boxes, mean {edges} m, "
         text += f"{np.median(counts):,.0f} points (median), {(counts == 0).sum():,} without"
@@ -61,34 +63,37 @@ def check(
         raise typer.Exit(1)
 
 
-def _rows(scans: ScanFolder, index: int, known: list[str] | None) -> list[tuple[str, list[float]]]:
+def _rows(
+    scans: ScanFolder, index: int, allowed: list[str] | None
+) -> list[tuple[str, list[float]]]:
     """Class, sizes and number of points of each box of a scan. Raises TorchvoxError."""
     scan = scans.scans[index]
     points = scans.read_points(index)
     if not np.isfinite(points).all(axis=1).any():
-        raise TorchvoxError(f"{scan.points} holds no points")
-    found = scans.read_labels(index)
-    for name, box in zip(found.names, found.boxes, strict=True):
-        if known is not None and name not in known and scans.others == "error":
-            raise TorchvoxError(f"{scan.boxes}: class {name!r} is none of {', '.join(known)}")
+        raise TorchvoxError(f"{scan.points} has no points")
+    labels = scans.read_labels(index)
+    for name, box in zip(labels.names, labels.boxes, strict=True):
+        if allowed is not None and name not in allowed and scans.others == "error":
+            choices = ", ".join(allowed)
+            raise TorchvoxError(f"{scan.boxes}: class {name!r} is not one of {choices}")
         if box[3:6].max() > LARGEST or abs(box[6]) > TURNS:
             edges, unit = box[3:7].tolist(), "meters" if box[3:6].max() > LARGEST else "radians"
             raise TorchvoxError(f"{scan.boxes}: l, w, h, yaw of a box are {edges}: in {unit}?")
     where = torch.from_numpy(points[:, :3].astype(np.float32))
-    boxes = torch.from_numpy(found.boxes[:, :7].copy())
+    boxes = torch.from_numpy(labels.boxes[:, :7].copy())
     inside = points_in_boxes(where[None], boxes[None])[0] if len(boxes) else torch.empty(0)
     counts = torch.bincount(inside[inside >= 0].long(), minlength=len(boxes)).tolist()
-    rows = np.column_stack([found.boxes[:, 3:6], counts]).tolist()
-    return list(zip(found.names, rows, strict=True))
+    rows = np.column_stack([labels.boxes[:, 3:6], counts]).tolist()
+    return list(zip(labels.names, rows, strict=True))
 
 
 @data.command("export-kitti", cls=options.Command)
 def export_kitti(
-    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
     train: Annotated[int, typer.Option(min=0, help="Frames for training.")] = 80,
     val: Annotated[int, typer.Option(min=0, help="Frames for validation.")] = 20,
-    seed: Annotated[int, typer.Option(help="Of the scenes.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the generated scenes.")] = 0,
 ) -> None:
-    """Write generated streets as files of KITTI, to try readers and measures without that set."""
+    """Write generated streets in KITTI's format, to try readers and metrics without KITTI."""
     kitti.export_kitti(folder, train, val, seed)
     console().print(f"{folder}: {train:,} and {val:,} frames", soft_wrap=True, markup=False)

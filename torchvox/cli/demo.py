@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchvox demo: a scan through the ops, and pictures of what they did."""
+"""torchvox demo: the ops on a scan, and pictures of the results."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-import typer
 from rich.markup import escape
 from rich.table import Table
 
@@ -19,21 +18,21 @@ import torchvox
 from torchvox._errors import TorchvoxError
 from torchvox._extras import require
 from torchvox.cli import options, work
-from torchvox.cli.voxelize import cloud_title
+from torchvox.cli.options import argument, option, option_class
 from torchvox.data import generate_drive, generate_scan
 from torchvox.io import Grid, PointCloud
 
 PICTURES = ["overview", "bev_height", "bev_intensity", "voxel_density", "samples"]
 PICTURES += ["downsample", "map"]
-DEMO_GRID = "sweep_02"  # of the generated scan; the grid of a file is derived from its points
-DRIVE: dict[str, Any] = {"scans": 8, "azimuths": 900, "step": 1.9}  # past the junction
+DEMO_GRID = "sweep_02"  # for the generated scan; the grid of a file is derived from its points
+DRIVE: dict[str, Any] = {"scans": 8, "azimuths": 900, "step": 1.9}
 DRIVE_RANGE = (-40.0, -40.0, -1.0, 60.0, 40.0, 6.0)
 DRIVE_VOXEL = 0.2
 
 
 @dataclass
 class Results:
-    """What the ops gave for one cloud, on the CPU, with their times in ms."""
+    """Outputs of the ops for one cloud, on the CPU, with their times in ms."""
 
     voxels: Any
     kept: Any  # of voxel_downsample, of the points inside the range
@@ -45,49 +44,52 @@ class Results:
     times: dict[str, float]
 
 
-def demo(
-    scan: Annotated[
-        Path | None,
-        typer.Argument(help="A point-cloud file; without it a street scene is generated."),
-    ] = None,
-    layout: options.Layout = None,
-    grid: options.GridName = None,
-    voxel_size: options.VoxelSize = None,
-    point_cloud_range: options.Range = None,
-    samples: Annotated[
-        int, typer.Option("--samples", "-n", min=1, help="Points to sample.")
-    ] = 4096,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the pictures.")] = Path(
-        "demo_out"
-    ),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated scan.")] = 0,
-    device: options.Device = options.DeviceChoice.auto,
-) -> None:
-    """Scan -> voxelize -> furthest point sample -> bird's-eye view, with pictures."""
+@option_class
+class DemoOptions:
+    scan: Path | None = argument(None, "A point-cloud file; without it, a street is generated.")
+    layout: options.Layout = None
+    grid: options.GridName = None
+    voxel_size: options.VoxelSize = None
+    point_cloud_range: options.Range = None
+    samples: int = option(4096, "Number of points to sample.", "--samples", "-n", min=1)
+    output: Path = option(Path("demo_out"), "Folder for the pictures.", "--output", "-o")
+    seed: int = option(0, "Seed of the generated scan.", min=0)
+    device: options.Device = options.DeviceChoice.auto
+
+
+@options.command
+def demo(args: DemoOptions) -> None:
+    """Voxelize, sample and rasterize a scan, and draw pictures of the results."""
     require("matplotlib", "to draw pictures")
+    scan, output = args.scan, args.output
     options.check_outputs([scan], {"--output": [output / f"{name}.png" for name in PICTURES]})
-    if scan is None and point_cloud_range is None:
-        grid = grid or DEMO_GRID
-    choose = options.grid_chooser(grid, voxel_size, point_cloud_range)
-    where, name = work.choose_device(device)
+    name = args.grid
+    if scan is None and args.point_cloud_range is None:
+        name = name or DEMO_GRID
+    choose = options.grid_chooser(name, args.voxel_size, args.point_cloud_range)
+    device, device_name = work.choose_device(args.device)
     start = time.perf_counter()
-    cloud = generate_scan(seed) if scan is None else choose.read(scan, layout)
+    cloud = generate_scan(args.seed) if scan is None else choose.read(scan, args.layout)
     seconds = time.perf_counter() - start
     if not cloud.finite().any():
-        raise TorchvoxError(f"{cloud_title(cloud)} has no finite point to work on")
-    chosen = choose(cloud)
-    if grid is None:  # a given or derived one has no cap of its own, and means need none
-        chosen = replace(chosen, max_points=-1)
-    results = run_ops(cloud, chosen, samples, where)
-    work.warn_if_none(int(results.voxels.counts[0, 2]), cloud, chosen.point_cloud_range)
+        raise TorchvoxError(f"{work.cloud_title(cloud)} has no finite point to work on")
+    grid = choose(cloud)
+    if name is None:  # means need no cap, which only a named grid has of its own
+        grid = replace(grid, max_points=-1)
+    results = run_ops(cloud, grid, args.samples, device)
+    work.warn_if_none(int(results.voxels.counts[0, 2]), cloud, grid.point_cloud_range)
     start = time.perf_counter()
-    pictures = _draw(cloud, chosen, results, output)
-    mapped: list[str] = []
+    pictures = _draw(cloud, grid, results, output)
+    drive: list[str] = []
     if scan is None:
-        mapped, results.times["map"] = _map_drive(seed, where, output / "map.png")
+        drive, results.times["map"] = _map_drive(args.seed, device, output / "map.png")
         pictures.append(output / "map.png")
     results.times |= {"read": 1e3 * seconds, "draw": 1e3 * (time.perf_counter() - start)}
-    _report(cloud, chosen, results, name, pictures, seed if scan is None else None, mapped)
+    source = work.cloud_title(cloud) if scan else f"generated street, seed {args.seed}"
+    _report(source, cloud, grid, results, drive, pictures)
+    out = work.console()
+    out.print(f"device    {device_name}", soft_wrap=True)
+    out.print("times     of the ops: median after a warm-up, points already on the device")
 
 
 def run_ops(cloud: PointCloud, grid: Grid, samples: int, device: torch.device) -> Results:
@@ -118,11 +120,10 @@ def run_ops(cloud: PointCloud, grid: Grid, samples: int, device: torch.device) -
     kept, times["filter"] = work.timed(
         lambda: torchvox.voxel_downsample(points[inside], cube, lower=lower, trim=True), device
     )
-    intensity = cloud.column("intensity")
+    intensity, lit = cloud.column("intensity"), None
     if intensity is not None:
         at = top[0].cpu().numpy()
-        known = len(intensity) > 0
-        intensity = np.where(at < 0, np.nan, intensity[np.maximum(at, 0)]) if known else None
+        lit = np.where(at < 0, np.nan, intensity[np.maximum(at, 0)]) if len(intensity) else None
     return Results(
         voxels=voxels,
         kept=kept,
@@ -130,7 +131,7 @@ def run_ops(cloud: PointCloud, grid: Grid, samples: int, device: torch.device) -
         idx=inside[idx.long()].cpu().numpy(),
         covered=work.coverage(dist2, cloud.unit, len(inside)),
         height=height[0].cpu().numpy(),
-        intensity=intensity,
+        intensity=lit,
         times=times,
     )
 
@@ -139,24 +140,18 @@ def _draw(cloud: PointCloud, grid: Grid, results: Results, folder: Path) -> list
     from torchvox import viz
 
     ny, nx = results.height.shape
-    title, unit, voxels = cloud_title(cloud), cloud.unit, int(results.voxels.counts[0, 0])
+    title, unit, voxels = work.cloud_title(cloud), cloud.unit, int(results.voxels.counts[0, 0])
     filled = int(np.isfinite(results.height).sum())
     cell = " x ".join(f"{v:g}" for v in grid.voxel_size[:2])
     cells = f"{title}: {filled:,} of {nx} x {ny} cells filled, {cell} {unit} each"
+    points = f"{title}: {int(results.density.sum()):,} points in {voxels:,} voxels"
+    covered = f"{title}: {len(results.idx):,} samples, {results.covered}"
     place = grid.moved(cloud.base).point_cloud_range
     common: dict[str, Any] = {"point_cloud_range": place, "unit": unit}
     height = {"height": results.height + cloud.base[2], "note": cells, **common}
-    density = {
-        "density": results.density,
-        "note": f"{title}: {int(results.density.sum()):,} points in {voxels:,} voxels",
-        **common,
-    }
-    samples = {
-        "xyz": cloud.points[:, :3] + cloud.origin,
-        "chosen": results.idx,
-        "note": f"{title}: {len(results.idx):,} samples, {results.covered}",
-        **common,
-    }
+    density = {"density": results.density, "note": points, **common}
+    xyz = cloud.points[:, :3] + cloud.origin
+    samples = {"xyz": xyz, "chosen": results.idx, "note": covered, **common}
     figures = {
         "bev_height": viz.height_picture(**height),
         "voxel_density": viz.density_picture(**density),
@@ -170,25 +165,23 @@ def _draw(cloud: PointCloud, grid: Grid, results: Results, folder: Path) -> list
         figures["downsample"] = _downsample_picture(cloud, grid, results, viz)
     heading = f"{title}  ·  {len(cloud):,} points"
     figures["overview"] = viz.overview_picture(heading, height, density, samples, intensity)
-    paths = []
     for name, figure in figures.items():
-        paths.append(folder / f"{name}.png")
-        viz.save(figure, paths[-1])
-    return paths
+        viz.save(figure, folder / f"{name}.png")
+    return [folder / f"{name}.png" for name in figures]
 
 
 def _map_drive(seed: int, device: torch.device, target: Path) -> tuple[list[str], float]:
-    """Maps a short generated drive and draws it: what it did, and the ms of mapping."""
+    """Map a short generated drive and draw it; returns lines for the table, and ms of mapping."""
     from torchvox import viz
 
     drive = generate_drive(seed, **DRIVE)
-    made = torchvox.OccupancyMap(DRIVE_VOXEL, preset="ohm", device=device)
+    grid = torchvox.OccupancyMap(DRIVE_VOXEL, preset="ohm", device=device)
     start, rays = time.perf_counter(), 0
     for scan in drive:
-        rays += int(made.integrate(scan.points[:, :3].to(device), pose=scan.pose.to(device))[0, 0])
+        rays += int(grid.integrate(scan.points[:, :3].to(device), pose=scan.pose.to(device))[0, 0])
     seconds = time.perf_counter() - start
     z0 = DRIVE_RANGE[2]
-    label = made.crop([DRIVE_VOXEL] * 3, DRIVE_RANGE).label[0].cpu().numpy()  # [nz, ny, nx]
+    label = grid.crop([DRIVE_VOXEL] * 3, DRIVE_RANGE).label[0].cpu().numpy()  # [nz, ny, nx]
     top = len(label) - 1 - np.argmax(label[::-1] == 1, axis=0)
     occupied = (label == 1).any(axis=0)
     height = np.where(occupied, z0 + (top + 0.5) * DRIVE_VOXEL, np.nan)
@@ -197,7 +190,7 @@ def _map_drive(seed: int, device: torch.device, target: Path) -> tuple[list[str]
     words = f"{len(drive)} scans of a generated drive, {rays:,} rays"
     note = f"{words}: occupied by height, free dark, the sensor's path white"
     viz.save(viz.map_picture(height, free, path, DRIVE_RANGE, note=note), target)
-    voxels = int(made.extract("observed", 0).count)
+    voxels = int(grid.extract("observed", 0).count)
     return [words, f"{voxels:,} voxels of {DRIVE_VOXEL:g} m observed"], 1e3 * seconds
 
 
@@ -206,47 +199,42 @@ def _downsample_picture(cloud: PointCloud, grid: Grid, results: Results, viz: An
     before, after = cloud.points[inside, :3], results.kept.out[:, :3].cpu().numpy()
     words = ("before", before + cloud.origin), ("after voxel_downsample", after + cloud.origin)
     panes = [viz.Pane(f"{when}: {len(xyz):,} points", xyz, xyz[:, 2]) for when, xyz in words]
-    low, high = np.percentile(panes[0].values, (1, 99))
-    scale = viz.Scale(f"z  [{cloud.unit}]", float(low), max(float(high), float(low) + 1e-6))
+    scale = viz.Scale.of(f"z  [{cloud.unit}]", panes[0].values)
     size = f"voxels of {grid.voxel_size[0]:g} {cloud.unit}"
     note = f"{size}, {len(before) / len(after):,.1f}x fewer points"
     counts = results.kept.num_points.cpu().numpy()
-    return viz.comparison_picture(panes, cloud_title(cloud), note, scale, counts, cloud.unit)
+    return viz.comparison_picture(panes, work.cloud_title(cloud), note, scale, counts, cloud.unit)
 
 
 def _report(
+    source: str,
     cloud: PointCloud,
     grid: Grid,
     results: Results,
-    device: str,
+    drive: list[str],
     pictures: list[Path],
-    seed: int | None,
-    mapped: list[str],
 ) -> None:
-    counts = results.voxels.counts[0].tolist()
+    """Print the table. source: what the cloud is. drive: what the map did, if any."""
+    counts, unit = results.voxels.counts[0].tolist(), cloud.unit
     nx, ny, nz = torchvox.grid_size(list(grid.voxel_size), list(grid.point_cloud_range))
     place = grid.moved(cloud.base).point_cloud_range
     bounds = zip("xyz", place[:3], place[3:], strict=True)
     spans = ", ".join(f"{axis} {low:.12g}..{high:.12g}" for axis, low, high in bounds)
     dropped = [f"dropped {n:,} {why}" for why, n in work.drops(results.voxels.counts).items()]
     size = " x ".join(f"{v:g}" for v in grid.voxel_size)
-    source = cloud_title(cloud) if seed is None else f"generated crossroads, seed {seed}"
     shift = ", ".join(f"{v:,.3f}" for v in cloud.origin)
-    filled, unit = int(np.isfinite(results.height).sum()), cloud.unit
+    columns, filled = ", ".join(cloud.columns), int(np.isfinite(results.height).sum())
     voxels = f"{counts[0]:,} voxels ({counts[1]:,} found) with {counts[2]:,} points"
     origin = [f"local origin {shift}"] if cloud.origin.any() else []
+    cubes = f"{len(results.kept.out):,} points, one per {grid.voxel_size[0]:g} {unit} cube"
     rows: list[tuple[str, ...]] = [  # step, clock, lines
-        ("scan", "read", source, f"{len(cloud):,} points with {', '.join(cloud.columns)}", *origin),
+        ("scan", "read", source, f"{len(cloud):,} points with {columns}", *origin),
         ("grid", "", grid.chosen, f"{nx} x {ny} x {nz} voxels of {size} {unit}", f"{spans} {unit}"),
         ("voxelize", "voxelize", voxels, *(dropped or ["dropped none"])),
-        (
-            "filter",
-            "filter",
-            f"{len(results.kept.out):,} points, one a {grid.voxel_size[0]:g} {unit} cube",
-        ),
+        ("filter", "filter", cubes),
         ("sample", "sample", f"{len(results.idx):,} furthest point samples", results.covered),
         ("bev", "bev", f"{nx} x {ny} cells, {filled:,} filled"),
-        *([("map", "map", *mapped)] if mapped else []),
+        *([("map", "map", *drive)] if drive else []),
         ("pictures", "draw", *map(str, pictures)),
     ]
     table = Table(title="torchvox demo", title_justify="left", title_style="bold", expand=False)
@@ -256,7 +244,4 @@ def _report(
     for step, clock, *lines in rows:
         seconds = work.milliseconds(results.times[clock]) if clock else ""
         table.add_row(step, escape("\n".join(lines)), seconds)
-    out = work.console()
-    out.print(table)
-    out.print(f"device    {device}", soft_wrap=True)
-    out.print("times     of the ops: median after a warm-up, points already on the device")
+    work.console().print(table)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchvox doctor: what is installed, how it was built, what is missing and how to mend it."""
+"""torchvox doctor: what is installed, how it was built, what is missing and how to fix it."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ GOOD, BAD, ABSENT = "[green]ok[/green]", "[red]broken[/red]", "[yellow]absent[/y
 
 
 def doctor() -> None:
-    """Show versions, build facts and GPUs, try the ops, and name the command for what is missing.
+    """Show versions, build and GPUs, try the ops, and print how to install what is missing.
 
-    Exit code 1 when an op that should work does not.
+    Exit code 1 if an op that should work does not.
     """
     out = console()
     advice: list[str] = []
-    out.print(_table("versions", [(k, v) for k, v in _versions().items()]))
+    out.print(_table("versions", _versions()))
     out.print(_table("build", _build()))
     out.print(_table("GPUs", _gpus(advice)))
     extras, absent = _extras()
     out.print(_table("extras", extras))
     if absent:
-        advice.append(f"for what is absent: pip install {' '.join(absent)}")
+        advice.append(f"to install what is absent: pip install {' '.join(absent)}")
     checks, healthy = _try_ops()
     apart = [path for path in sorted(BINDINGS.rglob("lib*.so")) if own_runtime(path)]
     if apart:
         healthy = False
         advice.append(
             f"{', '.join(path.name for path in apart)} must share libstdc++.so with torch, or the "
-            "first error ends the process: build again without -static-libstdc++"
+            "first error ends the process: rebuild without -static-libstdc++"
         )
     out.print(_table("ops", checks))
     for line in advice:
@@ -59,15 +59,15 @@ def _table(title: str, rows: list[tuple[str, str]]) -> Table:
     return table
 
 
-def _versions() -> dict[str, str]:
+def _versions() -> list[tuple[str, str]]:
     cuda = torch.version.cuda
-    return {
-        "torchvox": str(getattr(torchvox, "__version__", "unknown")),
-        "python": f"{platform.python_version()} ({sys.executable})",
-        "torch": f"{torch.__version__} ({f'CUDA {cuda}' if cuda else 'without CUDA'})",
-        "numpy": metadata.version("numpy"),
-        "system": platform.platform(),
-    }
+    return [
+        ("torchvox", str(getattr(torchvox, "__version__", "unknown"))),
+        ("python", f"{platform.python_version()} ({sys.executable})"),
+        ("torch", f"{torch.__version__} ({f'CUDA {cuda}' if cuda else 'without CUDA'})"),
+        ("numpy", metadata.version("numpy")),
+        ("system", platform.platform()),
+    ]
 
 
 def _build() -> list[tuple[str, str]]:
@@ -83,27 +83,25 @@ def _build() -> list[tuple[str, str]]:
 
 
 def _gpus(advice: list[str]) -> list[tuple[str, str]]:
-    if torch.cuda.is_available():
-        if not build_facts()["cuda"]:
-            advice.append(
-                "torchvox is built without CUDA: install the CUDA toolkit that matches torch "
-                f"({torch.version.cuda}), then TORCHVOX_CUDA=1 pip install --no-build-isolation ."
-            )
-        rows = []
-        for index in range(torch.cuda.device_count()):
-            facts = torch.cuda.get_device_properties(index)
-            memory = facts.total_memory / 2**30
-            rows.append(
-                (f"cuda:{index}", f"{facts.name}, sm_{facts.major}{facts.minor}, {memory:.0f} GiB")
-            )
-        return rows
     if torch.version.cuda is None:
         return [("none", "this torch is built without CUDA; the ops run on the CPU")]
-    return [("none", "torch sees no GPU (nvidia-smi tells why); the ops run on the CPU")]
+    if not torch.cuda.is_available():
+        return [("none", "torch finds no GPU (nvidia-smi shows why); the ops run on the CPU")]
+    if not build_facts()["cuda"]:
+        advice.append(
+            "torchvox is built without CUDA: install the CUDA toolkit that matches torch "
+            f"({torch.version.cuda}), then TORCHVOX_CUDA=1 pip install --no-build-isolation ."
+        )
+    rows = []
+    for index in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(index)
+        architecture, memory = f"sm_{facts.major}{facts.minor}", facts.total_memory / 2**30
+        rows.append((f"cuda:{index}", f"{facts.name}, {architecture}, {memory:.0f} GiB"))
+    return rows
 
 
 def _extras() -> tuple[list[tuple[str, str]], list[str]]:
-    """Rows for the table, and the packages that are absent."""
+    """Rows of the table, and the packages that are absent."""
     rows, absent = [], []
     for module, (package, extra) in EXTRAS.items():
         if util.find_spec(module) is None:
@@ -115,7 +113,7 @@ def _extras() -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def _try_ops() -> tuple[list[tuple[str, str]], bool]:
-    """Run each op on a few points, on every kind of device that should work."""
+    """Run three ops on a few points, on every kind of device that should work."""
     devices = ["cpu"]
     if torch.cuda.is_available() and build_facts()["cuda"]:
         devices.append("cuda")

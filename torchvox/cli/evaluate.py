@@ -9,24 +9,30 @@ import time
 from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from torchvox._configs import unknown_key
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._extras import require
-from torchvox.cli.options import Device, DeviceChoice, TrustCode, check_outputs
+from torchvox.cli.options import (
+    Device,
+    DeviceChoice,
+    TrustCode,
+    argument,
+    check_outputs,
+    command,
+    option,
+    option_class,
+)
 from torchvox.cli.train import Overrides
 from torchvox.cli.work import console, use_device
 from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
-    import torch
-
     from torchvox.train.builders import Labels
     from torchvox.train.checkpoint import Checkpoint
     from torchvox.train.config import Config
@@ -34,7 +40,7 @@ if TYPE_CHECKING:
 
 CLOUDS, WRONG = 48, 16  # clouds in the picture, and how many of them may be wrong
 PICTURES = ("predictions", "confusion", "precision_recall", "recall_by_range")
-BATCH = 8  # scans that a detector sees at a time
+BATCH = 8  # scans that a detector gets at once
 METRICS = {  # of torchvox.train.metrics.scores, with their names in print
     "accuracy": "accuracy",
     "mean_accuracy": "mean over classes",
@@ -42,186 +48,222 @@ METRICS = {  # of torchvox.train.metrics.scores, with their names in print
 }
 
 
-def evaluate(
-    checkpoint: Annotated[
-        Path,
-        typer.Argument(
-            help="best.ckpt of torchvox train, or a name such as center_world_small; with --config "
-            "any detector's file."
-        ),
-    ],
-    overrides: Overrides = None,
-    data_of: Annotated[
-        str | None, typer.Option("--config", help="Says the data, for model.pt and programs.")
-    ] = None,
-    split: Annotated[str, typer.Option(help="train or val.")] = "val",
-    pictures: Annotated[
-        Path | None,
-        typer.Option(help="Folder for clouds, curves, the confusion matrix or the worst scans."),
-    ] = None,
-    write: Annotated[
-        Path | None, typer.Option(help="Folder for boxes, as the data set wants its results.")
-    ] = None,
-    at_least: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="METRIC=VALUE",
-            help="Fail unless this is reached, such as accuracy=0.95; may be repeated.",
-        ),
-    ] = None,
-    results: Annotated[
-        Path | None, typer.Option("--json", help="File for the numbers and the confusion matrix.")
-    ] = None,
-    trust_code: TrustCode = False,
-    device: Device = DeviceChoice.auto,
-) -> None:
-    """Evaluate a trained model on held-back data: accuracy and IoU, over all and per class; of
-    detectors average precision."""
-    if split not in ("train", "val"):
-        raise WrongUseError(f"--split must be train or val, got {split!r}")
-    gates = [_gate(text) for text in at_least or []]
-    drawn = [] if pictures is None else [pictures / f"{name}.png" for name in PICTURES]
-    inputs = [checkpoint, Path(data_of or checkpoint)]
-    check_outputs(inputs, {"--json": results, "--pictures": drawn})
+@option_class
+class EvaluateOptions:
+    checkpoint: Path = argument(
+        ...,
+        "best.ckpt from torchvox train, or a name such as center_world_small; with --config any "
+        "detector's file.",
+    )
+    overrides: Overrides = None
+    data_of: str | None = option(
+        None,
+        "Config that defines the dataset (needed for model.pt and exported programs).",
+        "--config",
+    )
+    split: str = option("val", "Split of the dataset: train or val.")
+    pictures: Path | None = option(
+        None, "Folder for pictures: clouds and the confusion matrix, or curves and the worst scans."
+    )
+    write: Path | None = option(None, "Folder for boxes in the dataset's own result format.")
+    at_least: list[str] | None = option(
+        None, "Fail below this value, e.g. accuracy=0.95. Repeatable.", metavar="METRIC=VALUE"
+    )
+    results: Path | None = option(None, "Write the metrics as JSON.", "--json")
+    trust_code: TrustCode = False
+    device: Device = DeviceChoice.auto
+
+
+class Gate(NamedTuple):
+    """A metric that must reach a value."""
+
+    metric: str
+    least: float
+
+
+@command
+def evaluate(args: EvaluateOptions) -> None:
+    """Evaluate a model: accuracy and IoU, in total and per class, or average precision of boxes."""
+    if args.split not in ("train", "val"):
+        raise WrongUseError(f"--split must be train or val, got {args.split!r}")
+    gates = [_gate(text) for text in args.at_least or []]
+    drawings = [args.pictures / f"{name}.png" for name in PICTURES] if args.pictures else []
+    inputs = [args.checkpoint, Path(args.data_of or args.checkpoint)]
+    check_outputs(inputs, {"--json": args.results, "--pictures": drawings})
     from torchvox.models.detection.running import load_form
-    from torchvox.train import evaluate as evaluate_all
     from torchvox.train import load_checkpoint, load_config
-    from torchvox.train.builders import build_data, labels_of
     from torchvox.train.config import change_config
+
+    if args.pictures is not None:
+        require("matplotlib", "to draw pictures")
+    device = use_device(args.device)
+    if args.data_of is None:
+        trained = load_checkpoint(args.checkpoint, device, args.trust_code)
+        config, model = change_config(trained.config, args.overrides or []), trained.model
+    else:
+        config = load_config(args.data_of, args.overrides or [])
+    if config.task == "detect":
+        if args.data_of is not None:
+            model = load_form(args.checkpoint, device, args.trust_code)
+        scores = _evaluate_boxes(args, model, config, gates, device)
+    elif args.data_of is not None or args.write is not None:
+        raise WrongUseError(f"--config and --write are for detectors, not for {config.task}")
+    else:
+        scores = _evaluate_points(args, trained, config, gates)
+    for metric, least in gates:
+        if metric not in scores:
+            raise WrongUseError(f"--at-least: {unknown_key(metric, list(scores))}")
+        if not scores[metric] >= least:
+            raise TorchvoxError(f"{metric} {scores[metric]:.4f} is below {least}")
+
+
+def _evaluate_points(
+    args: EvaluateOptions, trained: Checkpoint, config: Config, gates: list[Gate]
+) -> dict[str, float]:
+    """The metrics of a classifier, or of a network that labels points; prints and writes them."""
+    from torchvox.train import evaluate as evaluate_all
+    from torchvox.train.builders import build_data, labels_of
     from torchvox.train.metrics import class_scores, scores
 
-    if pictures is not None:
-        require("matplotlib", "to draw pictures")
-    where = use_device(device)
-    if data_of is None:
-        trained = load_checkpoint(checkpoint, where, trust_code)
-        config = change_config(trained.config, overrides or [])
-    else:
-        config = load_config(data_of, overrides or [])
-    if config.task == "detect":
-        model = load_form(checkpoint, where, trust_code) if data_of else trained.model
-        how = 1 if data_of else BATCH, where
-        outputs = results, write, pictures
-        return _evaluate_boxes(model, how, config, split, str(checkpoint), gates, outputs)
-    if data_of is not None or write is not None:
-        raise WrongUseError(f"--config and --write are for detectors, not for {config.task}")
-    _check_names(gates, list(METRICS))
-    data = build_data(config, split)
-    _check_fit(str(checkpoint), trained.labels, labels_of(config, data))
+    _check_gates(gates, list(METRICS))
+    data = build_data(config, args.split)
+    _check_fit(str(args.checkpoint), trained.labels, labels_of(config, data))
     start = time.perf_counter()
     matrix = evaluate_all(trained, data, config.train.val_batch_size)
     seconds = time.perf_counter() - start
-    found = scores(matrix)
-    per_class = class_scores(matrix, trained.labels.classes)
-    title = f"{checkpoint}, {len(data)} samples of {config.data.kind} ({split}), {seconds:.1f} s"
-    _report(title, found, per_class)
-    if results is not None:
-        content = {**found, "samples": len(data), "seconds": seconds, "matrix": matrix.tolist()}
-        write_text(results, json.dumps(content) + "\n")
-    if pictures is not None:
-        _draw(pictures, trained, data, matrix.numpy(), found)
-    _check_gates(gates, found)
+    metrics, size = scores(matrix), f"{len(data)} samples of {config.data.kind} ({args.split})"
+    rows = [
+        [name, f"{count:,}", _percent(recall), _percent(iou)]
+        for name, count, recall, iou in class_scores(matrix, trained.labels.classes)
+    ]
+    _print_table(f"{args.checkpoint}, {size}, {seconds:.1f} s", ("count", "found %", "IoU %"), rows)
+    console().print(_summary(metrics), soft_wrap=True)
+    if args.results is not None:
+        content = {**metrics, "samples": len(data), "seconds": seconds, "matrix": matrix.tolist()}
+        write_text(args.results, json.dumps(content) + "\n")
+    if args.pictures is not None:
+        _save(args.pictures, _draw(trained, data, matrix.numpy(), metrics))
+    return metrics
 
 
 def _evaluate_boxes(
-    model: Any,
-    how: tuple[int, torch.device],
-    config: Config,
-    split: str,
-    title: str,
-    gates: list[tuple[str, float]],
-    outputs: tuple[Path | None, Path | None, Path | None],
-) -> None:
-    """how: scans at a time and the device. outputs: of --json, --write, --pictures."""
+    args: EvaluateOptions, model: Any, config: Config, gates: list[Gate], device: Any
+) -> dict[str, float]:
+    """The metrics of a detector; prints and writes them."""
     from torchvox.train.builders import build_data, labels_of
     from torchvox.train.detecting import evaluate_detector
 
-    labels, (results, write, pictures) = labels_of(config), outputs
+    labels, title = labels_of(config), str(args.checkpoint)
     classes = labels.classes
     _check_fit(title, model, labels)
-    data = build_data(config, split)
+    data = build_data(config, args.split)
     if not hasattr(data, "measure"):
         levels = product(("3d", "bev"), ("strict", "loose"), classes)
-        _check_names(gates, ["map", "map_strict", *map("/".join, levels)])
-    if write is not None and not hasattr(data, "write"):
-        raise WrongUseError(f"--write: {config.data.kind} has no form of results of its own")
-    if write is not None:
+        _check_gates(gates, ["map", "map_strict", *map("/".join, levels)])
+    if args.write is not None:
+        if not hasattr(data, "write"):
+            raise WrongUseError(f"--write: {config.data.kind} has no form of results of its own")
         scans = getattr(data, "scans", ())
-        written = [write / f"{scan.name}.txt" for scan in scans] or [write / "results_nusc.json"]
-        check_outputs([scan.boxes for scan in scans], {"--write": written, "--json": results})
+        files = [args.write / f"{scan.name}.txt" for scan in scans]
+        outputs = {"--write": files or [args.write / "results_nusc.json"], "--json": args.results}
+        check_outputs([scan.boxes for scan in scans], outputs)
     start = time.perf_counter()
-    told = evaluate_detector(model, data, classes, *how)
-    measured = data.measure(told.found) if hasattr(data, "measure") else {}
-    found, seconds = {**told.scores, **measured}, time.perf_counter() - start
-    title += f", {len(data)} scans of {config.data.kind} ({split}), {seconds:.1f} s"
-    _report_detections(title, found, classes, measured)
-    if results is not None:
-        content = {k: None if math.isnan(v) else v for k, v in found.items()}
-        write_text(results, json.dumps({**content, "seconds": seconds}) + "\n")
-    if write is not None:
-        data.write(told.found, write)
-        console().print(f"wrote {write}", soft_wrap=True, markup=False)
-    if pictures is not None:
+    batch = BATCH if args.data_of is None else 1
+    result = evaluate_detector(model, data, classes, batch, device)
+    measured = data.measure(result.found) if hasattr(data, "measure") else {}
+    metrics, seconds = {**result.scores, **measured}, time.perf_counter() - start
+    title += f", {len(data)} scans of {config.data.kind} ({args.split}), {seconds:.1f} s"
+    _report_detections(title, metrics, classes, measured)
+    if args.results is not None:
+        content = {k: None if math.isnan(v) else v for k, v in metrics.items()}
+        write_text(args.results, json.dumps({**content, "seconds": seconds}) + "\n")
+    if args.write is not None:
+        data.write(result.found, args.write)
+        console().print(f"wrote {args.write}", soft_wrap=True, markup=False)
+    if args.pictures is not None:
         from torchvox.cli.box_pictures import pictures_of
 
         limits = config.model.args["point_cloud_range"]
-        _save(pictures, pictures_of(told, data, classes, limits))
-    _check_gates(gates, found)
+        _save(args.pictures, pictures_of(result, data, classes, limits))
+    return metrics
+
+
+# ---- checks -------------------------------------------------------------------------------------
 
 
 def _check_fit(title: str, model: Any, labels: Labels) -> None:
-    """model: has classes and columns, or, a program of torch.export, does not tell."""
-    for what, wanted in (("classes", list(labels.classes)), ("columns", labels.columns)):
-        mine: Any = getattr(model, what, wanted)
-        if (list(mine) if what == "classes" else mine) != wanted:
-            raise WrongUseError(f"{title}: its {what} must be {wanted} of the data, got {mine}")
+    """model: has classes and columns, except for programs of torch.export, which fit any data."""
+    for what, needed in (("classes", list(labels.classes)), ("columns", labels.columns)):
+        mine: Any = getattr(model, what, needed)
+        if (list(mine) if what == "classes" else mine) != needed:
+            raise WrongUseError(f"{title}: its {what} must be {needed} of the data, got {mine}")
 
 
-def _check_names(gates: list[tuple[str, float]], names: Sequence[str]) -> None:
-    if wrong := [metric for metric, _ in gates if metric not in names]:
+def _gate(text: str) -> Gate:
+    metric, _, value = text.partition("=")
+    try:
+        least = float(value)
+    except ValueError:
+        least = math.nan
+    if math.isnan(least):
+        raise WrongUseError(f"--at-least {text}: {value!r} is no number")
+    return Gate(metric, least)
+
+
+def _check_gates(gates: list[Gate], names: Sequence[str]) -> None:
+    if wrong := [gate.metric for gate in gates if gate.metric not in names]:
         raise WrongUseError(f"--at-least {wrong[0]}: the metrics are {', '.join(names)}")
 
 
-def _check_gates(gates: list[tuple[str, float]], found: dict[str, float]) -> None:
-    for metric, least in gates:
-        if metric not in found:
-            raise WrongUseError(f"--at-least: {unknown_key(metric, list(found))}")
-        if not found[metric] >= least:
-            raise TorchvoxError(f"{metric} {found[metric]:.4f} is below {least}")
+# ---- tables -------------------------------------------------------------------------------------
 
 
-def _report_detections(
-    title: str, found: dict[str, float], classes: Sequence[str], measured: dict[str, float]
-) -> None:
+def _print_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a row per class below a title."""
     table = Table(expand=False)
     table.add_column("class", style="bold cyan")
-    columns = ["3d/strict", "3d/loose", "bev/strict", "bev/loose"]
-    moves = any(f"3d/loose/{name}/velocity" in found for name in classes)
-    for column in (*columns, "precision", "recall", "flipped", *["velocity/m/s"] * moves):
-        table.add_column(column.replace("/", "\n", 1), justify="right")
-    for name in classes:
-        keys = [f"{column}/{name}" for column in columns]
-        keys += [f"3d/loose/{name}/{part}" for part in ("precision", "recall", "flipped")]
-        shares = ["-" if math.isnan(found[k]) else f"{100 * found[k]:.1f}" for k in keys]
-        if moves:
-            shares.append(f"{found[f'3d/loose/{name}/velocity']:.2f}")
-        table.add_row(name, *shares)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
     out = console()
     out.print(title, soft_wrap=True, markup=False, style="bold")
     out.print(table)
-    out.print(f"map {found['map']:.4f}, map_strict {found['map_strict']:.4f}", soft_wrap=True)
+
+
+def _percent(share: float) -> str:
+    return "-" if math.isnan(share) else f"{100 * share:.1f}"
+
+
+def _report_detections(
+    title: str, metrics: dict[str, float], classes: Sequence[str], measured: dict[str, float]
+) -> None:
+    columns = ["3d/strict", "3d/loose", "bev/strict", "bev/loose"]
+    parts = ["precision", "recall", "flipped"]
+    moves = any(f"3d/loose/{name}/velocity" in metrics for name in classes)
+    rows = []
+    for name in classes:
+        keys = [f"{column}/{name}" for column in columns]
+        keys += [f"3d/loose/{name}/{part}" for part in parts]
+        rows.append([name, *(_percent(metrics[key]) for key in keys)])
+        if moves:
+            rows[-1].append(f"{metrics[f'3d/loose/{name}/velocity']:.2f}")
+    heads = [*columns, *parts, *["velocity/m/s"] * moves]
+    _print_table(title, (head.replace("/", "\n", 1) for head in heads), rows)
+    out = console()
+    out.print(f"map {metrics['map']:.4f}, map_strict {metrics['map_strict']:.4f}", soft_wrap=True)
     _report_measured(out, measured)
 
 
 def _report_measured(out: Console, measured: dict[str, float]) -> None:
-    """Numbers of a data set's own measure: a/b/c/d/e in row a/b/c and column d/e, a/b in row a, and
-    those without a place in a line."""
+    """Print the metrics of a dataset's own measure: a/b/c/d/e in row a/b/c and column d/e, a/b in
+    row a; the others in a line."""
     rows: dict[str, dict[str, str]] = {}
     for name, value in measured.items():
         parts = name.split("/")
         at = max(1, len(parts) - 2)
-        shown = "-" if math.isnan(value) else f"{value:.4g}"
-        rows.setdefault("/".join(parts[:at]), {})["/".join(parts[at:])] = shown
+        text = "-" if math.isnan(value) else f"{value:.4g}"
+        rows.setdefault("/".join(parts[:at]), {})["/".join(parts[at:])] = text
     lines = [f"{name} {row['']}" for name, row in rows.items() if "" in row]
     columns = dict.fromkeys(column for row in rows.values() for column in row if column)
     if columns:
@@ -234,50 +276,11 @@ def _report_measured(out: Console, measured: dict[str, float]) -> None:
         out.print(", ".join(lines), soft_wrap=True, markup=False)
 
 
-def _gate(text: str) -> tuple[str, float]:
-    metric, _, value = text.partition("=")
-    try:
-        least = float(value)
-    except ValueError:
-        least = math.nan
-    if math.isnan(least):
-        raise WrongUseError(f"--at-least {text}: {value!r} is no number")
-    return metric, least
+def _summary(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{METRICS[name]} {100 * value:.2f} %" for name, value in metrics.items())
 
 
-def _report(title: str, found: dict[str, float], per_class: list[tuple]) -> None:
-    table = Table(expand=False)
-    table.add_column("class", style="bold cyan")
-    for column in ("count", "found %", "IoU %"):
-        table.add_column(column, justify="right")
-    for name, count, recall, iou in per_class:
-        shares = ["-" if math.isnan(v) else f"{100 * v:.1f}" for v in (recall, iou)]
-        table.add_row(name, f"{count:,}", *shares)
-    out = console()
-    out.print(title, soft_wrap=True, markup=False, style="bold")
-    out.print(table)
-    out.print(_summary(found), soft_wrap=True)
-
-
-def _summary(found: dict[str, float]) -> str:
-    return ", ".join(f"{METRICS[name]} {100 * value:.2f} %" for name, value in found.items())
-
-
-def _draw(
-    folder: Path, trained: Checkpoint, data: Any, matrix: np.ndarray, found: dict[str, float]
-) -> None:
-    from torchvox import viz
-
-    if trained.config.task == "classify":
-        panels = _judged(trained, data)
-    else:
-        panels = _labeled(trained, data)
-    summary = _summary(found)
-    clouds = viz.clouds_picture(panels, f"Predictions on held-back clouds: {summary}")
-    note = f"{matrix.sum():,} labels: {summary}"
-    names = trained.labels.classes
-    confusion = viz.confusion_picture(matrix, names, "Confusion matrix", note)
-    _save(folder, (("predictions", clouds), ("confusion", confusion)))
+# ---- pictures -----------------------------------------------------------------------------------
 
 
 def _save(folder: Path, pictures: Iterable[tuple[str, Any]]) -> None:
@@ -288,8 +291,21 @@ def _save(folder: Path, pictures: Iterable[tuple[str, Any]]) -> None:
         console().print(f"wrote {folder / name}.png", soft_wrap=True, markup=False)
 
 
+def _draw(
+    trained: Checkpoint, data: Any, matrix: np.ndarray, metrics: dict[str, float]
+) -> list[tuple[str, Any]]:
+    """Names of files and figures."""
+    from torchvox import viz
+
+    panels = (_judged if trained.config.task == "classify" else _labeled)(trained, data)
+    title, names = f"Predictions on held-back clouds: {_summary(metrics)}", trained.labels.classes
+    note = f"{matrix.sum():,} labels: {_summary(metrics)}"
+    confusion = viz.confusion_picture(matrix, names, "Confusion matrix", note)
+    return [("predictions", viz.clouds_picture(panels, title)), ("confusion", confusion)]
+
+
 def _judged(trained: Checkpoint, data: Any) -> list[Panel]:
-    """Clouds with their predicted classes: the first right ones, then wrong ones with the truth."""
+    """Clouds with their predicted classes: right ones first, then wrong ones with the truth."""
     from torchvox.train.evaluation import predictions
     from torchvox.viz import Panel
 

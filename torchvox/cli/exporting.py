@@ -5,116 +5,135 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import torch
-import typer
 
 from torchvox._errors import TorchvoxError, WrongUseError
-from torchvox.cli.options import Device, DeviceChoice, check_model, check_outputs
+from torchvox.cli.options import (
+    Device,
+    DeviceChoice,
+    argument,
+    check_model,
+    check_outputs,
+    command,
+    option,
+    option_class,
+)
 from torchvox.cli.work import console, use_device
 from torchvox.io import atomic_path
 
+if TYPE_CHECKING:
+    from torchvox.models.export import Agreement
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Of the greatest output: another order of the sums of a layer, in the dtype of its weights.
+# Share of the largest output: layers may sum in another order, in the dtype of their weights.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
-# Boxes of a detector that may come or go when scores near the threshold or overlaps near the limit
-# are rounded differently.
+# Share of a detector's boxes that may come or go: scores near the threshold and overlaps near the
+# limit are rounded differently.
 STRAYS = 0.02
 
 
-def export(
-    model: Annotated[
-        Path,
-        typer.Argument(
-            metavar="MODEL", help="A file of torchvox import or torchvox train, or a name."
-        ),
-    ],
-    kind: Annotated[
-        str,
-        typer.Option(
-            "--format", help="script (TorchScript), export (torch.export) or aoti (AOTInductor)."
-        ),
-    ] = "script",
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The program; without it beside the model."),
-    ] = None,
-    fuse: Annotated[
-        bool, typer.Option(help="Fuse batch norms into the layers: faster, rounded differently.")
-    ] = True,
-    merge: Annotated[
-        bool, typer.Option(help="Merge the convolutions of a detector's head, when fused.")
-    ] = True,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Of the weights: float32, bfloat16, float16. Without it float32, or that of a "
-            "fused file.",
-            show_default=False,
-        ),
-    ] = None,
-    device: Device = DeviceChoice.cpu,
-) -> None:
-    """Write a model as a program: points [B, N, C] and lengths [B] in, scores or boxes out."""
-    from torchvox.models import checkpoints
+@option_class
+class ExportOptions:
+    model: Path = argument(..., "A file from torchvox import or train, or a name.", metavar="MODEL")
+    kind: str = option(
+        "script", "script (TorchScript), export (torch.export) or aoti (AOTInductor).", "--format"
+    )
+    output: Path | None = option(
+        None, "Output file.", "--output", "-o", show_default="next to the model"
+    )
+    fuse: bool = option(
+        True, "Fuse batch norms into the layers: faster, with other roundings.", "--fuse/--no-fuse"
+    )
+    merge: bool = option(
+        True, "Merge the convolutions of a detector's head, if fused.", "--merge/--no-merge"
+    )
+    dtype: str | None = option(
+        None,
+        "Type of the weights: float32, bfloat16 or float16.",
+        show_default="that of a fused file, else float32",
+    )
+    device: Device = DeviceChoice.cpu
+
+
+@command
+def export(args: ExportOptions) -> None:
+    """Export a model as a program: points [B, N, C] and lengths [B] in, scores or boxes out."""
     from torchvox.models import export as programs
+
+    formats, kind, dtype = programs.FORMATS, args.kind, args.dtype
+    if kind not in formats:
+        raise WrongUseError(f"--format must be one of {', '.join(formats)}, got {kind!r}")
+    if dtype is not None and (dtype not in DTYPES or (dtype != "float32" and not args.fuse)):
+        raise WrongUseError(
+            f"--dtype must be one of {', '.join(DTYPES)}, and float32 with --no-fuse, got {dtype!r}"
+        )
+    check_model(args.model)
+    target = args.output or args.model.with_name(args.model.stem + formats[kind])
+    check_outputs([args.model], {"--output": target})
+    device = use_device(args.device)
+    network, dtype = _network(args)
+    network = network.to(device)
+    # The target is replaced only once the program is known to be right.
+    with atomic_path(target) as draft, warnings.catch_warnings():
+        # torch.export warns about its own bytes
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        programs.export_model(network, draft, kind)
+        comparison = programs.compare(network, programs.load_program(draft, kind))
+        _check(target, comparison, dtype)
+    apart = f"within {comparison.difference:.2g} of it"
+    words = "the bits of the model" if comparison.same_bits else apart
+    if comparison.strays:
+        words += f", {100 * comparison.strays:.1f} % of the boxes apart"
+    console().print(
+        f"wrote {target}: {_signature(network)}; {words}, over full, short, single-point and empty "
+        "clouds",
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _network(args: ExportOptions) -> tuple[torch.nn.Module, str | None]:
+    """The model as it is exported, fused and merged, and the dtype of its weights."""
+    from torchvox.models import checkpoints
     from torchvox.models.detection import PillarDetector
     from torchvox.models.fuse import fuse_batch_norms, is_fused
     from torchvox.models.merge import can_merge, merge_heads
     from torchvox.models.registry import named_file
 
-    if kind not in programs.FORMATS:
-        raise WrongUseError(f"--format must be one of {', '.join(programs.FORMATS)}, got {kind!r}")
-    if dtype is not None and (dtype not in DTYPES or (dtype != "float32" and not fuse)):
-        raise WrongUseError(
-            f"--dtype must be one of {', '.join(DTYPES)}, and float32 with --no-fuse, got {dtype!r}"
-        )
-    check_model(model)
-    target = output or model.with_name(model.stem + programs.FORMATS[kind])
-    check_outputs([model], {"--output": target})
-    where = use_device(device)
-    network = checkpoints.load(named_file(model))
+    network, dtype = checkpoints.load(named_file(args.model)), args.dtype
     if is_fused(network):
         stored = str(next(network.parameters()).dtype).removeprefix("torch.")
         if dtype not in (None, stored):
             raise WrongUseError(
-                f"--dtype {dtype}: {model} is fused with weights of {stored}, take the file that "
-                "it was fused from"
+                f"--dtype {dtype}: {args.model} is fused with weights of {stored}; export the file "
+                "that it was fused from"
             )
         dtype = stored
-    elif fuse:
+    elif args.fuse:
         network = fuse_batch_norms(network, None if dtype in (None, "float32") else DTYPES[dtype])
-    detects = isinstance(network, PillarDetector)
-    if detects and merge and is_fused(network) and can_merge(network):
-        network = merge_heads(network)
-    network = network.to(where)
-    with (
-        atomic_path(target) as draft,
-        warnings.catch_warnings(),
-    ):  # which replaces the target once it is known to be right
-        # Of torch.export, about its own bytes.
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        programs.export_model(network, draft, kind)
-        found = programs.compare(network, programs.load_program(draft, kind))
-        allowed = TOLERANCE.get(dtype or "", 1e-4) * max(1.0, found.greatest)
-        if not found.difference <= allowed or not found.strays <= STRAYS:  # NaN fails too
-            strays = f", and in {100 * found.strays:.1f} % of the boxes" if detects else ""
-            raise TorchvoxError(
-                f"{target} is not written: the program differs from the model by "
-                f"{found.difference:.3g}{strays}"
-            )
-    words = "the bits of the model" if found.same_bits else f"within {found.difference:.2g} of it"
-    if found.strays:
-        words += f", {100 * found.strays:.1f} % of the boxes apart"
-    inputs, outputs = "points, lengths", "scores"
-    if detects:
-        inputs, outputs = "points, num_points", "boxes, scores, labels, count, overflow"
-    elif hasattr(network, "num_categories"):
-        inputs = "points, category, lengths"
-    console().print(
-        f"wrote {target}: {inputs} -> {outputs}; {words}, over full, short, single-point and empty "
-        "clouds",
-        soft_wrap=True,
-        markup=False,
-    )
+    if isinstance(network, PillarDetector) and args.merge and is_fused(network):
+        network = merge_heads(network) if can_merge(network) else network
+    return network, dtype
+
+
+def _check(target: Path, comparison: Agreement, dtype: str | None) -> None:
+    """Raises TorchvoxError for a program that differs too much from its model."""
+    limit = TOLERANCE.get(dtype or "", 1e-4) * max(1.0, comparison.greatest)
+    if not comparison.difference <= limit or not comparison.strays <= STRAYS:  # NaN fails too
+        strays = comparison.strays
+        boxes = f", and in {100 * strays:.1f} % of the boxes" if strays else ""
+        raise TorchvoxError(
+            f"{target} is not written: the program differs from the model by "
+            f"{comparison.difference:.3g}{boxes}"
+        )
+
+
+def _signature(network: torch.nn.Module) -> str:
+    from torchvox.models.detection import PillarDetector
+
+    if isinstance(network, PillarDetector):
+        return "points, num_points -> boxes, scores, labels, count, overflow"
+    category = "category, " * hasattr(network, "num_categories")
+    return f"points, {category}lengths -> scores"

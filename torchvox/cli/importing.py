@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._yaml import read_yaml
-from torchvox.cli.options import check_model, check_outputs
+from torchvox.cli.options import argument, check_model, check_outputs, command, option, option_class
 from torchvox.cli.work import console
 from torchvox.io.writers import write_text
 
@@ -23,91 +22,74 @@ if TYPE_CHECKING:
 YAML_PURPOSE = "to read values of the configuration"
 
 
-def import_checkpoint(
-    checkpoint: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CHECKPOINT",
-            help="A file of OpenPCDet, mmdetection3d, yanx27/Pointnet_Pointnet2_pytorch or "
-            "erikwijmans/Pointnet2_PyTorch.",
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The model, for torchvox export. None: report only."),
-    ] = None,
-    layout: Annotated[
-        str | None,
-        typer.Option(
-            help="openpcdet, mmdet3d, mmdet3d_0 (before 1.0), yanx27 or pn2; "
-            "default: recognized by the names of the tensors.",
-            show_default=False,
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="YAML with values of the detector's configuration that no tensor tells and that "
-            "are not those of the published network.",
-            show_default=False,
-        ),
-    ] = None,
-    values: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="One such value, as encoder.legacy=true. Repeatable.", show_default=False
-        ),
-    ] = None,
-    original: Annotated[
-        Path | None,
-        typer.Option(
-            help="The configuration that the program was trained with: .yaml of OpenPCDet, .py of "
-            "mmdetection3d with all values in place (checkpoints of the latter hold it already).",
-            show_default=False,
-        ),
-    ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Compare with the original network, rewritten in plain torch; needs the source "
-            "tree of torchvox.",
-        ),
-    ] = False,
-    report_file: Annotated[
-        Path | None, typer.Option("--report", help="The report as JSON.", show_default=False)
-    ] = None,
-) -> None:
-    """Convert a checkpoint, each tensor once, run the model, and compare it on request."""
+@option_class
+class ImportOptions:
+    checkpoint: Path = argument(
+        ...,
+        "A checkpoint of OpenPCDet, mmdetection3d, yanx27/Pointnet_Pointnet2_pytorch or "
+        "erikwijmans/Pointnet2_PyTorch.",
+        metavar="CHECKPOINT",
+    )
+    output: Path | None = option(
+        None, "Model file for torchvox export; without it, only reports.", "--output", "-o"
+    )
+    layout: str | None = option(
+        None,
+        "openpcdet, mmdet3d, mmdet3d_0 (before 1.0), yanx27 or pn2.",
+        show_default="by the names of the tensors",
+    )
+    config: Path | None = option(
+        None,
+        "YAML with configuration values of the detector that the tensors do not determine and "
+        "that differ from the published network.",
+    )
+    values: list[str] | None = option(
+        None, "One such value, e.g. encoder.legacy=true. Repeatable.", "--set"
+    )
+    original: Path | None = option(
+        None,
+        "Configuration that the model was trained with: .yaml of OpenPCDet, or .py of "
+        "mmdetection3d with all values in place (its checkpoints contain it already).",
+    )
+    verify: bool = option(
+        False,
+        "Compare with the original network, rewritten in plain torch (needs torchvox's source "
+        "tree).",
+    )
+    report: Path | None = option(None, "Write the report as JSON.")
+
+
+@command
+def import_checkpoint(args: ImportOptions) -> None:
+    """Import a checkpoint: converts every tensor and runs the model; compares it on request."""
     from torchvox.models import checkpoints
     from torchvox.models.importing import LAYOUTS, parity, smoke
     from torchvox.models.importing import import_checkpoint as convert
 
-    names = [one.name for one in LAYOUTS]
+    checkpoint, layout, output = args.checkpoint, args.layout, args.output
+    names = [each.name for each in LAYOUTS]
     if layout not in (None, *names):
         raise WrongUseError(f"--layout must be one of {', '.join(names)}, got {layout!r}")
-    outputs = {"--output": output, "--report": report_file}
-    check_outputs([checkpoint, config, original], outputs)
+    outputs = {"--output": output, "--report": args.report}
+    check_outputs([checkpoint, args.config, args.original], outputs)
     check_model(checkpoint)
-    imported = convert(checkpoint, layout, _settings(config, values or []), _declared(original))
-    report = parity(imported) if verify else smoke(imported)
+    settings = _settings(args.config, args.values or [])
+    imported = convert(checkpoint, layout, settings, _declared(args.original))
+    report = parity(imported) if args.verify else smoke(imported)
     rows = report.rows()
-    table = Table(
-        title=escape(f"{'parity' if verify else 'import'} report of {checkpoint.name}"),
-        title_justify="left",
-        expand=False,
-    )
+    title = f"{'parity' if args.verify else 'import'} report of {checkpoint.name}"
+    table = Table(title=escape(title), title_justify="left", expand=False)
     table.add_column("what", style="bold cyan")
     table.add_column("value")
     for name, value in rows:
         table.add_row(name, escape(value))
     console().print(table)
-    if report_file is not None:
-        write_text(report_file, json.dumps(dict(rows), indent=2) + "\n")
+    if args.report is not None:
+        write_text(args.report, json.dumps(dict(rows), indent=2) + "\n")
     trouble = report.trouble()
     if trouble is not None:
-        beside = "beside the original, " * verify
-        raise TorchvoxError(f"{checkpoint} is not written: {beside}{trouble}")
+        compared = "compared with the original, " * args.verify
+        raise TorchvoxError(f"{checkpoint} is not written: {compared}{trouble}")
     if output is not None:
         checkpoints.save(imported.model, output)
         console().print(f"wrote {output}", soft_wrap=True, markup=False)
@@ -125,7 +107,7 @@ def _declared(original: Path | None) -> Declared | None:
             raise WrongUseError(f"--original {original}: {error}") from None
         if not declared.settings:
             raise WrongUseError(
-                f"--original {original} says nothing of a detector in plain values: give the whole "
+                f"--original {original} has no plain values of a detector: give the whole "
                 "configuration, with all values in place"
             )
         return declared
@@ -144,7 +126,7 @@ def _yaml(path: Path, option: str) -> dict[str, Any]:
 
 
 def _settings(config: Path | None, values: list[str]) -> dict[str, Any]:
-    """By dotted names; those given one by one win."""
+    """Values by dotted names; those of --set override the file."""
     from torchvox.models.importing.settings import flat
 
     settings: dict[str, Any] = {}
@@ -153,7 +135,7 @@ def _settings(config: Path | None, values: list[str]) -> dict[str, Any]:
     for value in values:
         name, equals, text = value.partition("=")
         if not equals or not name:
-            raise WrongUseError(f"--set must be name=value, got {value!r}")
+            raise WrongUseError(f"--set takes NAME=VALUE, got {value!r}")
         try:
             settings |= flat({name: read_yaml(text, YAML_PURPOSE)})
         except ValueError as error:

@@ -7,50 +7,46 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-import typer
 from rich.markup import escape
 from rich.table import Table
 
 from torchvox._errors import short
-from torchvox.cli import map_info
-from torchvox.cli.options import Layout, cloud_reader
+from torchvox.cli import map_info, options
+from torchvox.cli.options import argument, option, option_class
 from torchvox.cli.work import console, for_each
 from torchvox.filter import suggest_voxel_size, voxels_by_level
 from torchvox.io import PointReader, PointTable, find_clouds, grid_around, open_points
 from torchvox.io.table import flat, named
 
-MEDIAN_POINTS = 10_000_000  # up to so many the values are kept, for medians and a range that fits
-LEVELS = 7  # of the table of voxel sizes, from a quarter of the suggested size up
+MEDIAN_POINTS = 10_000_000  # with at most these the values are kept, for medians and a range
+LEVELS = 7  # rows of the table of voxel sizes, from a quarter of the suggested size up
 
 
-def info(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders.")],
-    layout: Layout = None,
-    header: Annotated[
-        bool, typer.Option("--header", help="What the header tells, without reading points.")
-    ] = False,
-    voxel_sizes: Annotated[
-        bool, typer.Option("--voxel-sizes", help="How many voxels each size gives.")
-    ] = False,
-) -> None:
-    """Show format, columns, bounds and statistics of point clouds; what maps hold."""
-    files = find_clouds(paths)
-    if not (clouds := [path for path in files if not map_info.is_known(path)]):
-        for_each(files, files, lambda path, _: map_info.described(path, len(files) > 1))
-        return
-    read = cloud_reader(clouds, layout, open_points)
-    if len(files) == 1:
-        _describe(read(files[0]), header, voxel_sizes)
-        return
+@option_class
+class InfoOptions:
+    paths: list[Path] = argument(..., "Point clouds, maps, or folders.", metavar="PATH...")
+    layout: options.Layout = None
+    header: bool = option(False, "Show the header only.")
+    voxel_sizes: bool = option(False, "Count the voxels for a range of voxel sizes.")
+
+
+@options.command
+def info(args: InfoOptions) -> None:
+    """Show format, columns, bounds and statistics of point clouds, and the contents of maps."""
+    files = find_clouds(args.paths)
+    clouds = [path for path in files if not map_info.is_known(path)]
+    read = options.cloud_reader(clouds, args.layout, open_points) if clouds else open_points
+    if files == clouds and len(files) == 1:
+        return _describe(read(files[0]), args.header, args.voxel_sizes)
 
     def line(path: Path, _: Path) -> str:
-        if path not in clouds:
-            return map_info.described(path, True)
-        return _line(read(path), header, voxel_sizes)
+        if path in clouds:
+            return _line(read(path), args.header, args.voxel_sizes)
+        return map_info.described(path, len(files) > 1)
 
     for_each(files, files, line)
 
@@ -61,28 +57,25 @@ def _describe(reader: PointReader, header: bool, voxel_sizes: bool) -> None:
         out.print(f"{name:<10}{escape(text)}", soft_wrap=True)
     if header:
         return
-    found = _statistics(reader)
+    statistics = _statistics(reader)
     table = Table(title=escape(str(reader.path)), title_justify="left", title_style="bold")
     for heading in ("column", "min", "median", "max", "not finite"):
         table.add_column(heading, justify="left" if heading == "column" else "right")
-    for name, column in found.columns.items():
-        numbers = (column.low, column.median(), column.high)
-        shown = ("-" if v is None else f"{v:,.3f}" for v in numbers)
-        table.add_row(escape(short(name)), *shown, f"{column.missing:,}")
+    for name, column in statistics.columns.items():
+        table.add_row(escape(short(name)), *column.cells(), f"{column.missing:,}")
     out.print(table)
-    out.print(
-        f"finite    {found.finite:,} of {reader.count:,} points: {found.lost:,} are not finite"
-    )
+    finite, lost = statistics.finite, statistics.lost
+    out.print(f"finite    {finite:,} of {reader.count:,} points: {lost:,} are not finite")
     if reader.count > MEDIAN_POINTS:
-        out.print(f"medians   are left out above {MEDIAN_POINTS:,} points")
+        out.print(f"medians   are omitted above {MEDIAN_POINTS:,} points")
     if reader.color_depth:
         out.print(f"colors    {reader.color_depth} bits")
-    if found.finite and reader.count <= MEDIAN_POINTS:
+    if finite and reader.count <= MEDIAN_POINTS:
         cloud = reader.cloud()
         grid = grid_around(cloud)
         if cloud.origin.any():
             shift = ", ".join(f"{v:,.4f}" for v in cloud.origin)
-            out.print(f"origin    {shift}: taken off the points in float32", soft_wrap=True)
+            out.print(f"origin    {shift}: subtracted from the points in float32", soft_wrap=True)
         bounds = grid.moved(cloud.base).limits
         size = f"--voxel-size={grid.voxel_size[0]:g}"
         out.print(f"derived   --range={bounds} {size}", soft_wrap=True)
@@ -91,7 +84,7 @@ def _describe(reader: PointReader, header: bool, voxel_sizes: bool) -> None:
 
 
 def _facts(reader: PointReader) -> list[tuple[str, str]]:
-    """What is known without reading points."""
+    """What the header says."""
     schema, box = reader.schema, reader.header_box
     columns = ", ".join(f"{short(name)} {_type(t)}" for name, t in reader.columns.items())
     facts = [
@@ -125,8 +118,8 @@ def _format(reader: PointReader) -> str:
 
 def _crs_name(crs: str) -> str:
     """The first name of a WKT text, or the text."""
-    found = re.match(r'\s*\w+\s*\[\s*"([^"]*)"', crs)
-    return short(found[1] if found else crs)
+    match = re.match(r'\s*\w+\s*\[\s*"([^"]*)"', crs)
+    return short(match[1] if match else crs)
 
 
 def _type(type_: np.dtype) -> str:
@@ -135,27 +128,28 @@ def _type(type_: np.dtype) -> str:
 
 @dataclass
 class Column:
-    """Statistics of one column; its values while they are few."""
+    """Statistics of one column, and its values if they are few."""
 
-    low: float | None = None
-    high: float | None = None
+    low: float = math.inf
+    high: float = -math.inf
     missing: int = 0
-    kept: list[np.ndarray] = field(default_factory=list)
+    values: list[np.ndarray] = field(default_factory=list)
 
     def add(self, values: np.ndarray, keep: bool) -> None:
-        good = values[np.isfinite(values)]
-        self.missing += len(values) - len(good)
-        if len(good):
-            low, high = float(good.min()), float(good.max())
-            self.low = low if self.low is None else min(self.low, low)
-            self.high = high if self.high is None else max(self.high, high)
+        finite = values[np.isfinite(values)]
+        self.missing += len(values) - len(finite)
+        if len(finite):
+            self.low = min(self.low, float(finite.min()))
+            self.high = max(self.high, float(finite.max()))
         if keep:
-            self.kept.append(values)
+            self.values.append(finite)
 
-    def median(self) -> float | None:
-        values = np.concatenate(self.kept) if self.kept else np.zeros(0)
-        good = values[np.isfinite(values)].astype(np.float64)
-        return float(np.median(good)) if len(good) else None
+    def cells(self) -> list[str]:
+        """Minimum, median and maximum in print; a dash for what is unknown."""
+        values = np.concatenate(self.values or [np.zeros(0)]).astype(np.float64)
+        median = float(np.median(values)) if len(values) else math.nan
+        numbers = (self.low, median, self.high)
+        return [f"{number:,.3f}" if math.isfinite(number) else "-" for number in numbers]
 
 
 @dataclass
@@ -166,14 +160,14 @@ class Statistics:
 
 
 def _statistics(reader: PointReader) -> Statistics:
-    found = Statistics({name: Column() for name in flat(named(reader.schema))})
+    statistics = Statistics({name: Column() for name in flat(named(reader.schema))})
     for chunk in reader.chunks():
         for name, values in flat(named(chunk)).items():
-            found.columns[name].add(values, reader.count <= MEDIAN_POINTS)
+            statistics.columns[name].add(values, reader.count <= MEDIAN_POINTS)
         finite = int(np.isfinite(chunk.world()).all(axis=1).sum())
-        found.finite += finite
-        found.lost += len(chunk) - finite
-    return found
+        statistics.finite += finite
+        statistics.lost += len(chunk) - finite
+    return statistics
 
 
 def _points(reader: PointReader) -> torch.Tensor:
@@ -183,7 +177,7 @@ def _points(reader: PointReader) -> torch.Tensor:
 
 
 def _tenth(points: torch.Tensor) -> float | None:
-    """The voxel size that keeps a tenth of the points; None where they are all in one place."""
+    """The voxel size that keeps a tenth of the points; None if all are in one place."""
     extent = float((points.amax(0) - points.amin(0)).max()) if len(points) else 0.0
     return suggest_voxel_size(points) if 0 < extent < math.inf else None
 
@@ -191,12 +185,12 @@ def _tenth(points: torch.Tensor) -> float | None:
 def _size_table(reader: PointReader) -> Any:
     points = _points(reader)
     if (size := _tenth(points)) is None:
-        return "voxel sizes are not suggested: the points do not differ by a finite extent"
+        return "voxel sizes are not suggested: the points have no finite extent"
     extent = float((points.amax(0) - points.amin(0)).max())
-    finest = max(size / 4, extent / 2**19)  # which 21 bits hold at every level
+    finest = max(size / 4, extent / 2**19)  # fits in 21 bits at every level
     unit = escape(reader.schema.unit)
     table = Table(title=f"{size:g} {unit} gives a tenth of the points", title_justify="left")
-    for heading in (f"voxel size, {unit}", "voxels", "reduction", "points a voxel"):
+    for heading in (f"voxel size, {unit}", "voxels", "reduction", "points per voxel"):
         table.add_column(heading, justify="right")
     for level, voxels in enumerate(voxels_by_level(points, finest, LEVELS)):
         ratio = len(points) / voxels

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def note(message: str) -> None:
-    """A remark that is no result: to stderr, so that pipes stay clean. One line."""
+    """Print a remark in one line on stderr, so that pipes get results only."""
     print(printable(message.replace("\n", " "), "\t"), file=sys.stderr)
 
 
 def open_noted(path: Path, layout: str | None = None) -> PointReader:
-    """`open_points`, with a note of each problem of the file."""
+    """`open_points`, with a note for each problem of the file."""
     reader = open_points(path, layout)
     for problem in reader.problems:
         note(f"{path.name}: {problem}")
@@ -27,5 +27,5 @@ def open_noted(path: Path, layout: str | None = None) -> PointReader:
 
 
 def read_noted(path: Path, layout: str | None = None, **options: Any) -> PointCloud:
-    """`read_cloud`, with a note of each problem of the file."""
+    """`read_cloud`, with a note for each problem of the file."""
     return open_noted(path, layout).cloud(**options)

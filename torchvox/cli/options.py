@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands share, and what they mean together."""
+"""How commands declare their options, the options that several share, and what they mean."""
 
 from __future__ import annotations
 
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import Enum
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -17,12 +18,22 @@ from typer.core import TyperCommand
 from torchvox._errors import WrongUseError, check_box
 from torchvox._extras import require
 from torchvox.cli.notes import read_noted
-from torchvox.io import Grid, PointCloud, cloud_stem, grid_around, grid_names, load_grid
+from torchvox.io import (
+    Grid,
+    PointCloud,
+    cloud_stem,
+    find_clouds,
+    grid_around,
+    grid_names,
+    load_grid,
+)
 from torchvox.io.cloud import origin_of_range
 from torchvox.io.layouts import layout_choices, parse_layout
 
+T = TypeVar("T")
 OUTPUT_FOLDER = Path("torchvox_out")
 NAMED = (".pcd", ".las", ".laz", ".ply")  # formats that name their columns
+KINDS = {"": "points", "bev": "bird's-eye views"}  # words for kinds of outputs, where they differ
 
 
 class DeviceChoice(str, Enum):
@@ -39,49 +50,131 @@ Inputs = Annotated[
 Layout = Annotated[
     str | None,
     typer.Option(
-        help="Columns of .bin files: kitti, nuscenes, xyz, xyzrgb, or a list such as x,y,z,_,ring.",
-        show_default=False,
+        help="Columns of .bin files: kitti, nuscenes, xyz, xyzrgb, or a list such as x,y,z,_,ring."
     ),
 ]
 Device = Annotated[
-    DeviceChoice, typer.Option(help="auto takes the GPU when there is one; cuda insists on it.")
+    DeviceChoice, typer.Option(help="auto uses the GPU if there is one; cuda requires it.")
 ]
 TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="Run the code of one's own that the checkpoint names.")
+    bool,
+    typer.Option(
+        "--trust-code", help="Allow the checkpoint to load its custom model class (runs its code)."
+    ),
 ]
 GridName = Annotated[
     str | None,
-    typer.Option(
-        "--grid",
-        help=f"A named grid, {', '.join(grid_names())}, or a .yaml file.",
-        show_default=False,
-    ),
+    typer.Option("--grid", help=f"A named grid ({', '.join(grid_names())}) or a .yaml file."),
 ]
 VoxelSize = Annotated[
     str | None,
-    typer.Option(
-        "--voxel-size",
-        "--voxel",
-        metavar="V | X,Y,Z",
-        help="Voxel size, in the unit of the coordinates.",
-        show_default=False,
-    ),
+    typer.Option("--voxel-size", "--voxel", metavar="V | X,Y,Z", help="Voxel size, in file units."),
 ]
 Range = Annotated[
     str | None,
     typer.Option(
         "--range",
         metavar="X0,Y0,Z0,X1,Y1,Z1",
-        help="Range, in the coordinates of the files. Without it or --grid, derived from the data.",
-        show_default=False,
+        help="Range, in file coordinates. Without it or --grid, derived from the points.",
     ),
 ]
 Output = Annotated[
     Path,
     typer.Option(
-        "--output", "-o", help="A file for one input (its suffix says the format), else a folder."
+        "--output",
+        "-o",
+        help="Output file for one input (the suffix sets the format), or a folder.",
     ),
 ]
+
+
+def option_class(kind: type[T]) -> type[T]:
+    """A frozen dataclass whose fields are the options of a command."""
+    return dataclass(frozen=True, kw_only=True)(kind)
+
+
+def option(default: Any, text: str, *names: str, **words: Any) -> Any:
+    """A field of a command's options. default: ... if required. text: its help. names: by default
+    that of the field. words: further arguments of typer.Option."""
+    return _field(default, typer.Option, names, {"help": text, **words})
+
+
+def argument(default: Any, text: str, **words: Any) -> Any:
+    """`option`, for a value that is given by its place."""
+    return _field(default, typer.Argument, (), {"help": text, **words})
+
+
+def _field(default: Any, *declaration: object) -> Any:
+    start = MISSING if default is ... else default
+    return field(default=start, metadata={"typer": declaration})
+
+
+def command(run: Callable[[Any], None]) -> Callable[..., None]:
+    """A function for typer, with a keyword for each option. run: takes an `option_class`."""
+    (kind, _) = get_type_hints(run).values()
+    types, parameters = get_type_hints(kind, include_extras=True), []
+    own = kind.__annotations__  # in the help before those that several commands share
+    for each in sorted(fields(kind), key=lambda each: each.name not in own):
+        type_ = _choices(types[each.name])
+        if each.metadata:
+            make, names, words = each.metadata["typer"]
+            if type_ is bool:  # a switch, without its opposite
+                names = names or ("--" + each.name.replace("_", "-"),)
+                words = {"metavar": "", **words}
+            type_ = Annotated[type_, make(*names, **words)]
+        default = Parameter.empty if each.default is MISSING else each.default
+        parameters.append(
+            Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=type_)
+        )
+
+    def call(**values: Any) -> None:
+        words = {k: v.value if isinstance(v, Choice) else v for k, v in values.items()}
+        run(kind(**words))
+
+    call.__name__, call.__doc__, call.__module__ = run.__name__, run.__doc__, run.__module__
+    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return call
+
+
+@option_class
+class FileOptions:
+    """Options of commands that write an output for each input file."""
+
+    paths: Inputs
+    layout: Layout = None
+    output: Output = OUTPUT_FOLDER
+
+    def files(
+        self, kind: str, formats: tuple[str, ...], file_format: str | None = None
+    ) -> tuple[list[Path], list[Path]]:
+        """The input files and their outputs (`output_paths`)."""
+        files = find_clouds(self.paths)
+        return files, output_paths(files, self.output, kind, formats, file_format)
+
+
+@option_class
+class GridOptions(FileOptions):
+    """`FileOptions` of commands that sort points into a grid."""
+
+    grid: GridName = None
+    voxel_size: VoxelSize = None
+    point_cloud_range: Range = None
+    device: Device = DeviceChoice.auto
+
+
+class Choice(str, Enum):
+    """A word of a Literal, which not every version of typer takes."""
+
+
+def _choices(type_: Any) -> Any:
+    """Literals, optional ones too, as enums; other types unchanged."""
+    words = get_args(type_)
+    if get_origin(type_) is Literal:
+        return Choice("Choice", {word: word for word in words})  # type: ignore[call-overload]
+    if words and get_origin(words[0]) is Literal:
+        return _choices(words[0]) | None
+    return type_
 
 
 class Command(TyperCommand):
@@ -91,7 +184,7 @@ class Command(TyperCommand):
         for parameter in self.params:
             option, value = parameter.opts[0], context.params.get(parameter.name or "")
             if isinstance(value, Path) and str(value) == "-":
-                raise WrongUseError(f"{option} - is not stdin or stdout: give the name of a file")
+                raise WrongUseError(f"{option} - is not stdin or stdout: name a file")
             if isinstance(value, int) and not -(2**63) <= value < 2**63:
                 raise WrongUseError(f"{option} must fit into 64 bits, got {value}")
         return super().invoke(context)
@@ -102,16 +195,18 @@ def numbers(text: str, option: str, *counts: int) -> tuple[float, ...]:
     try:
         values = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise WrongUseError(f"{option} must be numbers with commas between, got {text!r}") from None
+        raise WrongUseError(
+            f"{option} takes numbers separated by commas, without a unit; got {text!r}"
+        ) from None
     if len(values) not in counts:
-        wanted = " or ".join(map(str, counts))
-        raise WrongUseError(f"{option} takes {wanted} numbers, got {len(values)} in {text!r}")
+        lengths = " or ".join(map(str, counts))
+        raise WrongUseError(f"{option} takes {lengths} numbers, got {len(values)} in {text!r}")
     return values
 
 
 def box(text: str, option: str) -> tuple[float, ...]:
-    """The six numbers of "x0,y0,z0,x1,y1,z1", none of them NaN, none falling. Raises
-    WrongUseError."""
+    """The six numbers of "x0,y0,z0,x1,y1,z1": no NaN, each upper one at least the lower one.
+    Raises WrongUseError."""
     values = numbers(text, option, 6)
     check_box(values, option)
     return values
@@ -120,44 +215,44 @@ def box(text: str, option: str) -> tuple[float, ...]:
 def cloud_reader(
     files: list[Path], layout: str | None, read: Callable[..., Any] = read_noted
 ) -> Callable[[Path], Any]:
-    """`read` for these inputs. Of many, those that name their columns go without --layout.
+    """`read` for these inputs. Among many, files that name their columns ignore --layout.
 
     Raises WrongUseError for a layout that is wrong for all of them.
     """
     if layout is None:
         if all(path.suffix.lower() == ".bin" for path in files):
             raise WrongUseError(
-                f"{files[0]}: a .bin file does not say its columns: give --layout, "
+                f"{files[0]}: a .bin file does not name its columns: give --layout, "
                 f"{layout_choices()}"
             )
         return read
     parse_layout(layout)
     able = [path for path in files if path.suffix.lower() not in NAMED]
     if not able:
-        raise WrongUseError(f"{files[0]}: this format names its columns, leave --layout out")
+        raise WrongUseError(f"{files[0]}: this format already names its columns; remove --layout")
     takers = set([path for path in able if not _holds_columns(path)] or able)
     return lambda path: read(path, layout if path in takers else None)
 
 
 def _holds_columns(path: Path) -> bool:
-    """Whether a .npz names its columns."""
+    """Whether a file is a .npz that names its columns."""
     try:
         with zipfile.ZipFile(path) as archive:
             return "columns.npy" in archive.namelist()
-    except Exception:  # a damaged one, or no .npz: its reader says what is wrong
+    except Exception:  # damaged, or not a .npz: its reader says what is wrong
         return False
 
 
 @dataclass(frozen=True)
 class GridChoice:
-    """What gives a cloud its grid: a fixed one in the files' coordinates, or one derived from the
-    points. voxel_size: of derived ones, None for one that fits."""
+    """Gives a cloud its grid: a fixed one in file coordinates, or one derived from the points.
+    voxel_size: of derived grids; None chooses one that fits."""
 
     fixed: Grid | None
     voxel_size: tuple[float, ...] | None = None
 
     def read(self, path: Path, layout: str | None = None) -> PointCloud:
-        """`read_noted`; clouds in a fixed grid share their origin, whatever their own place."""
+        """`read_noted`; clouds in a fixed grid share its origin, wherever they are."""
         if self.fixed is None:
             return read_noted(path, layout)
         return read_noted(path, layout, origin=origin_of_range(self.fixed.point_cloud_range))
@@ -172,10 +267,11 @@ class GridChoice:
 def grid_chooser(
     name: str | None, voxel_size: str | None, point_cloud_range: str | None
 ) -> GridChoice:
-    """The grid that the options say: a named one, a given one, or one derived from the points.
+    """The grid of the options: a named one, an explicit one, or one derived from the points.
 
     --voxel-size and --range refine a named grid; without --grid and --range the range comes from
-    the data, and Grid.chosen says so. Raises WrongUseError for wrong options, before any cloud.
+    the data, and Grid.chosen says so. Raises WrongUseError for wrong options, before any cloud is
+    read.
     """
     size = None
     if voxel_size is not None:
@@ -184,32 +280,32 @@ def grid_chooser(
     limits = None if point_cloud_range is None else numbers(point_cloud_range, "--range", 6)
     if name is not None:
         grid = load_grid(name)
-        wanted = {"voxel_size": size, "point_cloud_range": limits}
-        changed: dict[str, Any] = {k: v for k, v in wanted.items() if v is not None}
+        changes = {"voxel_size": size, "point_cloud_range": limits}
+        changed: dict[str, Any] = {k: v for k, v in changes.items() if v is not None}
         chosen = grid.chosen + (", changed" if changed else "")
         return GridChoice(replace(grid, **changed, chosen=chosen))
     if limits is None:
-        Grid("derived", size or (1.0,) * 3, (0, 0, 0, 1, 1, 1))  # refuses a wrong size
+        Grid("derived", size or (1.0,) * 3, (0, 0, 0, 1, 1, 1))  # raises for a wrong size
         return GridChoice(None, size)
     if size is None:
-        raise WrongUseError("--range needs --voxel-size, or --grid for the voxel size")
+        raise WrongUseError("--range needs --voxel-size or --grid")
     return GridChoice(Grid("given", size, limits))
 
 
 def check_model(path: Path) -> None:
-    """Raises WrongUseError for what is neither a file nor the name of a model."""
-    from torchvox.models import list_models  # which the commands without models do not load
+    """Raises WrongUseError unless the path is a file or the name of a model."""
+    from torchvox.models import list_models  # not loaded by the commands without models
 
     if not path.is_file() and (path.exists() or str(path) not in list_models()):
-        what = "is no file" if path.exists() else "does not exist"
+        what = "is not a file" if path.exists() else "does not exist"
         raise WrongUseError(f"the model {path} {what}")
 
 
 def check_outputs(
     inputs: Iterable[Path | None], outputs: Mapping[str, Path | Iterable[Path] | None]
 ) -> None:
-    """Raises WrongUseError for an output that is an input or another output, by whatever name, and
-    for one that is there and is no file to replace. outputs: options -> their files."""
+    """Raises WrongUseError for an output that is an input or another output, under any name, and
+    for one that exists and is not a regular file. outputs: options -> their files."""
     taken: dict[object, str] = {}
     for source in filter(None, inputs):
         taken |= dict.fromkeys(_identities(source), f"the file that it is made from, {source}")
@@ -217,7 +313,7 @@ def check_outputs(
     for option, paths in outputs.items():
         for path in [paths] if isinstance(paths, Path) else paths or ():
             if path.exists() and not path.is_file():
-                what = "a folder" if path.is_dir() else "no regular file"
+                what = "a folder" if path.is_dir() else "not a regular file"
                 raise WrongUseError(f"{option} must be a file, got {path}, {what}")
             name, keys = f"{option} {path}", _identities(path)
             if other := next((taken[key] for key in keys if key in taken), None):
@@ -230,7 +326,7 @@ def check_outputs(
 
 
 def _identities(path: Path) -> list[object]:
-    """What any two names of one file have in common: its resolved path, and its number."""
+    """What all names of one file share: its resolved path and, if it exists, its inode."""
     keys: list[object] = [os.path.realpath(path)]
     if path.exists():
         keys.append((path.stat().st_dev, path.stat().st_ino))
@@ -242,11 +338,11 @@ def output_paths(
 ) -> list[Path]:
     """One output path per input: `output` itself for a file, else <output>/<stem>.<kind>.<format>.
 
-    kind: "" leaves it out of the name. formats: suffixes, as ".npz". file_format: what --format
-    says, as "npz"; None is the first of the formats, "" keeps that of each input.
-    Raises WrongUseError for an unknown format, another one than the suffix of `output`, one file
-    for many inputs, or two inputs that would write the same file; MissingExtraError for a .png
-    without matplotlib.
+    kind: omitted from the name if "". formats: suffixes, e.g. ".npz". file_format: the value of
+    --format, e.g. "npz"; None is the first of the formats, "" keeps that of each input.
+    Raises WrongUseError for an unknown format, one that conflicts with the suffix of `output`, one
+    file for many inputs, and two inputs that would write the same file; MissingExtraError for a
+    .png without matplotlib.
     """
     default = formats[0] if file_format is None else "." + file_format.lower().lstrip(".")
     if file_format and default not in formats:
@@ -257,9 +353,10 @@ def output_paths(
         require("matplotlib", "to draw pictures")
     if one:
         if suffix not in formats:
-            raise WrongUseError(f"{output}: {kind or 'points'} are written as {', '.join(formats)}")
+            what, suffixes = KINDS.get(kind, kind), ", ".join(formats)
+            raise WrongUseError(f"{output}: {what} are written as {suffixes}")
         if file_format and suffix != default:
-            raise WrongUseError(f"--format {file_format} and --output {output} contradict")
+            raise WrongUseError(f"--format {file_format} conflicts with --output {output}")
         if len(inputs) > 1:
             raise WrongUseError(f"{output} is one file, but there are {len(inputs)} inputs")
         paths = [output]
@@ -267,11 +364,9 @@ def output_paths(
         if output.exists() and not output.is_dir():
             raise WrongUseError(f"--output must be a folder or {', '.join(formats)}, got {output}")
         middle = f".{kind}" if kind else ""
-        paths = [
-            output
-            / f"{cloud_stem(path)}{middle}{path.suffix.lower() if file_format == '' else default}"
-            for path in inputs
-        ]
+        endings = [path.suffix.lower() if file_format == "" else default for path in inputs]
+        stems = map(cloud_stem, inputs)
+        paths = [output / f"{stem}{middle}{end}" for stem, end in zip(stems, endings, strict=True)]
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
         raise WrongUseError(f"two inputs would both write {twice}: run them one by one")

@@ -6,58 +6,60 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 
 from torchvox._errors import WrongUseError
 from torchvox.cli import options
-from torchvox.cli.voxelize import cloud_title
-from torchvox.cli.work import coverage, for_each, furthest_points, use_device, write_result
-from torchvox.io import PointCloud, find_clouds, grid_around, write_cloud
+from torchvox.cli.options import option, option_class
+from torchvox.cli.work import (
+    cloud_title,
+    coverage,
+    for_each,
+    furthest_points,
+    use_device,
+    write_result,
+)
+from torchvox.io import PointCloud, grid_around, write_cloud
 
 FORMATS = (".npz", ".npy", ".png")
 
 
-def sample(
-    paths: options.Inputs,
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Samples per file.")] = 4096,
-    start: Annotated[
-        str, typer.Option(help="Index of the first sample, or random (see --seed).")
-    ] = "0",
-    seed: Annotated[int, typer.Option(help="Seed of a random start.")] = 0,
-    layout: options.Layout = None,
-    output: options.Output = options.OUTPUT_FOLDER,
-    file_format: Annotated[
-        str | None,
-        typer.Option(
-            "--format", help="npz, npy (points only) or png (picture).", show_default="npz"
-        ),
-    ] = None,
-    device: options.Device = options.DeviceChoice.auto,
-) -> None:
-    """Choose points that cover a cloud evenly: each next one is furthest from those chosen."""
+@option_class
+class SampleOptions(options.FileOptions):
+    count: int = option(4096, "Samples per file.", "--count", "-n", min=0)
+    start: str = option("0", "Index of the first sample, or random (see --seed).")
+    seed: int = option(0, "Random seed for --start random.")
+    file_format: str | None = option(
+        None, "npz, npy (points only) or png (picture).", "--format", show_default="npz"
+    )
+    device: options.Device = options.DeviceChoice.auto
+
+
+@options.command
+def sample(args: SampleOptions) -> None:
+    """Choose points that cover a cloud evenly, each the furthest from those before it."""
+    start = args.start
     if start != "random" and not start.isdecimal():
-        raise WrongUseError(f"--start must be random or an index from 0 up, got {start!r}")
+        raise WrongUseError(f"--start takes random or an index from 0, got {start!r}")
     first = start if start == "random" else int(start)
-    files = find_clouds(paths)
-    targets = options.output_paths(files, output, "samples", FORMATS, file_format)
-    read = options.cloud_reader(files, layout)
-    where = use_device(device)
+    files, targets = args.files("samples", FORMATS, args.file_format)
+    read = options.cloud_reader(files, args.layout)
+    device = use_device(args.device)
 
     def work(source: Path, target: Path) -> str:
         cloud = read(source)
         if first != "random" and int(first) >= max(len(cloud), 1):
             raise WrongUseError(f"--start {first} is past the {len(cloud):,} points of {source}")
-        idx, dist2 = furthest_points(cloud.tensor(where), count, first, seed)
+        idx, dist2 = furthest_points(cloud.tensor(device), args.count, first, args.seed)
         chosen = idx.cpu().numpy().astype(np.int64)
         reach = coverage(dist2, cloud.unit, int(cloud.finite().sum()))
-        picked = replace(cloud, points=cloud.points[chosen])
+        samples = replace(cloud, points=cloud.points[chosen])
         if target.suffix.lower() == ".npy":
-            write_cloud(target, picked)
+            write_cloud(target, samples)
         else:
-            arrays = {"points": picked.points, "idx": chosen, "dist2": dist2.cpu().numpy()}
+            arrays = {"points": samples.points, "idx": chosen, "dist2": dist2.cpu().numpy()}
             arrays["columns"] = np.array(cloud.columns)
             write_result(target, cloud, partial(_picture, cloud, chosen, reach), **arrays)
         return f"{source.name}: {len(chosen):,} of {len(cloud):,} points, {reach}; wrote {target}"

@@ -11,61 +11,60 @@ from typing import Annotated
 import typer
 
 from torchvox._errors import InterruptedWorkError, WrongUseError
-from torchvox.cli.options import check_outputs
+from torchvox.cli.options import argument, check_outputs, command, option, option_class
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as train.epochs=4."),
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="Changes to the configuration, e.g. train.epochs=4."
+    ),
 ]
 
 
-def train(
-    config: Annotated[
-        str | None,
-        typer.Argument(help="A name such as pointnet2_cls_shapes_small, or a .yaml file."),
-    ] = None,
-    overrides: Overrides = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder of the run; runs/<config> without it."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on after the last epoch of the run in the folder.")
-    ] = False,
-    print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the resolved configuration and leave.")
-    ] = False,
-    print_schema: Annotated[
-        bool, typer.Option("--print-schema", help="Print the JSON schema of configurations.")
-    ] = False,
-) -> None:
-    """Train a model: best.ckpt, last.ckpt, log.jsonl and config.yaml in the output folder."""
+@option_class
+class TrainOptions:
+    config: str | None = argument(
+        None,
+        "A name such as pointnet2_cls_shapes_small, or a .yaml file; without it, lists the names.",
+    )
+    overrides: Overrides = None
+    output: Path | None = option(
+        None, "Folder of the run.", "--output", "-o", show_default="runs/CONFIG"
+    )
+    resume: bool = option(False, "Resume the run in the folder after its last epoch.")
+    print_config: bool = option(False, "Print the resolved configuration and exit.")
+    print_schema: bool = option(False, "Print the JSON schema of configurations and exit.")
+
+
+@command
+def train(args: TrainOptions) -> None:
+    """Train a model: writes best.ckpt, last.ckpt, log.jsonl and config.yaml."""
     from torchvox.train import Config, fit, load_config
     from torchvox.train.config import config_names
     from torchvox.train.logs import say
     from torchvox.train.runs import FILES, epochs_of
 
-    if print_schema:
+    if args.print_schema:
         return print(json.dumps(Config.model_json_schema(), indent=1))
+    config, overrides = args.config, args.overrides or []
     if config is None:
         raise WrongUseError(f"which configuration? There are {', '.join(config_names())}")
-    resolved = load_config(config, overrides or [])
-    if print_config:
+    resolved = load_config(config, overrides)
+    if args.print_config:
         return print(resolved.text(), end="")
-    folder = output or Path("runs") / Path(config).stem
-    if resolved.train.init is not None and not resume:
+    folder = args.output or Path("runs") / Path(config).stem
+    if resolved.train.init is not None and not args.resume:
         weights = Path(resolved.train.init)
         check_outputs([weights], {"--output": [folder / name for name in FILES]})
     try:
-        found = fit(resolved, folder, resume=resume)
+        metrics = fit(resolved, folder, resume=args.resume)
     except KeyboardInterrupt:
         if not (epochs := epochs_of(folder)):
-            again = "before its first epoch was whole: begin again in another --output"
+            again = "before its first epoch ended: start again in another --output"
         else:
-            command = shlex.join(
-                ["torchvox", "train", config, *(overrides or []), "-o", str(folder), "--resume"]
-            )
-            again = f"after epoch {epochs} of {resolved.train.epochs}, go on by: {command}"
+            words = ["torchvox", "train", config, *overrides, "-o", str(folder), "--resume"]
+            total = resolved.train.epochs
+            again = f"after epoch {epochs} of {total}, resume with: {shlex.join(words)}"
         raise InterruptedWorkError(f"interrupted {again}") from None
-    shown = ", ".join(f"{name} {value:.4f}" for name, value in sorted(found.items()))
-    say(f"wrote {folder}/best.ckpt; last epoch: {shown or 'of an earlier run'}")
+    values = ", ".join(f"{name} {value:.4f}" for name, value in sorted(metrics.items()))
+    say(f"wrote {folder}/best.ckpt; last epoch: {values or 'of an earlier run'}")

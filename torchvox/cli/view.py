@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Literal
 
 import numpy as np
 import torch
-import typer
 
 import torchvox
 from torchvox._errors import TorchvoxError, WrongUseError
 from torchvox._extras import require
 from torchvox.cli import options
 from torchvox.cli.notes import note, open_noted
+from torchvox.cli.options import argument, option, option_class
 from torchvox.cli.work import console, milliseconds
 from torchvox.filter import suggest_voxel_size
 from torchvox.io import PointReader, PointTable
@@ -28,14 +27,15 @@ from torchvox.viz import save, style
 from torchvox.viz.comparison import comparison_picture
 from torchvox.viz.viewer import NONE, Pane, Scale, spread, viewer_page
 
+Color = Literal["rgb", "height", "intensity", "label", "level", "count"]
 MAX_POINTS = {".html": 1_000_000, ".png": 20_000_000}  # of all panes
-NAMES = {  # of the columns that hold a quantity
+NAMES: dict[str, tuple[str, ...]] = {  # of the columns that hold a quantity
     "intensity": ("intensity",),
     "label": ("label", "classification"),
     "level": ("level",),
     "count": ("count", "num_points"),
 }
-MAPS = {"intensity": style.INTENSITY, "level": style.ORDER, "count": style.DENSITY}
+MAPS: dict[str, str] = {"intensity": style.INTENSITY, "level": style.ORDER, "count": style.DENSITY}
 LABELS = np.array(  # colors of classes, in turn
     [
         *((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178)),
@@ -45,19 +45,8 @@ LABELS = np.array(  # colors of classes, in turn
 )
 
 
-class Color(Enum):
-    """What the colors show."""
-
-    rgb = "rgb"
-    height = "height"
-    intensity = "intensity"
-    label = "label"
-    level = "level"
-    count = "count"
-
-
 @dataclass
-class Shown:
+class Layer:
     """Points of a file. columns: [N], by what they show. lost: points that are not finite."""
 
     reader: PointReader
@@ -65,40 +54,36 @@ class Shown:
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     lost: int = 0
 
+    @property
+    def caption(self) -> str:
+        return f"{self.reader.path.name}: {len(self.xyz):,} of {self.reader.count:,} points"
 
-def view(
-    cloud: Annotated[Path, typer.Argument(metavar="A", help="A point-cloud file.")],
-    other: Annotated[
-        Path | None, typer.Argument(metavar="[B]", help="Another, shown beside it.")
-    ] = None,
-    layout: options.Layout = None,
-    color: Annotated[
-        Color | None, typer.Option("--color", help="What colors show.", show_default="rgb, height")
-    ] = None,
-    max_points: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Of all panes together.", show_default="1,000,000; 20,000,000 of .png"
-        ),
-    ] = None,
-    voxel_size: Annotated[
-        float | None,
-        typer.Option(
-            "--voxel-size",
-            "--voxel",
-            help="That of B, for the caption and the histogram.",
-            show_default=False,
-        ),
-    ] = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="An .html page, or a .png picture.")
-    ] = Path("view.html"),
-) -> None:
-    """Show one or two point clouds: a page to turn them in, offline, or a picture."""
-    suffix = output.suffix.lower()
+
+@option_class
+class ViewOptions:
+    cloud: Path = argument(..., "A point-cloud file.", metavar="A")
+    other: Path | None = argument(None, "Another, to show beside it.", metavar="[B]")
+    layout: options.Layout = None
+    color: Color | None = option(None, "Attribute to color by.", show_default="rgb, else height")
+    max_points: int | None = option(
+        None,
+        "Maximum points, both panes together.",
+        min=1,
+        show_default="1,000,000; 20,000,000 of a .png",
+    )
+    voxel_size: float | None = option(
+        None, "Voxel size of B, for the caption and the histogram.", "--voxel-size", "--voxel"
+    )
+    output: Path = option(Path("view.html"), "An .html page, or a .png picture.", "--output", "-o")
+
+
+@options.command
+def view(args: ViewOptions) -> None:
+    """Show one or two point clouds, as an interactive page that works offline or as a picture."""
+    output, suffix, voxel_size = args.output, args.output.suffix.lower(), args.voxel_size
     if suffix not in MAX_POINTS:
         raise WrongUseError(f"{output}: views are written as .html or .png")
-    files = [cloud] if other is None else [cloud, other]
+    files = [args.cloud] if args.other is None else [args.cloud, args.other]
     options.check_outputs(files, {"--output": output})
     if voxel_size is not None and not 0 < voxel_size < float("inf"):
         raise WrongUseError(f"--voxel-size must be positive, got {voxel_size:g}")
@@ -107,80 +92,90 @@ def view(
     else:
         require("matplotlib", "to draw pictures")
     start = time.perf_counter()
-    read = options.cloud_reader(files, layout, open_noted)
+    read = options.cloud_reader(files, args.layout, open_noted)
     readers = [read(path) for path in files]
-    chosen = color or (Color.rgb if _holds(readers[0], Color.rgb) else Color.height)
-    if not any(_holds(reader, chosen) for reader in readers):
-        wanted = " or ".join(NAMES.get(chosen.value, COLORS))
-        raise WrongUseError(f"--color {chosen.value}: no column {wanted} in {files[0]}")
-    limits = _shares([reader.count for reader in readers], max_points or MAX_POINTS[suffix])
-    shown = [_load(*pair, chosen) for pair in zip(readers, limits, strict=True)]
-    if not sum(len(each.xyz) for each in shown):
+    color: Color = args.color or ("rgb" if _has(readers[0], "rgb") else "height")
+    if not any(_has(reader, color) for reader in readers):
+        names = " or ".join(NAMES.get(color, COLORS))
+        raise WrongUseError(f"--color {color}: no column {names} in {files[0]}")
+    limit = args.max_points or MAX_POINTS[suffix]
+    limits = _shares([reader.count for reader in readers], limit)
+    layers = [_load(*pair, color) for pair in zip(readers, limits, strict=True)]
+    if not sum(len(layer.xyz) for layer in layers):
         raise TorchvoxError(f"{files[0]} has no finite point to show")
-    values = [_values(each, chosen) for each in shown]
-    panes = [Pane(_caption(each), each.xyz, v) for each, v in zip(shown, values, strict=True)]
-    unit = readers[0].schema.unit
-    scale = None if values[0].ndim == 2 else _scale(chosen, values, unit)
-    facts = [f"voxel size {voxel_size:g} {unit}"] if voxel_size else []
+    facts = []
     if len(readers) == 2 and readers[0].count > readers[1].count > 0:
-        facts.insert(0, f"{readers[0].count / readers[1].count:,.1f}x fewer points")
+        facts.append(f"{readers[0].count / readers[1].count:,.1f}x fewer points")
+    if voxel_size:
+        facts.append(f"voxel size {voxel_size:g} {readers[0].schema.unit}")
     facts.append(f"read in {milliseconds(1e3 * (time.perf_counter() - start))}")
     title = " and ".join(reader.path.name for reader in readers)
-    if suffix == ".html":
+    _write(layers, color, title, facts, args)
+    points = sum(len(layer.xyz) for layer in layers)
+    console().print(f"{title}: {points:,} points; wrote {output}", soft_wrap=True, markup=False)
+
+
+def _write(
+    layers: list[Layer], color: Color, title: str, facts: list[str], args: ViewOptions
+) -> None:
+    """Write the page or the picture. facts: for the line below the title."""
+    values, unit = [_values(layer, color) for layer in layers], layers[0].reader.schema.unit
+    scale, label = None, f"z  [{unit}]" if color == "height" else color
+    if values[0].ndim == 1:
+        scale = Scale.of(label, np.concatenate(values), MAPS.get(color, style.HEIGHT))
+    panes = [Pane(layer.caption, layer.xyz, v) for layer, v in zip(layers, values, strict=True)]
+    if args.output.suffix.lower() == ".html":
         page = viewer_page(panes, " · ".join([title, *facts]), scale)
-        write_whole(output, lambda buffer: buffer.write(page))
-    else:
-        counts, size = _counts(shown, voxel_size)
-        if size != voxel_size:
-            facts.append(f"histogram at {size:g} {unit}, where A has as many voxels")
-        figure = comparison_picture(panes, title, " · ".join(facts), scale, counts, unit)
-        save(figure, output)
-    line = f"{title}: {sum(len(pane.xyz) for pane in panes):,} points; wrote {output}"
-    console().print(line, soft_wrap=True, markup=False)
+        write_whole(args.output, lambda buffer: buffer.write(page))
+        return
+    counts, size = _counts(layers, args.voxel_size)
+    if size != args.voxel_size:
+        facts = [*facts, f"histogram at {size:g} {unit}, where A has as many voxels"]
+    save(comparison_picture(panes, title, " · ".join(facts), scale, counts, unit), args.output)
 
 
 def _columns(reader: PointReader, color: Color) -> list[str]:
-    """The columns that give a color, empty where the file has none."""
+    """The columns that a color is made of; empty if the file has none."""
     schema = reader.schema.by_value()
-    if color is Color.rgb:
+    if color == "rgb":
         colored, _ = with_colors(schema.attributes)
         if not set(COLORS) <= colored.keys():
             return []
         return [name for name in schema.attributes if name in COLORS or name not in colored]
     one_value = [name for name, type_ in schema.columns.items() if not type_.shape]
-    name = column_named(one_value, *NAMES.get(color.value, ()))
+    name = column_named(one_value, *NAMES.get(color, ()))
     return [] if name is None else [name]
 
 
-def _holds(reader: PointReader, color: Color) -> bool:
-    return color is Color.height or bool(_columns(reader, color))
+def _has(reader: PointReader, color: Color) -> bool:
+    return color == "height" or bool(_columns(reader, color))
 
 
 def _colored(chunk: PointTable) -> PointTable:
-    """The points with integer colors red, green, blue. Raises WrongUseError for others."""
+    """The points, with colors as integers red, green, blue. Raises WrongUseError for others."""
     colored = with_colors(chunk.attributes)[0]
     for name in COLORS:
         values = colored[name]
         if not (is_whole(values) and (values >= 0).all() and (values < 65536).all()):
-            raise WrongUseError(f"--color rgb: {name} is no color: it must be whole, 0 to 65535")
+            raise WrongUseError(f"--color rgb: {name} must be whole numbers from 0 to 65535")
         colored[name] = values.astype(np.uint16)
     return replace(chunk, attributes=colored)
 
 
 def _shares(counts: list[int], limit: int) -> list[int]:
-    """Points of each cloud: half of the limit, and what the other one leaves."""
+    """Points to show of each cloud: half of the limit, and what the other one leaves."""
     half = limit // len(counts)
     return [min(n, max(half, limit - (sum(counts) - n))) for n in counts]
 
 
-def _load(reader: PointReader, limit: int, color: Color) -> Shown:
-    """At most `limit` points, of each chunk its share, spread in Morton order."""
-    roles = {role: names for role in (color, Color.count) if (names := _columns(reader, role))}
-    wanted = {name for names in roles.values() for name in names}
+def _load(reader: PointReader, limit: int, color: Color) -> Layer:
+    """At most `limit` points: a share of each chunk, spread in Morton order."""
+    both: tuple[Color, ...] = (color, "count")
+    roles = {role: names for role in both if (names := _columns(reader, role))}
     parts, seen, lost, depth = [], 0, 0, 8
-    for chunk in reader.chunks(columns=wanted):
+    for chunk in reader.chunks(columns={name for names in roles.values() for name in names}):
         chunk = chunk.by_value()
-        if color is Color.rgb and roles.get(color):
+        if color == "rgb" and roles.get(color):
             chunk = _colored(chunk)
             depth = max(depth, color_depth(chunk) or 8)
         good = np.flatnonzero(np.isfinite(chunk.world()).all(axis=1))
@@ -192,63 +187,51 @@ def _load(reader: PointReader, limit: int, color: Color) -> Shown:
     if depth == 16:
         note(f"{reader.path.name}: colors of 16 bits in the whole cloud, divided by 256")
     columns = {}
-    if color is Color.rgb and roles.pop(color, []) and parts:
+    if color == "rgb" and roles.pop(color, []) and parts:
         parts = [colors_8(part, depth) for part in parts]
         columns = {name: np.concatenate([p.attributes[name] for p in parts]) for name in COLORS}
     xyz = np.concatenate([part.world() for part in parts] or [np.zeros((0, 3))])
     columns |= {
-        role.value: np.concatenate([p.attributes[name] for p in parts])
+        role: np.concatenate([p.attributes[name] for p in parts])
         for role, (name,) in roles.items()
         if parts
     }
     if len(xyz) + lost < reader.count:
         note(f"{reader.path.name}: {len(xyz):,} of {reader.count:,} points shown (--max-points)")
     if lost:
-        note(f"{reader.path.name}: {lost:,} points are not finite and left out")
-    return Shown(reader, xyz, columns, lost)
+        note(f"{reader.path.name}: {lost:,} points are not finite and omitted")
+    return Layer(reader, xyz, columns, lost)
 
 
-def _caption(shown: Shown) -> str:
-    return f"{shown.reader.path.name}: {len(shown.xyz):,} of {shown.reader.count:,} points"
+def _values(layer: Layer, color: Color) -> np.ndarray:
+    """[N] for a color map, or [N, 3] colors."""
+    count, column = len(layer.xyz), layer.columns.get(color)
+    if color == "height":
+        return layer.xyz[:, 2]
+    if color == "rgb" and count and _has(layer.reader, color):
+        return np.stack([layer.columns[name] for name in COLORS], axis=1)
+    if color == "label" and column is not None:
+        return LABELS[np.nan_to_num(column).astype(np.int64) % len(LABELS)]
+    if color in ("rgb", "label"):
+        return np.tile(NONE, (count, 1))
+    return np.full(count, np.nan) if column is None else column.astype(np.float64)
 
 
-def _values(shown: Shown, color: Color) -> np.ndarray:
-    if color is Color.height:
-        return shown.xyz[:, 2]
-    if color is Color.rgb:
-        if not _holds(shown.reader, color) or not len(shown.xyz):
-            return np.tile(NONE, (len(shown.xyz), 1))
-        return np.stack([shown.columns[name] for name in COLORS], axis=1)
-    found = shown.columns.get(color.value)
-    if color is Color.label:
-        if found is None:
-            return np.tile(NONE, (len(shown.xyz), 1))
-        return LABELS[np.nan_to_num(found).astype(np.int64) % len(LABELS)]
-    return np.full(len(shown.xyz), np.nan) if found is None else found.astype(np.float64)
-
-
-def _scale(color: Color, values: list[np.ndarray], unit: str) -> Scale:
-    """From the first to the 99th percentile of all panes."""
-    known = np.concatenate(values)
-    known = known[np.isfinite(known)]
-    low, high = map(float, np.percentile(known, (1, 99))) if len(known) else (0.0, 1.0)
-    label = f"z  [{unit}]" if color is Color.height else color.value
-    return Scale(label, low, max(high, low + 1e-6), MAPS.get(color.value, style.HEIGHT))
-
-
-def _counts(shown: list[Shown], voxel_size: float | None) -> tuple[np.ndarray | None, float | None]:
-    """Points a voxel [M]: the last cloud's own column, else those of A in voxels of the size given,
-    or of that which gives as many voxels as B has points. Returns the size, too."""
-    if (counts := shown[-1].columns.get("count")) is not None:
+def _counts(
+    layers: list[Layer], voxel_size: float | None
+) -> tuple[np.ndarray | None, float | None]:
+    """Points per voxel [M], and the voxel size: the last cloud's own column, else those of A in
+    voxels of that size, by default the one that gives as many voxels as B has points."""
+    if (counts := layers[-1].columns.get("count")) is not None:
         return counts, voxel_size
-    first, last = shown[0], shown[-1]
+    first, last = layers[0], layers[-1]
     if len(first.xyz) + first.lost < first.reader.count:
-        return None, voxel_size  # of a part they would mislead
+        return None, voxel_size  # counts of a part would mislead
     points = torch.from_numpy(first.xyz)
     if voxel_size is None:
-        if len(shown) < 2 or not 0 < len(last.xyz) < len(first.xyz):
+        if len(layers) < 2 or not 0 < len(last.xyz) < len(first.xyz):
             return None, voxel_size
         voxel_size = suggest_voxel_size(points, len(last.xyz) / len(first.xyz))
     lower = torch.floor(points.amin(0) / voxel_size).long().tolist()
-    found = torchvox.voxel_downsample(points, [voxel_size] * 3, lower=lower, trim=True)
-    return found.num_points.numpy(), voxel_size
+    voxels = torchvox.voxel_downsample(points, [voxel_size] * 3, lower=lower, trim=True)
+    return voxels.num_points.numpy(), voxel_size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One or two clouds from above and from the side, and how many points a voxel had."""
+"""One or two clouds from above and from the side, and a histogram of points per voxel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 import torchvox
-from torchvox._extras import require
 from torchvox.viz import style
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from torchvox.viz.viewer import Pane, Scale
 
 CELLS = 420  # along the longest side of a view
-COVER = (0.1, 99.9)  # percent of the points along an axis that the views span at least
+COVER = (0.1, 99.9)  # percentiles along an axis that the views span at least
 
 
 def comparison_picture(
@@ -31,9 +30,9 @@ def comparison_picture(
     counts: np.ndarray | None = None,
     unit: str = "m",
 ) -> Figure:
-    """A column a cloud: view from above, view from the side (south), on one color scale.
+    """One column per cloud: from above, and from the side (south), on one color scale.
 
-    panes: with a point in one of them at least. scale: of values that are no colors.
+    panes: at least one has a point. scale: of values that are not colors.
     counts: [M] points of each voxel, for a histogram below.
     """
     low, high = _bounds(np.concatenate([pane.xyz for pane in panes]))
@@ -51,38 +50,33 @@ def comparison_picture(
     views = [[figure.add_subplot(grid[row, i]) for i in range(len(panes))] for row in (0, 1)]
     for axis, row in zip((1, 2), views, strict=True):
         for pane, ax in zip(panes, row, strict=True):
-            image = view_image(pane, low, high, axis, step)
-            shown = ax.imshow(
-                image,
-                origin="lower",
-                extent=(low[0], high[0], low[axis], high[axis]),
-                interpolation="nearest",
-                **_colors(scale),
-            )
+            pixels = view_image(pane, low, high, axis, step)
+            place: Any = {"origin": "lower", "extent": (low[0], high[0], low[axis], high[axis])}
+            image = ax.imshow(pixels, interpolation="nearest", **place, **_colors(scale))
             bounds = (low[0], low[axis], 0, high[0], high[axis], 0)
             caption = pane.caption if axis == 1 else "from the side"
             style.plan_axes(ax, bounds, unit, "", caption)
             ax.set_ylabel(f"{'xyz'[axis]}  [{unit}]", color=style.FAINT, fontsize=9)
             ax.ticklabel_format(useOffset=False, style="plain")
     if scale is not None:
-        style.color_bar([ax for row in views for ax in row], shown, scale.label, "both")
+        style.color_bar([ax for row in views for ax in row], image, scale.label, "both")
     if counts is not None:
         _histogram(figure.add_subplot(grid[2, :]), counts)
     return figure
 
 
 def view_image(pane: Pane, low: np.ndarray, high: np.ndarray, axis: int, step: float) -> np.ndarray:
-    """What lies in front: [H, W] values, NaN where nothing does, or [H, W, 3] colors from 0 to 1.
+    """The frontmost points: [H, W] values, NaN without one, or [H, W, 3] colors from 0 to 1.
 
-    axis: 1 from above, up is y; 2 from the smallest y, up is z. step: side of a cell.
+    axis: 1 from above, y up; 2 from the smallest y, z up. step: side of a cell.
     """
     size = [max(1, int(np.ceil((high[i] - low[i]) / step))) for i in (0, axis)]
     sight = (0, 1, 2) if axis == 1 else (0, 2, 1)
     sign = np.array([1, 1, 1 if axis == 1 else -1])
     ends = np.sort(np.stack([(v - low)[list(sight)] * sign for v in (low, high)]), axis=0)
     points = torch.from_numpy(((pane.xyz - low)[:, sight] * sign).astype(np.float32))
-    found = torchvox.bev_max_height_with_index(points, [*ends[0], *ends[1]], size)
-    index = found.top_index[0].numpy()
+    index = torchvox.bev_max_height_with_index(points, [*ends[0], *ends[1]], size).top_index
+    index = index[0].numpy()
     seen, colored = index >= 0, pane.values.ndim == 2
     image = np.full((*index.shape, 3) if colored else index.shape, np.nan)
     image[seen] = pane.values[index[seen]] / (255 if colored else 1)
@@ -93,12 +87,12 @@ def view_image(pane: Pane, low: np.ndarray, high: np.ndarray, axis: int, step: f
 
 
 def _bounds(xyz: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of nearly all points, a tenth beyond, within those of all: lone far points are left out."""
+    """Bounds of nearly all points and a tenth beyond, within those of all: no lone far points."""
     inner = np.percentile(xyz, COVER, axis=0)
     margin = 0.1 * (inner[1] - inner[0])
     low = np.maximum(xyz.min(axis=0), inner[0] - margin)
     high = np.minimum(xyz.max(axis=0), inner[1] + margin)
-    least = max(float((high - low).max()) / 100, 1e-3)  # a plane or a point fills a view, too
+    least = max(float((high - low).max()) / 100, 1e-3)  # a plane or a point fills a view too
     high = np.maximum(high, low + least)
     return low, high
 
@@ -112,19 +106,14 @@ def _colors(scale: Scale | None) -> dict[str, Any]:
 def _histogram(ax: Any, counts: np.ndarray) -> None:
     edges = np.unique(np.rint(np.geomspace(1, max(int(counts.max(initial=1)), 1) + 1, 40)))
     ax.hist(counts, bins=edges, color=style.color_map(style.DENSITY)(0.62), edgecolor=style.PANEL)
-    ticker = require("matplotlib.ticker", "to draw pictures")
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_ylim(bottom=0.6)
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
-        axis.set_minor_formatter(ticker.NullFormatter())
-    ax.set_facecolor(style.PANEL)
-    ax.tick_params(colors=style.FAINT, labelsize=8, which="both")
-    for spine in ax.spines.values():
-        spine.set_color(style.GRID)
-    ax.set_xlabel("points a voxel", color=style.FAINT, fontsize=9)
+        style.whole_numbers(axis)
+    style.panel(ax)
+    ax.set_xlabel("points per voxel", color=style.FAINT, fontsize=9)
     ax.set_ylabel("voxels", color=style.FAINT, fontsize=9)
     mean, most = counts.mean() if len(counts) else 0, counts.max(initial=0)
-    text = f"{len(counts):,} voxels, {mean:,.1f} points a voxel on average, {most:,.0f} at most"
+    text = f"{len(counts):,} voxels, {mean:,.1f} points per voxel on average, at most {most:,.0f}"
     ax.set_title(text, loc="left", fontsize=9, color=style.FAINT)

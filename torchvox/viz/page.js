@@ -1,4 +1,4 @@
-// What every page shares: its state in words, and the data that it carries.
+// Shared by all pages: the state in words, and the data in the page.
 function say(title, text) {
   document.title = title;
   document.getElementById("state").textContent = text;
@@ -10,7 +10,7 @@ function fail(text) {
 }
 
 const NO_WEBGL = "this browser shows no WebGL2, which the viewer needs: try another browser or "
-  + "turn hardware acceleration on";
+  + "turn on hardware acceleration";
 
 function bytes(id) {
   const element = document.getElementById(id);

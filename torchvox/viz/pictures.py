@@ -3,7 +3,7 @@
 
 Images are [H, W] in the "grid" orientation of the BEV ops: row 0 at the smallest y, column 0 at the
 smallest x. `point_cloud_range` is (x0, y0, z0, x1, y1, z1); NaN pixels are empty and stay dark.
-ax: where to draw, in a figure of the caller; None: a figure of its own.
+ax: where to draw, in a figure of the caller; None makes a new figure.
 """
 
 from __future__ import annotations
@@ -46,18 +46,12 @@ def bev_picture(
         low, high = low - 0.5, low + 0.5
     norm = (scales.LogNorm if log else scales.Normalize)(low, high)
     x0, y0, _, x1, y1, _ = point_cloud_range
-    shown = ax.imshow(
-        image,
-        origin="lower",
-        extent=(x0, x1, y0, y1),
-        cmap=style.color_map(colors),
-        norm=norm,
-        interpolation="nearest",
-    )
+    look = {"cmap": style.color_map(colors), "norm": norm, "interpolation": "nearest"}
+    pixels = ax.imshow(image, origin="lower", extent=(x0, x1, y0, y1), **look)
     style.plan_axes(ax, point_cloud_range, unit, title, note)
     below, above = (values < low).any(), (values > high).any()
     extend = {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}
-    style.color_bar(ax, shown, label, extend[int(below), int(above)], log)
+    style.color_bar(ax, pixels, label, extend[int(below), int(above)], log)
     return ax.figure
 
 
@@ -80,7 +74,7 @@ def intensity_picture(
 def density_picture(
     density: np.ndarray, point_cloud_range: Range, *, note: str = "", **on: Any
 ) -> Figure:
-    """Points per pillar [H, W], logarithmic colors."""
+    """Points per pillar [H, W], in logarithmic colors."""
     words = "Voxel density", note, "points per pillar  (log)"
     image = np.where(density > 0, density, np.nan)
     return bev_picture(image, point_cloud_range, *words, colors=style.DENSITY, log=True, **on)
@@ -99,20 +93,14 @@ def samples_picture(
     ax, scales = _axes(ax, point_cloud_range), require("matplotlib.colors", "to draw pictures")
     chosen = chosen[chosen >= 0]
     ax.scatter(xyz[:, 0], xyz[:, 1], s=0.5, c="#66748a", linewidths=0, rasterized=True)
-    # Late samples first, so that the early ones, which span the scene, lie on top.
+    # late samples first, so that the early ones, which span the scene, lie on top
     order = np.arange(1, len(chosen) + 1)[::-1]
-    points = xyz[chosen][::-1]
-    shown = ax.scatter(
-        points[:, 0],
-        points[:, 1],
-        s=np.clip(60 / np.sqrt(order), 2.0, 26),
-        c=order,
-        cmap=style.color_map(style.ORDER, reverse=True),
-        norm=scales.LogNorm(1, max(len(chosen), 2)),
-        linewidths=0,
-    )
+    x, y = xyz[chosen][::-1, :2].T
+    look = {"s": np.clip(60 / np.sqrt(order), 2.0, 26), "linewidths": 0}
+    look |= {"cmap": style.color_map(style.ORDER, reverse=True)}
+    dots = ax.scatter(x, y, c=order, norm=scales.LogNorm(1, max(len(chosen), 2)), **look)
     style.plan_axes(ax, point_cloud_range, unit, "Furthest point samples", note)
-    style.color_bar(ax, shown, "order of selection  (log)", log=True)
+    style.color_bar(ax, dots, "order of selection  (log)", log=True)
     return ax.figure
 
 
@@ -125,20 +113,15 @@ def map_picture(
     note: str = "",
     unit: str = "m",
 ) -> Figure:
-    """An occupancy map from above: height [H, W] of the highest occupied voxel, NaN without one;
-    free [H, W] bool, columns of free voxels alone; path [S, 2 or 3], of the sensor."""
+    """An occupancy map from above. height: [H, W], of the highest occupied voxel, NaN without one.
+    free: [H, W] bool, columns with free voxels only. path: [S, 2 or 3], of the sensor."""
     words = "Occupancy map", note, f"z of the highest occupied voxel  [{unit}]"
     figure = bev_picture(height, point_cloud_range, *words, unit=unit)
     ax = figure.axes[0]
     colors = require("matplotlib.colors", "to draw pictures")
     x0, y0, _, x1, y1, _ = point_cloud_range
-    ax.imshow(
-        np.where(free, 1.0, np.nan),
-        origin="lower",
-        extent=(x0, x1, y0, y1),
-        cmap=colors.ListedColormap([style.GRID]),
-        interpolation="nearest",
-    )
+    look = {"cmap": colors.ListedColormap([style.GRID]), "interpolation": "nearest"}
+    ax.imshow(np.where(free, 1.0, np.nan), origin="lower", extent=(x0, x1, y0, y1), **look)
     ax.plot(path[:, 0], path[:, 1], color=style.INK, linewidth=1.6, solid_capstyle="round")
     return figure
 
@@ -151,21 +134,22 @@ def overview_picture(
     intensity: dict[str, Any] | None = None,
 ) -> Figure:
     """The pictures of one cloud side by side; each dict holds the arguments of its picture."""
-    panels: list[Any] = [(height_picture, height), (intensity_picture, intensity)]
-    panels += [(density_picture, density), (samples_picture, samples)]
-    shown = [(draw, arguments) for draw, arguments in panels if arguments is not None]
+    panels: list[Any] = [(height_picture, height), (density_picture, density)]
+    panels.append((samples_picture, samples))
+    if intensity is not None:
+        panels.insert(1, (intensity_picture, intensity))
     width, tall = plan_figure_size(height["point_cloud_range"])
     columns = 1 if width > 2 * tall else 2  # wide strips are stacked
-    rows = -(-len(shown) // columns)
+    rows = -(-len(panels) // columns)
     figure = style.new_figure(columns * width * 0.82, rows * tall * 0.82 + 0.5)
     figure.suptitle(title, x=0.012, ha="left", fontsize=17, fontweight="bold", **style.FONT)
-    for i, (draw, arguments) in enumerate(shown, 1):
+    for i, (draw, arguments) in enumerate(panels, 1):
         draw(**arguments, ax=figure.add_subplot(rows, columns, i))
     return figure
 
 
 def plan_figure_size(point_cloud_range: Range) -> tuple[float, float]:
-    """(width, height) in inches that the range fills, with room for title and color bar."""
+    """(width, height) in inches of a figure for the range, with title and color bar."""
     x0, y0, _, x1, y1, _ = point_cloud_range
     aspect = (y1 - y0) / (x1 - x0)
     plot = style.WIDTH - 1.7

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A map from above as the gray picture that robots navigate by, in the convention of ROS."""
+"""A map from above as a gray picture for navigation, in the convention of ROS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PlanImage(NamedTuple):
 
 
 def plan_image(indices: np.ndarray, occupied: np.ndarray) -> PlanImage:
-    """One pixel a column of voxels: occupied if any of it is, free if all that are observed are.
+    """One pixel per column of voxels: occupied if any voxel is, free if all observed ones are.
 
     indices: [n, 3] int, x, y, z of the observed voxels. occupied: [n] bool.
     Raises TorchvoxError without voxels, and for more than 2^28 pixels.
@@ -66,10 +66,10 @@ def write_gray_png(path: str | Path, pixels: np.ndarray) -> None:
 def write_ros_yaml(
     path: str | Path, image: str, resolution: float, corner: tuple[float, float]
 ) -> None:
-    """Write what ROS's map_server reads beside a picture, atomically.
+    """Write the YAML file that ROS's map_server reads with a picture, atomically.
 
-    image: name of the picture. resolution: meters a pixel. corner: x, y in meters of the lower left
-    corner of the picture. The limits keep 205 unknown, which a free_thresh of 0.25 would not.
+    image: name of the picture. resolution: meters per pixel. corner: x, y in meters of the lower
+    left corner of the picture. The limits keep 205 unknown, which a free_thresh of 0.25 would not.
     """
     x, y = corner
     quoted = "'" + image.replace("'", "''") + "'" if image.isprintable() else json.dumps(image)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of what a model learnt: clouds with their predictions, the confusion matrix, curves."""
+"""Pictures of what a model predicts: clouds, the confusion matrix, curves."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LABEL_COLORS = "tab20"
 
 @dataclass(frozen=True)
 class Panel:
-    """One cloud: xyz [N, 3], z up; labels [N] ints that color it, or None for its height; a title,
-    and whether the prediction is right (None: not judged)."""
+    """One cloud: xyz [N, 3], z up; labels [N] int that color it, or None for its height; a title,
+    and whether the prediction is right (None: unknown)."""
 
     xyz: np.ndarray
     title: str
@@ -60,40 +60,33 @@ def clouds_picture(panels: Sequence[Panel], title: str, columns: int = COLUMNS) 
 def confusion_picture(matrix: np.ndarray, names: Sequence[str], title: str, note: str) -> Figure:
     """Confusion matrix [C, C] of counts, rows the truth, as shares of each row."""
     total = matrix.sum(1, keepdims=True)
-    share = np.where(matrix > 0, matrix / np.maximum(total, 1), np.nan)  # nothing stays dark
+    share = np.where(matrix > 0, matrix / np.maximum(total, 1), np.nan)  # zeros stay dark
     side = 2.6 + 0.34 * len(names)
     figure = style.new_figure(side + 1.0, side)
     ax = figure.add_subplot()
-    ax.set_facecolor(style.PANEL)
-    shown = ax.imshow(100 * share, cmap=style.color_map(style.DENSITY), vmin=0, vmax=100)
+    style.panel(ax)
+    image = ax.imshow(100 * share, cmap=style.color_map(style.DENSITY), vmin=0, vmax=100)
     for i, j in zip(*np.nonzero(matrix), strict=True):
         percent = 100 * share[i, j]
-        dark = percent > 60
-        ax.text(
-            *(j, i, f"{percent:.0f}" if percent >= 0.5 else "<1"),
-            ha="center",
-            va="center",
-            fontsize=6.5,
-            color=style.PAPER if dark else style.INK,
-        )
+        words, color = f"{percent:.0f}", style.PAPER if percent > 60 else style.INK
+        look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6.5, "color": color}
+        ax.text(j, i, words if percent >= 0.5 else "<1", **look)
     ax.set_xticks(range(len(names)), names, rotation=90)
     ax.set_yticks(range(len(names)), names)
-    ax.tick_params(colors=style.FAINT, labelsize=8, length=0)
+    ax.tick_params(length=0)
     ax.set_xlabel("predicted", color=style.FAINT, fontsize=9)
     ax.set_ylabel("truth", color=style.FAINT, fontsize=9)
-    for spine in ax.spines.values():
-        spine.set_color(style.GRID)
     ax.set_title(f"{title}\n", loc="left", fontsize=13, fontweight="bold", **style.FONT)
     ax.text(0, 1.01, note, transform=ax.transAxes, fontsize=9, color=style.FAINT, va="bottom")
-    style.color_bar(ax, shown, "share of the class  [%]")
+    style.color_bar(ax, image, "share of the class  [%]")
     return figure
 
 
 def shares_picture(
     lines: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]], title: str, note: str, **axes: str
 ) -> Figure:
-    """A color for each name, with one line or more of x [N] and y [N], shares in 0..1, the first
-    solid, the others dashed; NaN leaves gaps. axes: xlabel and ylabel."""
+    """Curves of shares. lines: name -> its curves, x [N] and y [N] in 0..1, in one color, the first
+    solid and the others dashed; NaN leaves gaps. axes: xlabel and ylabel."""
     figure = style.new_figure(style.WIDTH, 0.62 * style.WIDTH)
     ax = figure.add_subplot()
     for (name, mine), color in zip(lines.items(), COLORS * len(lines), strict=False):
@@ -103,12 +96,12 @@ def shares_picture(
     style.plan_axes(ax, (0, 0, 0, ax.get_xlim()[1], 102, 0), "", title, note)
     ax.set(aspect="auto", **axes)
     ax.grid(color=style.GRID, linewidth=0.6)
-    ax.legend(fontsize=8, labelcolor=style.INK, facecolor=style.PAPER, edgecolor=style.GRID)
+    style.legend(ax)
     return figure
 
 
 def _view(xyz: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Across, up and towards the viewer, of a parallel projection."""
+    """Coordinates across, up and towards the viewer, in a parallel projection."""
     x = np.cos(YAW) * xyz[:, 0] - np.sin(YAW) * xyz[:, 1]
     away = np.sin(YAW) * xyz[:, 0] + np.cos(YAW) * xyz[:, 1]
     up = np.cos(PITCH) * xyz[:, 2] + np.sin(PITCH) * away

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTML file that shows one or two clouds, offline; it needs the extra view."""
+"""An HTML file that shows one or two clouds, offline; it needs the extra view."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LIMIT = 200_000_000  # bytes of a page
-STEPS = 1 << 16  # of the extent: coordinates are rounded to one
+STEPS = 1 << 16  # coordinates are rounded to this fraction of the extent
 BACKGROUND = 0x05070C
-NONE = np.array([0x8B, 0x98, 0xA9], np.uint8)  # of points without a value
+NONE = np.array([0x8B, 0x98, 0xA9], np.uint8)  # color of points without a value
 EYE = np.array([-0.38, -0.52, 0.42])  # in extents, from the center
 
 
@@ -35,7 +35,7 @@ class Pane:
     """A cloud to show.
 
     caption: text above it. xyz: [N, 3] float32 or float64, finite.
-    values: [N] for a color map, NaN where there is none; or [N, 3] uint8 red, green, blue.
+    values: [N] for a color map, NaN if missing; or [N, 3] uint8 red, green, blue.
     """
 
     caption: str
@@ -52,9 +52,16 @@ class Scale:
     high: float
     colors: str = style.HEIGHT
 
+    @classmethod
+    def of(cls, label: str, values: np.ndarray, colors: str = style.HEIGHT) -> Scale:
+        """From the 1st to the 99th percentile of the finite values."""
+        finite = values[np.isfinite(values)]
+        low, high = map(float, np.percentile(finite, (1, 99))) if len(finite) else (0.0, 1.0)
+        return cls(label, low, max(high, low + 1e-6), colors)
+
 
 def spread(xyz: np.ndarray, count: int) -> np.ndarray:
-    """Rows [min(count, N)], ascending, of points at even distances in Morton order.
+    """Rows [min(count, N)], ascending, of points evenly spaced in Morton order.
 
     xyz: [N, 3] float64, finite.
     """
@@ -73,10 +80,9 @@ def spread(xyz: np.ndarray, count: int) -> np.ndarray:
 def viewer_page(panes: Sequence[Pane], caption: str, scale: Scale | None = None) -> bytes:
     """The page, in UTF-8.
 
-    panes: with a point in one of them at least. caption: text above them. scale: of values that
-    are no colors.
-    Cameras of two panes are linked. Raises WrongUseError for a page above 200 MB, MissingExtraError
-    without k3d.
+    panes: at least one has a point; two have linked cameras. caption: text above them. scale: of
+    values that are not colors.
+    Raises WrongUseError for a page above 200 MB, MissingExtraError without k3d.
     """
     k3d = require("k3d", "to write viewers")
     boxes = [(pane.xyz.min(axis=0), pane.xyz.max(axis=0)) for pane in panes if len(pane.xyz)]
@@ -104,14 +110,14 @@ def viewer_page(panes: Sequence[Pane], caption: str, scale: Scale | None = None)
         rest = len(page) - len(sections)
         fitting = int(0.95 * points * (LIMIT - rest) / len(sections))
         raise WrongUseError(
-            f"a page of {points:,} points has {len(page) / 1e6:,.0f} MB, browsers take "
+            f"a page of {points:,} points has {len(page) / 1e6:,.0f} MB, browsers take at most "
             f"{LIMIT / 1e6:,.0f}: --max-points {max(fitting, 0)} fits"
         )
     return page
 
 
 def filled(name: str, **values: object) -> bytes:
-    """A page in UTF-8: a template of this folder with these values and what all pages share."""
+    """A page in UTF-8: a template of this folder, filled with the values and what pages share."""
     template, style, common = (
         Path(__file__).with_name(file).read_text(encoding="utf-8")
         for file in (name, "page.css", "page.js")
@@ -120,16 +126,10 @@ def filled(name: str, **values: object) -> bytes:
 
 
 def _data(k3d: Any, pane: Pane, scale: Scale | None, center: np.ndarray, extent: float) -> str:
-    plot = k3d.plot(
-        camera_auto_fit=False,
-        grid_visible=False,
-        background_color=BACKGROUND,
-        camera_mode="orbit",
-        camera_up_axis="z",
-        menu_visibility=False,
-        axes_helper=0.6,
-    )
-    step = 2.0 ** np.floor(np.log2(extent / STEPS))  # a power of two, which packs well
+    camera = {"camera_auto_fit": False, "camera_mode": "orbit", "camera_up_axis": "z"}
+    hidden = {"grid_visible": False, "menu_visibility": False}
+    plot = k3d.plot(background_color=BACKGROUND, axes_helper=0.6, **camera, **hidden)
+    step = 2.0 ** np.floor(np.log2(extent / STEPS))  # a power of two compresses well
     places = np.rint((pane.xyz - center) / step) * step
     red, green, blue = _painted(pane.values, scale).astype(np.uint32).T
     colors = red << 16 | green << 8 | blue
@@ -148,7 +148,7 @@ def _painted(values: np.ndarray, scale: Scale | None) -> np.ndarray:
 
 
 def _color_map(name: str) -> np.ndarray:
-    """[256, 3] uint8, less the darkest part, as style.color_map."""
+    """[256, 3] uint8, without the darkest part, as style.color_map."""
     maps = require("k3d.colormaps.matplotlib_color_maps", "to write viewers")
     stops = np.reshape(getattr(maps, name.capitalize()), (-1, 4))
     at = np.linspace(style.DARKEST[name], 1, 256)
