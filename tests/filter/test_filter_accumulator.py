@@ -319,7 +319,7 @@ def test_tables_in_other_steps_are_refused_by_name():
 
 
 def save_and_die(path, calls):
-    """Ends by SIGKILL at a call of fsync, as many calls in as told."""
+    """Ends by SIGKILL at a certain call of fsync."""
     left = [calls]
     sync = os.fsync
 

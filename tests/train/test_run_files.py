@@ -166,7 +166,7 @@ def other_disk():
     """A folder on another file system than that of temporary files."""
     shm = Path("/dev/shm")
     if not os.access(shm, os.W_OK) or shm.stat().st_dev == os.stat(tempfile.gettempdir()).st_dev:
-        pytest.skip("/dev/shm is no file system of its own here")
+        pytest.skip("/dev/shm is not a file system here")
     with tempfile.TemporaryDirectory(dir=shm) as folder:
         yield Path(folder)
 
