@@ -186,7 +186,7 @@ def test_control_sequences_of_files_do_not_reach_the_terminal(
     assert result.out + result.err
     assert [c for c in result.out + result.err if not (c.isprintable() or c == "\n")] == []
     if kind == "names":
-        assert "are no columns" in result.err or "info" in arguments
+        assert "are not columns" in result.err or "info" in arguments
 
 
 def test_checkpoints_are_refused_without_the_notices_of_torch(tmp_path):

@@ -100,7 +100,7 @@ def zeros(count):
     [
         ("a.bin", zeros(4), None, WrongUseError, "--layout.*kitti.*nuscenes"),
         ("a.bin", zeros(9), "kitti", CloudFileError, "36 bytes.*16 bytes.*check --layout"),
-        ("a.pcd", zeros(1), "kitti", WrongUseError, "leave --layout out"),
+        ("a.pcd", zeros(1), "kitti", WrongUseError, "remove --layout"),
         ("a.obj", zeros(1), None, WrongUseError, r"\.bin, \.npy, \.npz, \.pcd, \.las, \.laz"),
         ("a.npy", lambda _: None, None, CloudFileError, "No such file"),
         ("a.npy", npy(np.zeros((4, 2))), None, CloudFileError, r"\[4, 2\]"),
@@ -133,8 +133,8 @@ COLORS = np.arange(12, dtype=np.uint8).reshape(4, 3)
         ({"RGB": COLORS / 255}, ["red", "green", "blue"], "from 0 to 1 are read as colors"),
         ({"Normals": np.eye(4)[:, :3]}, ["nx", "ny", "nz"], ""),
         ({"label": np.arange(4), "d": np.ones((4, 2))}, ["label", "d__0000", "d__0001"], ""),
-        ({"t": np.ones(5), "w": np.array(["a"] * 4), "k": np.ones(4)}, ["k"], "t, w are no"),
-        ({"image": np.ones((4, 2, 2)), "z": np.ones(4)}, [], "image, z are no columns"),
+        ({"t": np.ones(5), "w": np.array(["a"] * 4), "k": np.ones(4)}, ["k"], "t, w are not"),
+        ({"image": np.ones((4, 2, 2)), "z": np.ones(4)}, [], "image, z are not columns"),
     ],
 )
 @pytest.mark.parametrize("main", ["points", "xyz"])

@@ -63,7 +63,7 @@ def load_npy(path: Path) -> np.ndarray:
         with path.open("rb") as file:
             begins = file.read(6)
         if begins != b"\x93NUMPY" and begins[:2] != b"PK":  # NumPy takes it for a pickle then
-            raise CloudFileError(f"{path} is no .npy file: it does not begin as one")
+            raise CloudFileError(f"{path} is not a .npy file (bad magic)")
         array = np.load(path, allow_pickle=False)
     if isinstance(array, np.lib.npyio.NpzFile):
         array.close()
@@ -100,7 +100,7 @@ def open_npz(path: Path, columns: Columns | None) -> TableReader:
     if name and beside[name].shape[1:] == (3,) and not {"nx", "ny", "nz"} & beside.keys():
         beside |= dict(zip(("nx", "ny", "nz"), beside.pop(name).T, strict=True))
     if unused:
-        problems.append(f"its arrays {short(', '.join(unused))} are no columns and are ignored")
+        problems.append(f"its arrays {short(', '.join(unused))} are not columns and are ignored")
     if native:
         return _from_columns(arrays, beside, columns, path, problems)
     if "points" not in arrays:
@@ -126,7 +126,7 @@ def _from_columns(
     problems: list[str],
 ) -> TableReader:
     if layout is not None:
-        raise WrongUseError(f"{path}: this file names its columns, leave --layout out")
+        raise WrongUseError(f"{path}: this file already names its columns; remove --layout")
     lattice = {n: arrays[n] for n in ("scale", "offset") if n in arrays}
     if not all(map(_is_vector, lattice.values())):
         raise CloudFileError(f"{path}: scale and offset must be 3 numbers each")

@@ -49,7 +49,7 @@ def open_points(
         if suffix in _BY_LAYOUT:
             return _BY_LAYOUT[suffix](path, columns)
         if columns is not None:
-            raise WrongUseError(f"{path}: this format names its columns, leave --layout out")
+            raise WrongUseError(f"{path}: this format already names its columns; remove --layout")
         return _NAMED[suffix](path) if suffix in _NAMED else LasReader(path, salvage)
 
 
