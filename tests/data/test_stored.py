@@ -155,11 +155,8 @@ def test_what_modelnet40_lists_is_packed_again_when_it_changes(tmp_path):
     [
         ("data", {"shape": (4000, 2048, 3), "chunks": (1000, 2048, 3)}, "claims 98304000 bytes"),
         ("data", {"shape": (6, 40, 3), "external": "/dev/zero"}, "must be stored in this file"),
-        ("data", h5py.ExternalLink("ply_data_train1.h5", "data"), "must be stored in this file"),
-        ("data", np.zeros((6, 40, 3), "S4"), "must hold numbers"),
         ("data", np.zeros((6, 39, 3), np.float32), "is not a readable file of ModelNet40"),
         ("label", np.zeros((4, 1), np.uint8), "shapes do not fit"),
-        ("label", np.array([0, 1, 2**60, 0, 0, 0]), r"labels must lie in 0\.\.2"),
         ("label", np.array([0, -1, 1, 0, 0, 0]), r"labels must lie in 0\.\.2"),
     ],
 )
@@ -180,20 +177,12 @@ def test_a_hostile_hdf5_file_is_one_sentence(tmp_path, name, change, reason):
     ("file", "content", "reason"),
     [
         ("modelnet40_train.txt", b"sofa_\x000001\n", "class sofa|null byte"),
-        ("modelnet40_train.txt", b"sofa_\xff\n", "decode"),
         ("modelnet40_train.txt", b"\n", "names no object"),
-        ("sofa/sofa_0001.txt", b"1,2,3,nan,5,6\n", "line 1 does not hold 6 numbers"),
         ("sofa/sofa_0001.txt", b"1,2,3,4,5,6\n1,2,3,4,1e39,6\n", "line 2 does not hold 6"),
         ("sofa/sofa_0001.txt", b"1,2,3,4,5,6\n", "has 1 points, fewer than 8"),
         ("Area_1_office_1.npy", np.zeros((9, 7), "<U3"), "must hold numbers"),
-        ("Area_1_office_1.npy", np.zeros((0, 7)), "is empty"),
         ("Area_1_office_1.npy", np.zeros((9, 6)), r"rooms are \[N, 7\]"),
         ("Area_1_office_1.npy", room(0) * [np.nan, 1, 1, 1, 1, 1, 1], "coordinates must be finite"),
-        (
-            "Area_1_office_1.npy",
-            np.add(room(0), [0, 0, 0, 0, 256, 0, 0]),
-            r"colors must lie in 0\.\.255",
-        ),
         ("Area_1_office_1.npy", np.full((9, 7), 13), r"labels must lie in 0\.\.12"),
         ("Area_1/office_1/coord.npy", np.zeros((1800, 2)), "differ in length"),
         ("Area_1/office_1/coord.npy", b"PK\x05\x06" + bytes(18), r"coord\.npy is a \.npz archive"),

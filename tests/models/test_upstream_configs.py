@@ -5,7 +5,7 @@ import copy
 
 import pytest
 from upstream.detector_parity import detector_parity
-from upstream_nets import CAR, CLASSES, CYCLIST, PEDESTRIAN, as_published, small, small_points
+from upstream_nets import CLASSES, small, small_points
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing import convert, mmdet3d_config, openpcdet_config
@@ -291,17 +291,3 @@ g = {{'h': a}}
     upright = MMDET3D.replace("nms_pre=90", "use_rotate_nms=False, nms_pre=90")
     with pytest.raises(CheckpointError, match="use_rotate_nms=False is unknown"):
         mmdet3d_config(upright)
-
-
-def test_a_published_network_is_the_same_with_and_without_its_configuration():
-    state = as_published("openpcdet KITTI").network.state_dict()
-    classes = (CAR, PEDESTRIAN, CYCLIST)
-    content = copy.deepcopy(ANCHORS)
-    content["CLASS_NAMES"] = [one.name for one in classes]
-    limits = [0, -39.68, -3, 69.12, 39.68, 1]
-    content["DATA_CONFIG"] = place(limits, [0.16, 0.16, 4], 32, 16000, 40000)
-    anchors = {"DIR_OFFSET": 0.78539, "ANCHOR_GENERATOR_CONFIG": boxes(classes)}
-    content["MODEL"]["DENSE_HEAD"] |= anchors
-    content["MODEL"]["POST_PROCESSING"] = selection(0.1, 0.01, 4096, 500)
-    declared = convert(state, declared=openpcdet_config(content))
-    assert declared.model.config() == convert(state).model.config()

@@ -2,8 +2,6 @@
 """The files of a run: whole or as before, and nothing in them is obeyed but numbers."""
 
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -214,38 +212,3 @@ def test_a_disk_that_fills_up_leaves_the_old_state_to_resume_from(tmp_path, monk
     for name in ("best.ckpt", "last.ckpt"):
         weights = [torch.load(tmp_path / r / name)["state_dict"] for r in ("whole", "parts")]
         assert equal_weights(*weights)
-
-
-KILLED = """
-import os, stat, sys
-from pathlib import Path
-from torchvox.io import writers
-from torchvox.train import fit
-from torchvox.train.config import make_config
-from tiny import content
-
-def kill(descriptor, calls=[]):
-    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-        return
-    calls.append(1)
-    if len(calls) == int(sys.argv[2]):
-        os.truncate(os.readlink(f"/proc/self/fd/{descriptor}"), 1000)
-        os.kill(os.getpid(), 9)
-
-writers.os.fsync = kill
-fit(make_config(content()), Path(sys.argv[1]), quiet=True)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("write", [4, 5], ids=["best.ckpt", "last.ckpt"])
-def test_a_run_that_is_killed_while_it_writes_a_checkpoint_is_resumed(tmp_path, write):
-    whole = run(tmp_path / "whole")
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "parts"), str(write)]
-    threads = str(torch.get_num_threads())  # sums of another number have other bits
-    found = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": threads}
-    )
-    assert found.returncode == -signal.SIGKILL
-    assert run(tmp_path / "parts", resume=True) == whole

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers and voxels that the re-implemented pillar detectors share; plain torch, slow and clear.
-Nothing of torchvox is used, so that an imported checkpoint can be compared with them.
+No op of torchvox is used, so that an imported checkpoint can be compared with them.
 """
 
 from dataclasses import dataclass
-from typing import List, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -230,9 +230,16 @@ def through(blocks: nn.ModuleList, deblocks: nn.ModuleList, x: Tensor) -> Tensor
 class PillarNet(nn.Module):
     """Points [N, C] of one cloud to the map that the heads see.
 
-    names: of pillar net, backbone, neck and head. zero_pad: see `block`. axes, legacy: see
-    `decorated`. dynamic: pillars without caps and without rows of padding.
+    axes, legacy: see `decorated`. dynamic: pillars without caps and without rows of padding.
+
+    NAMES: of pillar net, backbone, neck and head. OPENPCDET: padding is a layer of its own, and
+    checkpoints count steps. LEGACY, DYNAMIC: what the published networks are.
     """
+
+    NAMES: Tuple[str, ...] = ()
+    OPENPCDET = False
+    LEGACY = False
+    DYNAMIC = False
 
     def __init__(
         self,
@@ -240,25 +247,26 @@ class PillarNet(nn.Module):
         grid: Grid,
         backbone_neck: BackboneNeck,
         filters: Sequence[int],
-        names: Sequence[str],
-        zero_pad: bool,
         axes: int = 3,
-        legacy: bool = False,
-        dynamic: bool = False,
+        legacy: Optional[bool] = None,
+        dynamic: Optional[bool] = None,
     ) -> None:
         super().__init__()
-        self.grid, self.backbone_neck, self.names = grid, backbone_neck, tuple(names)
-        self.axes, self.legacy, self.dynamic = axes, legacy, dynamic
+        self.grid, self.backbone_neck, self.axes = grid, backbone_neck, axes
+        self.legacy = self.LEGACY if legacy is None else legacy
+        self.dynamic = self.DYNAMIC if dynamic is None else dynamic
         self.channels = sum(backbone_neck.up_widths)
-        for name in dict.fromkeys(names):
+        for name in dict.fromkeys(self.NAMES):
             self.add_module(name, nn.Module())
         encoder, backbone, neck, _ = self.parts()
         encoder.pfn_layers = pillar_layers(columns + 3 + axes, filters)
-        backbone.blocks = backbone_neck.blocks(filters[-1], zero_pad)
+        backbone.blocks = backbone_neck.blocks(filters[-1], self.OPENPCDET)
         neck.deblocks = backbone_neck.deblocks()
+        if self.OPENPCDET:
+            self.register_buffer("global_step", torch.zeros(1, dtype=torch.long))
 
     def parts(self) -> List[nn.Module]:
-        return [getattr(self, name) for name in self.names]
+        return [getattr(self, name) for name in self.NAMES]
 
     def features(self, points: Tensor) -> Tensor:
         encoder, backbone, neck, _ = self.parts()

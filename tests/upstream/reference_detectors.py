@@ -10,7 +10,7 @@ from torchvox.models.importing.convert import Imported
 
 from . import mmdet3d, openpcdet
 from .boxes import AnchorClass, AnchorRules
-from .centers import CenterRules
+from .heads import CenterRules
 from .pillars import BackboneNeck, Grid
 
 Config = Mapping[str, Any]
