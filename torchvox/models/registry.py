@@ -78,7 +78,7 @@ def get_model_weights(name: str) -> Dict[str, ModelWeights]:
     }
 
 
-def get_model(name: str, weights: Weights = None, **overrides: Any) -> nn.Module:
+def get_model(name: str, weights: Weights = None, **overrides: object) -> nn.Module:
     """A network by its name, on the CPU, in evaluation mode with weights, in training mode without.
 
     name: one of `list_models()`. weights: None: not trained, from torch's random numbers;
