@@ -248,13 +248,6 @@ def test_it_is_a_data_set():
     assert all(len(value) == 0 for value in generate_world([]).values())
 
 
-def test_objects_stand_within_reach(world):
-    near, far = generate_world(range(20), reach=30.0), {k: v[:20] for k, v in world.items()}
-    ahead = [batch["boxes"][..., 0][batch["labels"] >= 0] for batch in (near, far)]
-    assert 25 < ahead[0].max() < 30 and 60 < ahead[1].max() < 70
-    assert near["num_boxes"].sum() > 0.8 * far["num_boxes"].sum()
-
-
 def test_bad_arguments_are_refused_in_a_sentence():
     zeros = dict.fromkeys(("points", "boxes", "frames", "sweeps"), 0)
     wrong = [*{"sensor": "hdl", "view": "back", "min_points": -1, **zeros}.items()]
