@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers and voxels that the re-implemented pillar detectors share; plain torch, slow and clear.
-No op of torchvox is used, so that an imported checkpoint can be compared with them.
+"""Layers and pillars that the re-implemented pillar detectors share; plain torch, slow and clear.
+Pillars are those of torchvox.reference: an imported checkpoint, which runs on the ops, is compared
+with them.
 """
 
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from torchvox.reference import voxel_map
 
 PFN_EPS = 1e-3  # of every batch norm before the heads
 
@@ -62,32 +65,14 @@ class Pillars:
 
 def pillars_of(points: Tensor, grid: Grid) -> Pillars:
     """In order of first appearance, with the caps of the grid."""
-    low = torch.tensor(grid.point_cloud_range[:3])
-    size = torch.tensor(grid.voxel_size)
-    finite = points.isfinite().all(1)
-    cell = torch.floor((points[:, :3] - low) / size)
-    ny, nx = grid.shape
-    limit = torch.tensor([nx, ny, 1], dtype=torch.float32)
-    kept = (finite & (cell >= 0).all(1) & (cell < limit).all(1)).nonzero()[:, 0]
-    numbers: dict = {}
-    filled: List[int] = []
-    rows, pillar, slot = [], [], []
-    for at, (x, y, z) in zip(kept.tolist(), cell[kept].long().tolist(), strict=True):
-        if (z, y, x) not in numbers:
-            if grid.max_pillars and len(numbers) == grid.max_pillars:
-                continue
-            numbers[z, y, x] = len(numbers)
-            filled.append(0)
-        into = numbers[z, y, x]
-        if grid.max_points and filled[into] == grid.max_points:
-            continue
-        rows.append(at)
-        pillar.append(into)
-        slot.append(filled[into])
-        filled[into] += 1
-    cells = torch.tensor(list(numbers), dtype=torch.long).reshape(-1, 3)
-    index = torch.tensor(rows, dtype=torch.long)
-    return Pillars(points[index], torch.tensor(pillar).long(), torch.tensor(slot).long(), cells)
+    rows = points[points.isfinite().all(1)]
+    caps = grid.max_points or -1, grid.max_pillars or -1
+    indices, counts, pillar, slot, _ = voxel_map(
+        rows, grid.voxel_size, grid.point_cloud_range, *caps
+    )
+    kept = slot >= 0
+    cells = indices[counts > 0, 1:].long()
+    return Pillars(rows[kept], pillar[kept].long(), slot[kept].long(), cells)
 
 
 def decorated(pillars: Pillars, grid: Grid, axes: int = 3, legacy: bool = False) -> Tensor:

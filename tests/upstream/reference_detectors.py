@@ -22,7 +22,7 @@ def reference_detector(imported: Imported) -> nn.Module:
     config = imported.model.config()["config"]
     if config["detections"]["mode"] == "circle" and "conv_bias" not in config["head"]:
         raise CheckpointError("parity: detections.mode circle is known for heat maps alone")
-    network = BUILDERS[imported.layout.name](config)
+    network = _network(imported.layout.name, config)
     state: Dict[str, Tensor] = dict(imported.state)
     for name, value in network.state_dict().items():
         if name.endswith(("num_batches_tracked", "global_step")):
@@ -34,30 +34,20 @@ def reference_detector(imported: Imported) -> nn.Module:
     return network.eval()
 
 
-def _openpcdet(config: Config) -> nn.Module:
-    net, head = _common(config), config["head"]
-    if "conv_bias" in head:
-        dynamic = config["encoder"]["pad_semantics"] == "none"
-        how = {**_centers(config), "dynamic": dynamic, "bias": head["conv_bias"]}
-        return openpcdet.CenterPoint(**net, **how)
-    net |= {**_anchors(config), "aligned": head["grid"] == "centers"}
-    if "tasks" not in head:
-        return openpcdet.SingleHead(**net)
-    heads = [[config["classes"].index(name) for name in task] for task in head["tasks"]]
-    return openpcdet.MultiHead(**net, heads=heads, shared=head["shared"])
-
-
-def _mmdet3d(config: Config) -> nn.Module:
+def _network(layout: str, config: Config) -> nn.Module:
+    program = openpcdet if layout == "openpcdet" else mmdet3d
     net, head, encoder = _common(config), config["head"], config["encoder"]
-    net |= {"legacy": encoder["legacy"], "axes": encoder["center_axes"]}
-    net["clockwise"] = config["detections"]["box_format"] == "wlh_clockwise"
+    how = {"legacy": encoder["legacy"], "axes": encoder["center_axes"]}
+    how["clockwise"] = config["detections"]["box_format"] == "wlh_clockwise"
     if "conv_bias" in head:
-        return mmdet3d.CenterPoint(**net, **_centers(config))
-    net |= {"aligned": head["grid"] == "centers", "area": head["area"]}
-    return mmdet3d.VoxelNet(**net, **_anchors(config))
-
-
-BUILDERS = {"openpcdet": _openpcdet, "mmdet3d": _mmdet3d, "mmdet3d_0": _mmdet3d}
+        how |= {"dynamic": encoder["pad_semantics"] == "none", "bias": head["conv_bias"]}
+        return program.CenterPoint(**net, **_centers(config), **how)
+    net |= {**_anchors(config), "aligned": head["grid"] == "centers"}
+    if "tasks" in head:
+        heads = [[config["classes"].index(name) for name in task] for task in head["tasks"]]
+        return program.MultiHead(**net, heads=heads, shared=head["shared"])
+    kind = program.SingleHead if program is openpcdet else program.VoxelNet
+    return kind(**net, area=head["area"], **how)
 
 
 def _common(config: Config) -> Dict[str, Any]:

@@ -60,8 +60,7 @@ def export(
     from torchvox.models import checkpoints
     from torchvox.models import export as programs
     from torchvox.models.detection import PillarDetector
-    from torchvox.models.fuse import fuse_batch_norms, is_fused
-    from torchvox.models.merge import can_merge, merge_heads
+    from torchvox.models.fuse import can_merge, fuse_batch_norms, is_fused, merge_heads
     from torchvox.models.registry import named_file
 
     if kind not in programs.FORMATS:
