@@ -6,7 +6,7 @@ defect and not repeated here.
 
 import math
 from dataclasses import dataclass
-from typing import List, Sequence, Tuple
+from typing import List, Sequence
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class AnchorClass:
     """size: in the order of the network's boxes. z: of the bottom face, in meters."""
 
     name: str
-    size: Tuple[float, float, float]
+    size: Sequence[float]
     z: float
 
 

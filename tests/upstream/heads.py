@@ -82,8 +82,8 @@ class CenterRules:
     circle: of the squared distance of centers, not of the overlap."""
 
     score: float = 0.1
-    limits: Tuple[float, ...] = (-61.2, -61.2, -10.0, 61.2, 61.2, 10.0)
-    nms: Tuple[float, ...] = (0.2,)
+    limits: Sequence[float] = (-61.2, -61.2, -10.0, 61.2, 61.2, 10.0)
+    nms: Sequence[float] = (0.2,)
     circle: bool = False
     top: int = 500
     pre: int = 1000

@@ -21,8 +21,8 @@ class Grid:
     """Pillars of a range (x0, y0, z0, x1, y1, z1) in meters. max_points, max_pillars: caps, first
     come first kept; 0: none."""
 
-    voxel_size: Tuple[float, float, float]
-    point_cloud_range: Tuple[float, float, float, float, float, float]
+    voxel_size: Sequence[float]
+    point_cloud_range: Sequence[float]
     max_points: int = 0
     max_pillars: int = 0
 
@@ -172,11 +172,11 @@ class BackboneNeck:
     """Sizes of backbone and neck. layers: convolutions of a block after its first. conv_at_one: a
     level with an up stride of 1 has a convolution, not a transposed one."""
 
-    layers: Tuple[int, ...] = (3, 5, 5)
-    strides: Tuple[int, ...] = (2, 2, 2)
-    widths: Tuple[int, ...] = (64, 128, 256)
-    up_strides: Tuple[float, ...] = (1, 2, 4)
-    up_widths: Tuple[int, ...] = (128, 128, 128)
+    layers: Sequence[int] = (3, 5, 5)
+    strides: Sequence[int] = (2, 2, 2)
+    widths: Sequence[int] = (64, 128, 256)
+    up_strides: Sequence[float] = (1, 2, 4)
+    up_widths: Sequence[int] = (128, 128, 128)
     conv_at_one: bool = False
 
     @property

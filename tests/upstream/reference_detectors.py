@@ -53,50 +53,34 @@ def _network(layout: str, config: Config) -> nn.Module:
 def _common(config: Config) -> Dict[str, Any]:
     """Arguments that all networks take."""
     blocks, neck = config["backbone"], config["neck"]
+    caps = max(0, config["max_points"]), max(0, config["max_pillars"][1])
+    sizes = blocks["layers"], blocks["strides"], blocks["channels"], neck["strides"]
     return {
         "columns": config["columns"],
-        "grid": Grid(
-            tuple(config["pillar_size"]),
-            tuple(config["point_cloud_range"]),
-            max(0, config["max_points"]),
-            max(0, config["max_pillars"][1]),
-        ),
-        "backbone_neck": BackboneNeck(
-            tuple(blocks["layers"]),
-            tuple(blocks["strides"]),
-            tuple(blocks["channels"]),
-            tuple(neck["strides"]),
-            tuple(neck["channels"]),
-            conv_at_one=neck["stride_one"] == "conv",
-        ),
-        "filters": tuple(config["encoder"]["channels"]),
+        "grid": Grid(config["pillar_size"], config["point_cloud_range"], *caps),
+        "backbone_neck": BackboneNeck(*sizes, neck["channels"], neck["stride_one"] == "conv"),
+        "filters": config["encoder"]["channels"],
     }
 
 
 def _anchors(config: Config) -> Dict[str, Any]:
     head, detections = config["head"], config["detections"]
     turn = head["direction"] or {"offset": 0.0, "limit": 0.0}
+    caps = detections["pre"], detections["post"]
     rules = AnchorRules(
-        *(detections["score"], detections["nms"][0], detections["pre"], detections["post"]),
-        *(turn["offset"], turn["limit"]),
+        detections["score"], detections["nms"][0], *caps, turn["offset"], turn["limit"]
     )
     boxes = zip(config["classes"], head["anchors"], strict=True)
-    classes = [AnchorClass(name, tuple(box["size"]), box["bottom"]) for name, box in boxes]
+    classes = [AnchorClass(name, box["size"], box["bottom"]) for name, box in boxes]
     return {"classes": classes, "rules": rules}
 
 
 def _centers(config: Config) -> Dict[str, Any]:
     head, detections = config["head"], config["detections"]
+    caps = {"top": detections["pre"], "pre": detections["pre"], "post": detections["post"]}
+    circle = detections["mode"] == "circle"
     rules = CenterRules(
-        detections["score"],
-        tuple(detections["center_range"]),
-        tuple(detections["nms"]),
-        detections["mode"] == "circle",
-        top=detections["pre"],
-        pre=detections["pre"],
-        post=detections["post"],
+        detections["score"], detections["center_range"], detections["nms"], circle, **caps
     )
-    tasks = [len(task) for task in head["tasks"]]
-    return {
-        "tasks": tasks, "rules": rules, "shared": head["shared"], "velocity": head["velocity"],
-    }  # fmt: skip
+    more = {"shared": head["shared"], "velocity": head["velocity"]}
+    return {"tasks": [len(task) for task in head["tasks"]], "rules": rules, **more}
