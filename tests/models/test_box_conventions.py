@@ -57,6 +57,6 @@ def test_conversion_is_differentiable_and_keeps_leading_dimensions():
         (torch.zeros(()), "mmdet3d", "boxes must be"),
     ],
 )
-def test_what_is_no_box_is_refused(table, name, words):
+def test_tensors_that_are_not_boxes_are_refused(table, name, words):
     with pytest.raises(ValueError, match=words):
         boxes_from(table, name)

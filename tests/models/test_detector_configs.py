@@ -71,7 +71,7 @@ def test_a_missing_key_and_an_unknown_name_are_errors(tmp_path):
         detector(tmp_path / "a.yaml")
 
 
-def test_a_file_of_ones_own_stands_on_a_shipped_one(tmp_path):
+def test_a_file_may_be_based_on_a_shipped_configuration(tmp_path):
     own = {"base": KITTI, "model": {"args": {"max_points": 20, "encoder": {"channels": [32]}}}}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(own))
     model = detector(tmp_path / "own.yaml", ["model.args.detections.score=0.3"])

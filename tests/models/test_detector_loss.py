@@ -100,7 +100,7 @@ def test_scans_without_boxes_are_background_and_no_more(make, device):
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_where_an_ignored_box_is_no_score_of_its_class_matters(make, device):
+def test_scores_of_its_class_do_not_matter_at_an_ignored_box(make, device):
     model = make().to(device).eval()
     points, num_points, *labelled = batch(device)
     maps = model.maps(points, num_points)

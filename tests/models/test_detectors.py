@@ -162,7 +162,7 @@ def test_the_canvas_ends_with_what_the_rays_of_each_scan_saw():
     assert (canvas[0, -5] > 0).sum() > 10 * (canvas[0, :-5].amax(0) > 0).sum()
 
 
-def test_planes_that_are_none_are_refused():
+def test_unknown_planes_are_refused():
     with pytest.raises(ValueError, match=r"free, occupied, .* from 1 to 8, got height"):
         small("anchors, visibility", "model.args.visibility.channels=[height]")
     with pytest.raises(ValueError, match=r"visibility.height must be .* 0"):

@@ -79,7 +79,7 @@ def test_a_run_leaves_a_detector_and_its_scores(kind, tmp_path):
     assert 0 <= scores.scores["map"] <= 1 and len(scores.scores) > 30
 
 
-def test_the_age_of_sweeps_is_a_column_and_a_class_without_objects_is_said(tmp_path):
+def test_the_age_of_sweeps_is_a_column_and_a_class_without_objects_is_named(tmp_path):
     sweeps, few = content(), content()
     sweeps["data"]["sweeps"] = 2
     config = make_config(sweeps)
@@ -120,7 +120,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, capsys
     assert equal_weights(best["state_dict"], same["state_dict"])
 
 
-def test_a_logger_that_is_not_installed_is_asked_for(tmp_path, monkeypatch):
+def test_a_missing_logger_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(ImportError, match="pip install tensorboard"):
         run(tmp_path, epochs=1, loggers=["tensorboard"])
@@ -143,7 +143,7 @@ def test_a_run_begins_with_weights_that_fit(tmp_path, capsys):
     fit(make_config(whole), tmp_path / "b", resume=True, quiet=True)  # which has its own
 
 
-def test_a_head_of_other_classes_stays_and_what_does_not_fit_is_said(tmp_path):
+def test_a_head_of_other_classes_stays_and_what_does_not_fit_is_named(tmp_path):
     model = build_model(config := make_config(content()), labels_of(config))
     checkpoints.save(model, tmp_path / "model.pt")
     made = start_from(copy.deepcopy(model), tmp_path / "model.pt", ["Bus", "Pedestrian", "Cyclist"])
@@ -224,7 +224,7 @@ def test_a_box_that_lies_in_another_counts_by_its_points():
         ({"train": {"paste": {"counts": {"Cart": 1}}}}, "key train.paste.counts.Cart: did you m"),
     ],
 )
-def test_what_cannot_be_trained_is_said(change, words):
+def test_configurations_that_cannot_be_trained_are_refused(change, words):
     whole = content()
     for part, values in change.items():
         for key, value in values.items():

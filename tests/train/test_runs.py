@@ -172,7 +172,7 @@ def test_a_checkpoint_cannot_name_what_it_likes_to_be_called(tmp_path, trust_cod
     assert not done.exists()
 
 
-def test_a_split_without_samples_is_said_before_the_first_epoch(tmp_path):
+def test_a_split_without_samples_is_refused_before_the_first_epoch(tmp_path):
     for name in ("points", "boxes"):
         (tmp_path / name).mkdir()
     (tmp_path / "points" / "0.npy").touch()
