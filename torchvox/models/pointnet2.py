@@ -48,7 +48,7 @@ class PointNet2Classifier(PointNet2):
         levels: Optional[Levels] = None,
         head: Optional[Sequence[int]] = None,
         dropout: Optional[Sequence[float]] = None,
-        **changes: object,
+        **changes: Any,
     ) -> None:
         rules = conventions(preset, changes)
         net = sizes(classifier_net(preset, _checked(scales)), levels, head, dropout, ())
@@ -84,7 +84,7 @@ class PointNet2Segmenter(PointNet2Propagation):
         propagation: Optional[Sequence[Sequence[int]]] = None,
         head: Optional[Sequence[int]] = None,
         dropout: Optional[Sequence[float]] = None,
-        **changes: object,
+        **changes: Any,
     ) -> None:
         rules = conventions(preset, changes)
         net = sizes(room_net(preset, _checked(scales)), levels, head, dropout, propagation)
@@ -123,7 +123,7 @@ class PointNet2PartSegmenter(PointNet2Propagation):
         propagation: Optional[Sequence[Sequence[int]]] = None,
         head: Optional[Sequence[int]] = None,
         dropout: Optional[Sequence[float]] = None,
-        **changes: object,
+        **changes: Any,
     ) -> None:
         rules = conventions(preset, changes)
         net = sizes(part_net(preset, _checked(scales)), levels, head, dropout, propagation)

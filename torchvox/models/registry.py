@@ -73,7 +73,7 @@ def _frozen(entry: Mapping[str, Any]) -> Dict[str, Any]:
     return {**entry, "classes": tuple(entry["classes"]), "metrics": dict(entry["metrics"])}
 
 
-def get_model(name: str, weights: Weights = None, **overrides: object) -> nn.Module:
+def get_model(name: str, weights: Weights = None, **overrides: Any) -> nn.Module:
     """A network by its name, on the CPU, in evaluation mode with weights, in training mode without.
 
     name: one of `list_models()`. weights: None: not trained, from torch's random numbers;

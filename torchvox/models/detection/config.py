@@ -15,7 +15,6 @@ Size3 = Annotated[Floats3, Limits(gt=0)]
 Sizes = Annotated[Tuple[int, ...], Limits(gt=0)]
 Numbers = Annotated[Tuple[float, ...], Limits()]
 Kept = Annotated[int, Limits(gt=0, lt=2**31)]
-CAPS = Limits(gt=0, lt=2**31, extra=-1)
 Grid = Literal["ends", "centers"]
 
 
@@ -232,14 +231,14 @@ class CenterLossConfig:
 @dataclass(frozen=True)
 class _Detector:
     classes: Names
-    point_cloud_range: Annotated[Floats6, Limits()]
-    pillar_size: Size3
+    point_cloud_range: Floats6
+    pillar_size: Floats3
     head: object  # of another type in each detector
-    columns: Annotated[int, Limits(ge=3)] = 4  # x, y and z too
-    column_scale: Numbers = ()
-    max_points: Annotated[int, CAPS] = 32
-    max_pillars: Annotated[Tuple[int, int], CAPS] = (16_000, 40_000)
-    order: Literal["first", "zyx", "xyz"] = "first"
+    columns: int = 4
+    column_scale: Tuple[float, ...] = ()
+    max_points: int = 32
+    max_pillars: Tuple[int, int] = (16_000, 40_000)
+    order: str = "first"
     encoder: EncoderConfig = EncoderConfig()
     visibility: Optional[VisibilityConfig] = None
     backbone: BackboneConfig = BackboneConfig()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from torchvox._errors import expect
-from torchvox._values import from_plain, plain
+from torchvox._values import Limits, from_plain, plain
 from torchvox.models.detection.config import (
     AnchorLossConfig,
     CenterHeadConfig,
@@ -20,6 +20,8 @@ from torchvox.models.detection.config import (
 Detector = Union[PointPillarsConfig, CenterPointPillarsConfig]
 D = TypeVar("D", PointPillarsConfig, CenterPointPillarsConfig)
 MOST_CLASSES, MOST_TASKS = 64, 8  # of the ops that decode
+CAPS = Limits(gt=0, lt=2**31, extra=-1)
+ORDERS = ("first", "zyx", "xyz")
 
 
 def require(good: bool, sentence: str) -> None:
@@ -65,12 +67,20 @@ def map_size(config: Detector) -> Tuple[int, int]:
 
 
 def _check_points(config: Detector) -> None:
-    """Classes, range and columns."""
+    """Classes, range, pillars and columns."""
     classes, scale = list(config.classes), list(config.column_scale)
     require(len(classes) > 0, "classes must name at least one class")
     expect(len(set(classes)) == len(classes), "classes must differ", classes)
     expect(len(classes) <= MOST_CLASSES, f"classes must be at most {MOST_CLASSES}", len(classes))
+    Limits().check(config.point_cloud_range, "point_cloud_range")
     _check_bounds(config.point_cloud_range, "point_cloud_range", 6)
+    Limits(gt=0).check(config.pillar_size, "pillar_size")
+    CAPS.check(config.max_points, "max_points")
+    CAPS.check(config.max_pillars, "max_pillars")
+    expect(config.order in ORDERS, f"order must be one of {', '.join(ORDERS)}", config.order)
+    rule = "columns counts x, y and z too: at least 3"
+    expect(config.columns >= 3, rule, config.columns)
+    Limits().check(config.column_scale, "column_scale")
     good = len(scale) in (0, config.columns)
     expect(good, f"column_scale must have one factor per column, {config.columns}", scale)
     good = all(factor == 1.0 for factor in scale[:3])
