@@ -11,7 +11,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union
 
 from torchvox._configs import unknown_key
@@ -57,7 +57,9 @@ class Limits:
         limits = {key: getattr(self, key) for key in SCHEMA}
         return {key: limit for key, limit in limits.items() if math.isfinite(limit)}
 
-    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        self, core: object, handler: Callable[[object], dict[str, Any]]
+    ) -> dict[str, Any]:
         return {**handler(core), **{SCHEMA[k]: limit for k, limit in self._finite().items()}}
 
 
@@ -69,7 +71,7 @@ AboveZero = Annotated[float, Limits(gt=0)]
 NotNegative = Annotated[float, Limits(ge=0)]
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Dataclasses and tuples as dicts and lists, at every level."""
     if dataclasses.is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
@@ -151,7 +153,7 @@ def convert(kind: Any, value: Any, name: str) -> Any:
     return value if kind is Any else _convert_scalar(kind, value, name)
 
 
-def _convert_union(kinds: Sequence[Any], value: Any, name: str) -> Any:
+def _convert_union(kinds: Sequence[Any], value: object, name: str) -> Any:
     if value is None and type(None) in kinds:
         return None
     kinds = [one for one in kinds if one is not type(None)]

@@ -53,7 +53,7 @@ def shown(value: object) -> str:
     return short(_repr.repr(value))
 
 
-def _size(value: Any, sizes: dict[int, float]) -> float:
+def _size(value: object, sizes: dict[int, float]) -> float:
     value = getattr(value, "value", value)  # a node holds its parts
     if isinstance(value, str | bytes):
         return 1 + len(value) if len(value) <= LONGEST else math.inf

@@ -73,7 +73,7 @@ def test_what_is_drawn_depends_on_seed_step_and_scan_alone(device):
         assert (other[1][..., :2] != whole[1][..., :2]).any((1, 2)).all()
 
 
-def test_changes_have_the_shares_and_limits_that_are_asked_for():
+def test_changes_have_the_configured_shares_and_limits():
     n = 4000
     points, boxes = torch.ones(n, 1, 3), torch.zeros(n, 1, 7)
     boxes[..., 3:6] = 1.0

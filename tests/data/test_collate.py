@@ -3,7 +3,6 @@
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from torchvox.data.collate import collate_points
 from torchvox.io import read_cloud
@@ -54,15 +53,3 @@ def test_it_copies_and_gradients_flow_to_the_clouds():
 def test_clouds_that_do_not_fit_together_are_refused(batch, error, message):
     with pytest.raises(error, match=message):
         collate_points(batch)
-
-
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_use_it(context):
-    loader = DataLoader(
-        clouds(5, 2, 7, 1),
-        batch_size=2,
-        collate_fn=collate_points,
-        num_workers=1,
-        multiprocessing_context=context,
-    )
-    assert [offsets.tolist() for _, offsets in loader] == [[0, 5, 7], [0, 7, 8]]

@@ -2,7 +2,6 @@
 """Generated streets: reproducible scenes, rays that end where geometry says, labels that fit."""
 
 import hashlib
-import pickle
 
 import numpy as np
 import pytest
@@ -240,19 +239,12 @@ def test_scenes_have_the_statistics_of_streets(world):
 
 
 def test_it_is_a_data_set():
-    data = pickle.loads(pickle.dumps(World(points=1000)))
+    data = World(points=1000)
     assert (len(data), len(World("val")), len(World("test", size=3))) == (2000, 400, 3)
     for name, value in generate_world([4], points=1000).items():
         assert_same_bits(data[4][name], value[0], name)
     assert digest(World("val").batch([4])) != digest(World().batch([4]))
     assert all(len(value) == 0 for value in generate_world([]).values())
-
-
-def test_objects_stand_within_reach(world):
-    near, far = generate_world(range(20), reach=30.0), {k: v[:20] for k, v in world.items()}
-    ahead = [batch["boxes"][..., 0][batch["labels"] >= 0] for batch in (near, far)]
-    assert 25 < ahead[0].max() < 30 and 60 < ahead[1].max() < 70
-    assert near["num_boxes"].sum() > 0.8 * far["num_boxes"].sum()
 
 
 def test_bad_arguments_are_refused_in_a_sentence():

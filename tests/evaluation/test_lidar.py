@@ -87,15 +87,6 @@ def test_it_equals_the_plain_loops(seed, scenes):
                     assert got == pytest.approx(shares, nan_ok=True)
 
 
-@pytest.mark.parametrize("n", [1, 3, 45])
-def test_small_sets_are_not_biased(n):
-    at = [5 * i for i in range(n)]
-    truth = scene(*at, points=np.full(n, 5))
-    assert cars(truth, scene(*at, scores=np.linspace(0, 1, n))) == 1
-    half = scene(*at[: (n + 1) // 2], scores=np.ones((n + 1) // 2))
-    assert cars(truth, half) == math.floor(40 * ((n + 1) // 2) / n) / 40
-
-
 def test_boxes_of_few_points_are_neither_found_nor_missed():
     truth = scene(0, 10, points=[4, 5])
     assert cars(truth, scene(0, 10, scores=[0.9, 0.5])) == 1
@@ -104,32 +95,6 @@ def test_boxes_of_few_points_are_neither_found_nor_missed():
     assert cars(truth, scene(10, scores=[0.5]), min_points=4) == 0.5
     assert math.isnan(cars(scene(0, points=[4]), scene(0, scores=[1.0])))
     assert cars(scene(0, 0.3, points=[0, 9]), scene(0, scores=[0.5])) == 1  # valid ones go first
-
-
-def test_a_detection_takes_the_box_of_most_overlap_above_the_least_and_ties_go_to_the_earlier():
-    truth, found = scene(0, 1, points=[9, 9]), scene(0, -0.9, scores=[0.9, 0.5])
-    assert cars(truth, found, "3d/loose/Car") == 0.5  # the second overlaps the first box alone
-    truth, found = scene(0, points=[9]), scene(0, scores=[0.9])
-    for length, matched in ((2.0, 0), (2.01, 1)):  # of 4 m
-        found["boxes"][0, 3] = length
-        assert cars(truth, found, "bev/loose/Car") == matched
-    assert cars(truth, scene(9, 0, scores=[0.5, 0.5])) == 0.5
-    assert cars(truth, scene(0, 9, scores=[0.5, 0.5])) == 1
-
-
-def test_ranges():
-    truth = scene(19.9, 20.1, 50, points=[9, 9, 9])
-    found = scene(20.1, 50, 35, scores=[0.5, 0.5, 0.9])
-    result = lidar.evaluate([truth], [found], CLASSES)
-    # In 0-20 the detection beyond 20 m takes the box within: .2 m are little.
-    assert result["3d/strict/Car/0-20"] == 1
-    assert result["3d/strict/Car/20-40"] == 0.5
-    assert result["3d/strict/Car/40+"] == 1
-    at_its_end = scene(20, points=[9]), scene(20, scores=[1.0])
-    assert math.isnan(cars(*at_its_end, "3d/strict/Car/0-20"))
-    # Seen from above: y counts as well as x, z does not.
-    far = scene(0, y=45, points=[9])
-    assert not math.isnan(cars(far, scene(0, scores=[1.0]), "bev/strict/Car/40+"))
 
 
 def test_yaw_is_off_up_to_half_a_turn_heading_by_all_of_it():

@@ -46,25 +46,6 @@ def test_a_match_is_nearer_than_the_distance_and_boxes_nearer_than_the_range():
             assert (result[f"{name}/1.0"] > 0) is counts, (name, far)
 
 
-def test_two_wheelers_in_a_rack_are_left_out():
-    rack = {"xyz": [(10, 5, 0)], "lwh": [(4, 2, 2)], "yaw": [math.pi / 2]}
-    for name in ("bicycle", "motorcycle", "pedestrian"):
-        for y, z, inside in ((6.9, 0.9, True), (7.1, 0, False), (5, 1.1, False)):
-            frame = {"name": name, "xyz": [(10, 0, 0), (10, y, z)]}
-            # The one at (10, y) is found in truth alone.
-            truth, found = boxes("truth", 2, **frame), boxes("found", 1, name=name)
-            perfect = one(truth, found, racks=[rack])[f"{name}/0.5"] > 0.9
-            assert perfect is (inside and name != "pedestrian"), (name, y, z)
-
-
-def test_the_later_of_equal_scores_comes_first_and_takes_the_nearest_free_box():
-    found = boxes("found", 2, xyz=[(10.1, 0, 0), (10.3, 0, 0)], yaw=[0.5, 1.5])
-    result = one(boxes("truth"), found)
-    assert result["car/trans"] == pytest.approx(0.3) and result["car/orient"] == pytest.approx(1)
-    found["score"] = np.array([0.6, 0.5])
-    assert one(boxes("truth"), found)["car/trans"] == pytest.approx(0.1)
-
-
 def test_too_little_recall_is_the_error_1():
     truth = boxes("truth", 10)
     assert one(truth, boxes("found"))["car/trans"] == 1  # recall .1 is not beyond .1

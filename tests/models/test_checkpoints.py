@@ -18,6 +18,9 @@ from torchvox.models.importing.unpickling import read_foreign
 
 
 def test_a_checkpoint_is_tensors_and_plain_types_and_says_what_made_it(tmp_path):
+    values = {"accuracy": np.float64(0.92), "other": np.float32(0.5), "curve": np.arange(3.0)}
+    torch.save(values, tmp_path / "log.pth")
+    assert str(checkpoints.read(tmp_path / "log.pth")) == str(values)
     checkpoints.save(SMALL["classifier"](), tmp_path / "model.pt")
     content = torch.load(tmp_path / "model.pt", weights_only=True)
     assert content["model"] == "PointNet2Classifier" and content["config"]["preset"] == "pn2"
@@ -67,35 +70,6 @@ def test_no_message_advises_to_read_a_file_unguarded(write, words, reader, tmp_p
     assert message.startswith(str(path)) and len(message.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("at", "value"), [(6, 255), (9, 8)], ids=["version", "name"])
-def test_a_damaged_directory_of_an_archive_is_an_error_of_checkpoints(at, value, tmp_path):
-    path = tmp_path / "model.pt"
-    checkpoints.save(SMALL["classifier"](), path)
-    data = bytearray(path.read_bytes())
-    entry = data.index(b"PK\1\2")
-    data[entry + at], data[entry + 46] = value, 255  # 46: the name begins
-    path.write_bytes(data)
-    with pytest.raises(CheckpointError):
-        checkpoints.read(path)
-
-
-def test_messages_about_what_a_file_holds_are_short_and_printable(tmp_path):
-    path = tmp_path / "model.pt"
-    checkpoints.save(SMALL["classifier"](), path)
-    content = torch.load(path, weights_only=True)
-    long = "\x1b[2J" + "a" * 100_000
-    for change in (
-        {"model": long},
-        {"version": 9, "torchvox": long},
-        {"state_dict": {long: torch.ones(1)}},
-        {"format": np.zeros(3)},
-    ):
-        torch.save({**content, **change}, path)
-        with pytest.raises(CheckpointError) as found:
-            checkpoints.load(path)
-        assert len(str(found.value)) < 600 and str(found.value).isprintable()
-
-
 def test_a_full_disk_leaves_no_half_file_and_the_old_one_whole(tmp_path):
     path = tmp_path / "new" / "model.pt"
     with disk_of(5_000), pytest.raises(OSError):
@@ -107,12 +81,6 @@ def test_a_full_disk_leaves_no_half_file_and_the_old_one_whole(tmp_path):
         checkpoints.save(SMALL["segmenter"](), path)
     assert [p.name for p in path.parent.iterdir()] == ["model.pt"]
     assert path.read_bytes() == before
-
-
-def test_numbers_of_numpy_are_plain(tmp_path):
-    values = {"accuracy": np.float64(0.92), "other": np.float32(0.5), "curve": np.arange(3.0)}
-    torch.save(values, tmp_path / "log.pth")
-    assert str(checkpoints.read(tmp_path / "log.pth")) == str(values)
 
 
 def test_other_files_are_refused_in_a_sentence(tmp_path):
@@ -128,13 +96,25 @@ def test_other_files_are_refused_in_a_sentence(tmp_path):
             checkpoints.load(path)
 
 
+@pytest.fixture
+def written(tmp_path):
+    """A checkpoint that was saved, with other entries; None: without."""
+    path = tmp_path / "model.pt"
+    checkpoints.save(SMALL["classifier"](), path)
+    whole = torch.load(path, weights_only=True)
+
+    def change(entries, **options):
+        kept = {k: v for k, v in {**whole, **entries}.items() if v is not None}
+        torch.save(kept, path, **options)
+        return path
+
+    return change
+
+
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "older layout"])
-def test_any_damage_to_a_file_is_an_error_of_checkpoints(zipped, tmp_path):
-    checkpoints.save(SMALL["classifier"](), tmp_path / "model.pt")
-    content = torch.load(tmp_path / "model.pt", weights_only=True)
-    torch.save(content, tmp_path / "whole.pt", _use_new_zipfile_serialization=zipped)
-    whole = (tmp_path / "whole.pt").read_bytes()
-    random, path = np.random.default_rng(0), tmp_path / "damaged.pt"
+def test_any_damage_to_a_file_is_an_error_of_checkpoints(zipped, written):
+    path = written({}, _use_new_zipfile_serialization=zipped)
+    whole, random = path.read_bytes(), np.random.default_rng(0)
     for i in range(60):
         damaged = bytearray(whole)
         for at in random.integers(0, min(len(whole), 9000), 1 + i % 9):
@@ -143,27 +123,37 @@ def test_any_damage_to_a_file_is_an_error_of_checkpoints(zipped, tmp_path):
         try:
             checkpoints.load(path)  # damage may hit what nothing depends on
         except CheckpointError as error:
-            assert "damaged.pt" in str(error)
+            assert "model.pt" in str(error)
+    for at, value in ((6, 255), (9, 8)) if zipped else ():  # of the directory: version, flags
+        damaged, entry = bytearray(whole), whole.index(b"PK\1\2")
+        damaged[entry + at], damaged[entry + 46] = value, 255  # 46: the name begins
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError):
+            checkpoints.read(path)
+
+
+LONG = "\x1b[2J" + "a" * 100_000
 
 
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
         ({"version": 99}, "a later one"),
+        ({"version": 9, "torchvox": LONG}, "a later one"),
         ({"model": "PointNet3"}, "no model 'PointNet3'"),
+        ({"model": LONG}, "no model"),
+        ({"format": np.zeros(3)}, "is a checkpoint of torchvox train"),
         ({"config": {"num_classes": -1}}, "is damaged"),
         *(({entry: None}, "model.pt") for entry in ("version", "model", "config", "state_dict")),
         ({"config": {"num_classes": 10**18}}, "is damaged"),
         ({"fused": "int32"}, "is damaged"),
         ({"merged": True}, "is damaged: merge_heads: a detector is needed"),
         ({"state_dict": {1: torch.zeros(1)}}, "model.pt"),
+        ({"state_dict": {LONG: torch.ones(1)}}, "model.pt"),
     ],
 )
-def test_entries_that_fit_no_model_are_refused_with_the_name_of_the_file(entries, words, tmp_path):
-    checkpoints.save(SMALL["classifier"](), tmp_path / "model.pt")
-    content = torch.load(tmp_path / "model.pt", weights_only=True)
-    kept = {k: v for k, v in {**content, **entries}.items() if v is not None}
-    torch.save(kept, tmp_path / "model.pt")
+def test_entries_that_fit_no_model_are_refused_with_the_name_of_the_file(entries, words, written):
     with pytest.raises(CheckpointError, match=words) as error:
-        checkpoints.load(tmp_path / "model.pt")
+        checkpoints.load(written(entries))
     assert "model.pt" in str(error.value)
+    assert len(str(error.value)) < 600 and str(error.value).isprintable()

@@ -18,7 +18,6 @@ MULTIHEAD = "pointpillars_nuscenes_multihead"
     [
         (KITTI, "model.args.max_point=3", "unknown key max_point: did you mean max_points?"),
         (KITTI, "model.args.head.anchor=3", "unknown key head.anchor: did you mean anchors?"),
-        (KITTI, "model.args.head.direction.ofset=3", "did you mean offset?"),
         (KITTI, "model.kind=pillars", "model.kind must be one of pointpillars"),
         (KITTI, "task=classify", "task must be detect"),
         (KITTI, "model.args.max_points=many", "max_points must be a whole number, got 'many'"),
@@ -34,24 +33,16 @@ MULTIHEAD = "pointpillars_nuscenes_multihead"
         (KITTI, "model.args.neck.strides=[1, 2, 2]", "bring all maps to one size"),
         (KITTI, "model.args.detections.group=clas", "none, class, task"),
         (KITTI, "model.args.detections.nms=[0.1, 0.2]", "one per group, 1, got 2"),
-        (KITTI, "model.args.detections.pre=0", "detections.pre must be above 0"),
-        (KITTI, "model.args.columns=4.5", "columns must be a whole number, got 4.5"),
         (KITTI, "model.args.head=null", "head must hold keys and values, got None"),
         (KITTI, "model.args.encoder.legacy=maybe", "encoder.legacy must be true or false"),
         (KITTI, "model.args.max_points=0", "max_points must be above 0"),
-        (KITTI, "model.args.max_pillars=[-5, 10]", "max_pillars must be above 0"),
         (KITTI, "model.args.column_scale=[1, 1, 1, .nan]", "column_scale must be finite"),
         (KITTI, "model.args.point_cloud_range=[9, 0, 0, 1, 1, 1]", "lower bound below its upper"),
         (KITTI, "model.args.encoder.channels=[63, 64]", "encoder.channels before the last"),
         (KITTI, "model.args.backbone.layers=[-1, 1, 1]", "backbone.layers must be at least 0"),
         (KITTI, "model.args.backbone.momentum=2", "backbone.momentum must be from 0 to 1"),
         (KITTI, "model.args.neck.strides=[0.4, 0.8, 1.6]", "neck.strides must be n or 1 / n"),
-        (KITTI, "model.args.head.direction.bins=-2", "head.direction.bins must be from 0 to 64"),
-        (
-            KITTI,
-            "model.args.head.anchors=[{size: [1, 1, 0], bottom: 0}]",
-            "anchors.0.size must be above 0",
-        ),
+        (KITTI, "model.args.visibility={channels: []}", "visibility.channels must name at least"),
         (KITTI, "model.args.detections.best_class=true", "best_class is for heat maps alone"),
         (KITTI, "model.args.detections.shared_pre=true", "group must be class with shared_pre"),
         (CENTERS, "model.args.detections.shared_pre=true", "shared_pre is for anchors alone"),
@@ -80,7 +71,7 @@ def test_a_missing_key_and_an_unknown_name_are_errors(tmp_path):
         detector(tmp_path / "a.yaml")
 
 
-def test_a_file_of_ones_own_stands_on_a_shipped_one(tmp_path):
+def test_a_file_may_be_based_on_a_shipped_configuration(tmp_path):
     own = {"base": KITTI, "model": {"args": {"max_points": 20, "encoder": {"channels": [32]}}}}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(own))
     model = detector(tmp_path / "own.yaml", ["model.args.detections.score=0.3"])

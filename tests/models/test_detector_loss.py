@@ -100,7 +100,7 @@ def test_scans_without_boxes_are_background_and_no_more(make, device):
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_where_an_ignored_box_is_no_score_of_its_class_matters(make, device):
+def test_scores_of_its_class_do_not_matter_at_an_ignored_box(make, device):
     model = make().to(device).eval()
     points, num_points, *labelled = batch(device)
     maps = model.maps(points, num_points)
@@ -233,26 +233,6 @@ def test_heads_give_the_same_maps_in_training_and_stay_in_half_precision(make, d
     for mine, other in zip(*([m for kind in kinds for m in kind] for kinds in maps), strict=True):
         assert {mine.dtype, other.dtype} == seen == {dtype or torch.float32}
         torch.testing.assert_close(mine, other, atol=2e-2 if dtype else 1e-5, rtol=2e-2)
-
-
-@pytest.mark.parametrize("make", [anchored, centered], ids=["anchors", "centers"])
-def test_a_small_net_learns_its_scans_by_heart(make):
-    model = make().train()
-    given = batch(velocities=make is centered)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    first = None
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = model.loss(*given)["loss"]
-        first = first or float(loss.detach())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
-        optimizer.step()
-    assert float(loss.detach()) < 0.1 * first
-    with torch.no_grad():
-        found = model(*given[:2])
-    near = torch.cdist(found[0][0, : int(found[3][0]), :3], given[2][0, :2, :3])
-    assert near.amin(0).max() < 0.5
 
 
 @pytest.mark.parametrize(

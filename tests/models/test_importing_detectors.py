@@ -202,7 +202,7 @@ def test_networks_that_are_not_published_ones_are_refused():
         convert(state)
 
 
-def test_what_the_plain_networks_have_not_is_said():
+def test_settings_without_a_plain_network_are_named():
     upstream = small("openpcdet anchors", weights=False)
     found = imported(upstream, **{"detections.mode": "circle"})
     with pytest.raises(CheckpointError, match="circle is known for heat maps alone"):

@@ -80,28 +80,3 @@ def test_labels_of_heads_that_are_not_each_class_once_are_refused():
         state["dense_head.rpn_heads.1.head_label_indices"] = torch.tensor(labels)
         with pytest.raises(CheckpointError, match=r"head_label_indices must be 1, 2, \.\. once"):
             convert(state, settings=upstream.settings)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("backbone.strides", 2),
-        ("backbone.strides", [0, 0]),
-        ("backbone.strides", [2.5, 2]),
-        ("neck.strides", ["a", "b"]),
-        ("columns", "four"),
-        ("classes", 3),
-        ("detections", None),
-        ("encoder.legacy", "maybe"),
-        ("max_pillars", ["a", "b"]),
-        ("order", 3),
-        ("pillar_size", ["a", "b", "c"]),
-        ("head.direction", None),
-    ],
-)
-@pytest.mark.parametrize("upstream", ["openpcdet anchors", "mmdet3d anchors"])
-def test_a_setting_of_another_type_is_refused_in_a_sentence(name, value, upstream):
-    one = small(upstream, weights=False)
-    settings = {k: v for k, v in one.settings.items() if k != name}
-    with pytest.raises(CheckpointError, match=r"\w+ \w+"):
-        convert(one.network.state_dict(), settings={**settings, name: value})

@@ -42,7 +42,7 @@ def test_only_yanx27_takes_a_point_at_the_origin_as_a_center(preset, taken):
 
 
 @each_model
-def test_full_lengths_are_no_lengths(name):
+def test_full_lengths_give_the_scores_of_no_lengths(name):
     model = SMALL[name]()
     some = inputs(model, 70)
     assert_same_bits(model(*some, torch.full((3,), 70)), model(*some))

@@ -144,7 +144,7 @@ def test_overrides_with_weights_change_what_has_no_tensor():
         (CLASSIFIER, "default", {"scale": "msg"}, "scale"),
     ],
 )
-def test_wrong_names_are_told_with_the_nearest_ones(name, weights, overrides, words):
+def test_errors_about_wrong_names_suggest_the_nearest_ones(name, weights, overrides, words):
     with pytest.raises(WrongUseError) as error:
         get_model(name, weights, **overrides)
     assert words in str(error.value) and str(error.value).startswith("get_model: ")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from upstream import mmdet3d as mmdet
 from upstream import openpcdet as pcdet
 from upstream.boxes import AnchorClass
-from upstream.centers import CenterRules
+from upstream.heads import CenterRules
 from upstream.pillars import BackboneNeck, Grid
 
 from torchvox.models.importing import published
@@ -95,6 +95,7 @@ TRUNK = 6 + 6 * 6  # tensors of the pillar net, of backbone and neck
 AREA = (0.0, -8.0, 18.0, 8.0)
 ENDS = {"head.grid": "ends"}
 CIRCLES = {"detections.mode": "circle", "detections.nms": [4.0, 0.85]}
+LIMITED = replace(mmdet.VoxelNet.RULES, dir_offset=0.0, dir_limit=1.0)
 # Class, columns, arguments; how many tensors, settings and perhaps the release.
 SMALL = {
     "openpcdet anchors": (
@@ -133,7 +134,7 @@ SMALL = {
         *(mmdet.VoxelNet, 4),
         {
             **{**ANCHORS, "classes": wide(CLASSES), "aligned": False, "area": AREA},
-            **{"rules": replace(mmdet.RULES, dir_offset=0.0, dir_limit=1.0), "clockwise": True},
+            **{"rules": LIMITED, "clockwise": True},
         },
         *(TRUNK + 6, anchor_settings(wide(CLASSES), **ENDS, **{"head.area": list(AREA)}), "0.6.0"),
     ),

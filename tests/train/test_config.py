@@ -64,8 +64,6 @@ def test_overrides_are_dotted_and_typed(tmp_path):
     ("override", "sentence"),
     [
         ("train.epoch=3", r"unknown key train\.epoch: did you mean epochs\?"),
-        ("trian.epochs=3", r"unknown key trian: did you mean train\?"),
-        ("data.point=3", r"unknown key data\.point: did you mean points\?"),
         ("train.augment.sclae=[1, 2]", r"unknown key train\.augment\.sclae: did you mean scale\?"),
         ("model.args.widht=3", r"unknown key model\.args\.widht: did you mean width\?"),
         ("model.args.num_classes=3", r"model\.args\.num_classes comes from the data"),
@@ -73,15 +71,9 @@ def test_overrides_are_dotted_and_typed(tmp_path):
         ("model.kind=tiny:Large", r"model\.kind 'tiny:Large' cannot be loaded"),
         ("data.kind=cubes", r"data\.kind must be one of shapes, rooms, modelnet40, s3dis"),
         ("data.kind=rooms", r"task classify learns from shapes or modelnet40, not from rooms"),
-        ("train.epochs=many", r"train\.epochs must be a whole number, got 'many'"),
         ("train.epochs=0", r"train\.epochs must be above 0, got 0"),
         ("train.nudge={}", r"train\.nudge is for detectors, not for classify"),
         ("train.devices=3", r"batch_size 16 must be a multiple of train\.devices 3"),
-        ("train.warm_up=1", r"train\.warm_up must be at least 0 and below 1, got 1"),
-        (
-            "train.precision=fp8",
-            r"train\.precision must be one of 32-true, bf16-mixed, 16-mixed, got 'fp8'",
-        ),
         ("task", r"must be key=value"),
         ("task.a=1", r"task holds no keys"),
     ],
@@ -90,16 +82,6 @@ def test_errors_are_sentences_that_help(tmp_path, override, sentence):
     path = write(tmp_path, "a.yaml", **content())
     with pytest.raises(WrongUseError, match=sentence):
         load_config(path, [override])
-
-
-def test_a_detector_is_checked_whole_before_it_is_built():
-    for override, sentence in (
-        ("model.args.head.width=wide", r"model\.args: head\.width must be a whole number"),
-        ("model.args.neck.strides=[1, 2, 2]", r"model\.args: neck\.strides must bring all maps"),
-        ("model.kind=pillars", r"model\.kind must be one of pointpillars, center_pointpillars"),
-    ):
-        with pytest.raises(WrongUseError, match=f"center_world_small: {sentence}"):
-            load_config("center_world_small", [override])
 
 
 def test_missing_and_unknown_files_are_named(tmp_path):

@@ -79,7 +79,7 @@ def test_a_run_leaves_a_detector_and_its_scores(kind, tmp_path):
     assert 0 <= scores.scores["map"] <= 1 and len(scores.scores) > 30
 
 
-def test_the_age_of_sweeps_is_a_column_and_a_class_without_objects_is_said(tmp_path):
+def test_the_age_of_sweeps_is_a_column_and_a_class_without_objects_is_named(tmp_path):
     sweeps, few = content(), content()
     sweeps["data"]["sweeps"] = 2
     config = make_config(sweeps)
@@ -120,7 +120,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, capsys
     assert equal_weights(best["state_dict"], same["state_dict"])
 
 
-def test_a_logger_that_is_not_installed_is_asked_for(tmp_path, monkeypatch):
+def test_a_missing_logger_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(ImportError, match="pip install tensorboard"):
         run(tmp_path, epochs=1, loggers=["tensorboard"])
@@ -143,7 +143,7 @@ def test_a_run_begins_with_weights_that_fit(tmp_path, capsys):
     fit(make_config(whole), tmp_path / "b", resume=True, quiet=True)  # which has its own
 
 
-def test_a_head_of_other_classes_stays_and_what_does_not_fit_is_said(tmp_path):
+def test_a_head_of_other_classes_stays_and_what_does_not_fit_is_named(tmp_path):
     model = build_model(config := make_config(content()), labels_of(config))
     checkpoints.save(model, tmp_path / "model.pt")
     made = start_from(copy.deepcopy(model), tmp_path / "model.pt", ["Bus", "Pedestrian", "Cyclist"])
@@ -210,25 +210,21 @@ def test_a_box_that_lies_in_another_counts_by_its_points():
     ("change", "words"),
     [
         ({"train": {"nodes": 3}}, "4 must be a multiple of train.devices 1 x train.nodes 3"),
-        ({"train": {"loggers": ["wandb"]}}, "train.loggers.0 must be one of jsonl, tensor"),
         ({"model": {"kind": "second"}}, "model.kind must be one of pointpillars, center_point"),
-        ({"model": {"args": {"classes": ["Car"]}}}, "head.tasks must name every class once"),
         (
             {"model": {"args": {"classes": ["Cyclist", "Car", "Pedestrian"]}}},
             r"model.args.classes must be \['Car', 'Ped",
         ),
         ({"model": {"args": {"columns": 5}}}, "model.args.columns must be 4 of data, got 5"),
         ({"model": {"args": {"loss": None}}}, "model.args.loss is required for training"),
-        ({"model": {"args": {"heads": 1}}}, "unknown key heads"),
         ({"data": {"kind": "shapes"}}, "the task detect learns from world or folder or kit"),
-        ({"train": {"whole": {"flip": 1}}}, "unknown key train.whole.flip"),
         ({"train": {"whole": {"scale": [1.1, 0.9]}}}, r"train.whole: WholeScan: scale .*, got"),
         ({"train": {"nudge": {"tries": 0}}}, r"train.nudge: Nudge: shift .* tries above 0, got"),
         ({"train": {"augment": {"yaw": True}}}, "train.augment is for clouds, not for detect"),
         ({"train": {"paste": {"counts": {"Cart": 1}}}}, "key train.paste.counts.Cart: did you m"),
     ],
 )
-def test_what_cannot_be_trained_is_said(change, words):
+def test_configurations_that_cannot_be_trained_are_refused(change, words):
     whole = content()
     for part, values in change.items():
         for key, value in values.items():

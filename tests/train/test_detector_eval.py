@@ -62,7 +62,7 @@ def test_every_form_of_a_detector_has_the_same_numbers(scored):
         assert other.splitlines()[1:] == out.splitlines()[1:]  # less the file and the seconds
 
 
-def test_what_cannot_be_evaluated_is_said(scored, folder):
+def test_files_that_cannot_be_evaluated_are_refused(scored, folder):
     torch.jit.save(torch.jit.script(torch.nn.Identity()), folder / "other.pt")
     data = "data={kind: folder, root: none, classes: [Cyclist, Car, Pedestrian]}"
     for given, words in (

@@ -59,6 +59,8 @@ def test_colors_are_shown_between_0_and_1(highest, scale):
     color = np.array([[0, 0.5, 1], [highest, highest / 2, 0]], np.float32)
     room = np.concatenate([[[0, 0, 0], [0.25, 0.5, 1]], color], 1)
     np.testing.assert_array_equal(shown(room)[:, 3:6], color / np.float32(scale))
+    room[0, 3] = np.nan  # a color that is not finite counts as 0
+    np.testing.assert_array_equal(shown(room)[:, 3:6], color / np.float32(scale))
 
 
 def test_class_weights_are_the_cube_root_of_how_rare_a_class_is():

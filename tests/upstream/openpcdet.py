@@ -9,63 +9,21 @@ from typing import Sequence
 import torch
 from torch import Tensor, nn
 
-from .boxes import (
-    ROTATIONS,
-    AnchorClass,
-    AnchorRules,
-    Boxes,
-    anchor_boxes,
-    anchor_head,
-    anchors,
-    joined,
-    residual,
-    selected,
-)
-from .centers import CENTER_RULES, CenterNet, CenterRules, Maps
-from .pillars import (
-    KITTI_BACKBONE_NECK,
-    NUSCENES_BACKBONE_NECK,
-    BackboneNeck,
-    Grid,
-    PillarNet,
-)
+from .boxes import ROTATIONS, AnchorClass, AnchorRules, Boxes, anchors, joined, residual, selected
+from .heads import AnchorNet, CenterNet, Maps
+from .pillars import NUSCENES_BACKBONE_NECK, BackboneNeck, Grid, PillarNet
 
 NAMES = ("vfe", "backbone_2d", "backbone_2d", "dense_head")
-SINGLE = AnchorRules()
 MULTI = AnchorRules(iou=0.2, pre=1000, post=83)
 
 
-def add_step(network: nn.Module) -> None:
-    network.register_buffer("global_step", torch.zeros(1, dtype=torch.long))
+class SingleHead(AnchorNet):
+    """PointPillar with AnchorHeadSingle."""
 
-
-class SingleHead(PillarNet):
-    """PointPillar with AnchorHeadSingle: one map of class scores, codes and directions. aligned:
-    anchors at cell centers, not from end to end of the range."""
-
-    def __init__(
-        self,
-        columns: int,
-        grid: Grid,
-        classes: Sequence[AnchorClass],
-        backbone_neck: BackboneNeck = KITTI_BACKBONE_NECK,
-        filters: Sequence[int] = (64,),
-        rules: AnchorRules = SINGLE,
-        aligned: bool = False,
-    ) -> None:
-        super().__init__(columns, grid, backbone_neck, filters, NAMES, True)
-        add_step(self)
-        self.aligned, self.classes, self.rules = aligned, tuple(classes), rules
-        anchor_head(self.dense_head, self.channels, len(classes), "conv_box")
-
-    def maps(self, points: Tensor) -> Maps:
-        seen, head = self.features(points), self.dense_head
-        return [[head.conv_cls(seen)], [head.conv_box(seen)], [head.conv_dir_cls(seen)]]
+    NAMES, OPENPCDET = NAMES, True
 
     def detect(self, points: Tensor) -> Boxes:
-        maps = self.maps(points)
-        cells = anchors(self.grid.area, maps[0][0].shape[2:], self.classes, self.aligned)
-        boxes, scores = anchor_boxes(maps, cells, self.rules, bottom=False)
+        boxes, scores = self.candidates(points)
         return selected(boxes, *scores.max(1), self.rules)
 
 
@@ -98,6 +56,8 @@ class Branches(nn.Module):
 class MultiHead(PillarNet):
     """PointPillar with AnchorHeadMulti. heads: indices of the classes that each head takes."""
 
+    NAMES, OPENPCDET = NAMES, True
+
     def __init__(
         self,
         columns: int,
@@ -110,10 +70,9 @@ class MultiHead(PillarNet):
         shared: int = 64,
         aligned: bool = False,
     ) -> None:
-        super().__init__(columns, grid, backbone_neck, filters, NAMES, True)
-        add_step(self)
-        self.aligned = aligned
+        super().__init__(columns, grid, backbone_neck, filters)
         self.classes, self.heads, self.rules = tuple(classes), heads, rules
+        self.aligned = aligned
         self.dense_head.shared_conv = nn.Sequential(
             nn.Conv2d(self.channels, shared, 3, padding=1, bias=False),
             nn.BatchNorm2d(shared, eps=1e-3, momentum=0.01),
@@ -155,31 +114,12 @@ class MultiHead(PillarNet):
 
 
 class CenterPoint(CenterNet):
-    """CenterPoint with CenterHead over pillars. tasks: how many classes each has."""
+    """CenterPoint with CenterHead over pillars."""
 
-    PARTS = ("hm", "center", "center_z", "dim", "rot", "vel")
+    NAMES, OPENPCDET, DYNAMIC, FILTERS = NAMES, True, True, (64, 64)
+    KINDS = ("hm", "center", "center_z", "dim", "rot", "vel")
+    DEFAULT_BACKBONE_NECK = NUSCENES_BACKBONE_NECK
 
-    def __init__(
-        self,
-        columns: int,
-        grid: Grid,
-        tasks: Sequence[int],
-        backbone_neck: BackboneNeck = NUSCENES_BACKBONE_NECK,
-        filters: Sequence[int] = (64, 64),
-        rules: CenterRules = CENTER_RULES,
-        shared: int = 64,
-        dynamic: bool = True,
-        bias: bool = True,
-        velocity: bool = True,
-    ) -> None:
-        super().__init__(columns, grid, backbone_neck, filters, NAMES, True, dynamic=dynamic)
-        add_step(self)
-
-        def layer(a: int, b: int) -> nn.Sequential:
-            conv = nn.Conv2d(a, b, 3, padding=1, bias=bias)
-            return nn.Sequential(conv, nn.BatchNorm2d(b), nn.ReLU())
-
-        self.add_head("heads_list", self.PARTS, layer, tasks, rules, shared, velocity)
-
-    def detect(self, points: Tensor) -> Boxes:
-        return self.boxes(points, sine_first=False, clockwise=False)
+    def layer(self, channels: int, width: int, bias: bool) -> nn.Module:
+        conv = nn.Conv2d(channels, width, 3, padding=1, bias=bias)
+        return nn.Sequential(conv, nn.BatchNorm2d(width), nn.ReLU())

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers and voxels that the re-implemented pillar detectors share; plain torch, slow and clear.
-Nothing of torchvox is used, so that an imported checkpoint can be compared with them.
+"""Layers and pillars that the re-implemented pillar detectors share; plain torch, slow and clear.
+Pillars are those of torchvox.reference: an imported checkpoint, which runs on the ops, is compared
+with them.
 """
 
 from dataclasses import dataclass
-from typing import List, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from torchvox.reference import voxel_map
 
 PFN_EPS = 1e-3  # of every batch norm before the heads
 
@@ -18,8 +21,8 @@ class Grid:
     """Pillars of a range (x0, y0, z0, x1, y1, z1) in meters. max_points, max_pillars: caps, first
     come first kept; 0: none."""
 
-    voxel_size: Tuple[float, float, float]
-    point_cloud_range: Tuple[float, float, float, float, float, float]
+    voxel_size: Sequence[float]
+    point_cloud_range: Sequence[float]
     max_points: int = 0
     max_pillars: int = 0
 
@@ -62,32 +65,14 @@ class Pillars:
 
 def pillars_of(points: Tensor, grid: Grid) -> Pillars:
     """In order of first appearance, with the caps of the grid."""
-    low = torch.tensor(grid.point_cloud_range[:3])
-    size = torch.tensor(grid.voxel_size)
-    finite = points.isfinite().all(1)
-    cell = torch.floor((points[:, :3] - low) / size)
-    ny, nx = grid.shape
-    limit = torch.tensor([nx, ny, 1], dtype=torch.float32)
-    kept = (finite & (cell >= 0).all(1) & (cell < limit).all(1)).nonzero()[:, 0]
-    numbers: dict = {}
-    filled: List[int] = []
-    rows, pillar, slot = [], [], []
-    for at, (x, y, z) in zip(kept.tolist(), cell[kept].long().tolist(), strict=True):
-        if (z, y, x) not in numbers:
-            if grid.max_pillars and len(numbers) == grid.max_pillars:
-                continue
-            numbers[z, y, x] = len(numbers)
-            filled.append(0)
-        into = numbers[z, y, x]
-        if grid.max_points and filled[into] == grid.max_points:
-            continue
-        rows.append(at)
-        pillar.append(into)
-        slot.append(filled[into])
-        filled[into] += 1
-    cells = torch.tensor(list(numbers), dtype=torch.long).reshape(-1, 3)
-    index = torch.tensor(rows, dtype=torch.long)
-    return Pillars(points[index], torch.tensor(pillar).long(), torch.tensor(slot).long(), cells)
+    rows = points[points.isfinite().all(1)]
+    caps = grid.max_points or -1, grid.max_pillars or -1
+    indices, counts, pillar, slot, _ = voxel_map(
+        rows, grid.voxel_size, grid.point_cloud_range, *caps
+    )
+    kept = slot >= 0
+    cells = indices[counts > 0, 1:].long()
+    return Pillars(rows[kept], pillar[kept].long(), slot[kept].long(), cells)
 
 
 def decorated(pillars: Pillars, grid: Grid, axes: int = 3, legacy: bool = False) -> Tensor:
@@ -187,11 +172,11 @@ class BackboneNeck:
     """Sizes of backbone and neck. layers: convolutions of a block after its first. conv_at_one: a
     level with an up stride of 1 has a convolution, not a transposed one."""
 
-    layers: Tuple[int, ...] = (3, 5, 5)
-    strides: Tuple[int, ...] = (2, 2, 2)
-    widths: Tuple[int, ...] = (64, 128, 256)
-    up_strides: Tuple[float, ...] = (1, 2, 4)
-    up_widths: Tuple[int, ...] = (128, 128, 128)
+    layers: Sequence[int] = (3, 5, 5)
+    strides: Sequence[int] = (2, 2, 2)
+    widths: Sequence[int] = (64, 128, 256)
+    up_strides: Sequence[float] = (1, 2, 4)
+    up_widths: Sequence[int] = (128, 128, 128)
     conv_at_one: bool = False
 
     @property
@@ -230,9 +215,16 @@ def through(blocks: nn.ModuleList, deblocks: nn.ModuleList, x: Tensor) -> Tensor
 class PillarNet(nn.Module):
     """Points [N, C] of one cloud to the map that the heads see.
 
-    names: of pillar net, backbone, neck and head. zero_pad: see `block`. axes, legacy: see
-    `decorated`. dynamic: pillars without caps and without rows of padding.
+    axes, legacy: see `decorated`. dynamic: pillars without caps and without rows of padding.
+
+    NAMES: of pillar net, backbone, neck and head. OPENPCDET: padding is a layer of its own, and
+    checkpoints count steps. LEGACY, DYNAMIC: what the published networks are.
     """
+
+    NAMES: Tuple[str, ...] = ()
+    OPENPCDET = False
+    LEGACY = False
+    DYNAMIC = False
 
     def __init__(
         self,
@@ -240,25 +232,26 @@ class PillarNet(nn.Module):
         grid: Grid,
         backbone_neck: BackboneNeck,
         filters: Sequence[int],
-        names: Sequence[str],
-        zero_pad: bool,
         axes: int = 3,
-        legacy: bool = False,
-        dynamic: bool = False,
+        legacy: Optional[bool] = None,
+        dynamic: Optional[bool] = None,
     ) -> None:
         super().__init__()
-        self.grid, self.backbone_neck, self.names = grid, backbone_neck, tuple(names)
-        self.axes, self.legacy, self.dynamic = axes, legacy, dynamic
+        self.grid, self.backbone_neck, self.axes = grid, backbone_neck, axes
+        self.legacy = self.LEGACY if legacy is None else legacy
+        self.dynamic = self.DYNAMIC if dynamic is None else dynamic
         self.channels = sum(backbone_neck.up_widths)
-        for name in dict.fromkeys(names):
+        for name in dict.fromkeys(self.NAMES):
             self.add_module(name, nn.Module())
         encoder, backbone, neck, _ = self.parts()
         encoder.pfn_layers = pillar_layers(columns + 3 + axes, filters)
-        backbone.blocks = backbone_neck.blocks(filters[-1], zero_pad)
+        backbone.blocks = backbone_neck.blocks(filters[-1], self.OPENPCDET)
         neck.deblocks = backbone_neck.deblocks()
+        if self.OPENPCDET:
+            self.register_buffer("global_step", torch.zeros(1, dtype=torch.long))
 
     def parts(self) -> List[nn.Module]:
-        return [getattr(self, name) for name in self.names]
+        return [getattr(self, name) for name in self.NAMES]
 
     def features(self, points: Tensor) -> Tensor:
         encoder, backbone, neck, _ = self.parts()

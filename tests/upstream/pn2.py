@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The networks of erikwijmans/Pointnet2_PyTorch, rewritten in plain torch from their published
 behavior: same parameters by the same names, same results, segmenter scores as [B, N, classes].
-Nothing of torchvox is used, so that an imported checkpoint can be compared with them.
+No op of torchvox is used, so that an imported checkpoint can be compared with them.
 """
 
 from itertools import pairwise
@@ -11,13 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from .pointnet2 import (
+    OBJECT_MSG,
+    ROOM_MSG,
+    ROOM_SSG,
+    Scales,
     first_inside,
     furthest_points,
+    object_ssg,
     rows_of,
     squared_distances,
 )
-
-Scales = Sequence[Tuple[float, int, Sequence[int]]]  # radius, k, widths
 
 
 def shared_mlp(widths: Sequence[int]) -> nn.Sequential:
@@ -31,7 +34,7 @@ class Abstraction(nn.Module):
     """count None: all points, with absolute coordinates."""
 
     def __init__(
-        self, count: Optional[int], scales: Scales, channels: int, use_xyz: bool = True
+        self, count: Optional[int], channels: int, scales: Scales, use_xyz: bool = True
     ) -> None:
         super().__init__()
         self.count, self.scales, self.use_xyz = count, scales, use_xyz
@@ -66,6 +69,13 @@ class Abstraction(nn.Module):
         return torch.cat([xyz, features], -1) if self.use_xyz else features
 
 
+def levels(sizes: Sequence[Any], in_channels: int, use_xyz: bool) -> nn.ModuleList:
+    return nn.ModuleList(
+        Abstraction(count, inputs or in_channels - 3, scales, use_xyz)
+        for count, inputs, scales in sizes
+    )
+
+
 class Propagation(nn.Module):
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
@@ -90,22 +100,9 @@ class Classifier(nn.Module):
         self, num_classes: int, in_channels: int, scales: str, use_xyz: bool = True
     ) -> None:
         super().__init__()
-        c = in_channels - 3
-        if scales == "ssg":
-            levels = [
-                (512, [(0.2, 64, (64, 64, 128))], c),
-                (128, [(0.4, 64, (128, 128, 256))], 128),
-                (None, [(0.0, 0, (256, 512, 1024))], 256),
-            ]
-        else:
-            near = [(0.1, 16, (32, 32, 64)), (0.2, 32, (64, 64, 128)), (0.4, 128, (64, 96, 128))]
-            far = [
-                (0.2, 32, (64, 64, 128)),
-                (0.4, 64, (128, 128, 256)),
-                (0.8, 128, (128, 128, 256)),
-            ]
-            levels = [(512, near, c), (128, far, 320), (None, [(0.0, 0, (256, 512, 1024))], 640)]
-        self.SA_modules = nn.ModuleList(Abstraction(*level, use_xyz) for level in levels)
+        self.SA_modules = levels(
+            object_ssg(64) if scales == "ssg" else OBJECT_MSG, in_channels, use_xyz
+        )
         self.fc_layer = nn.Sequential(
             nn.Linear(1024, 512, bias=False),
             nn.BatchNorm1d(512),
@@ -132,29 +129,12 @@ class Segmenter(nn.Module):
         self, num_classes: int, in_channels: int, scales: str, use_xyz: bool = True
     ) -> None:
         super().__init__()
-        c, counts = in_channels - 3, (1024, 256, 64, 16)
+        c = in_channels - 3
         if scales == "ssg":
-            widths = ((32, 32, 64), (64, 64, 128), (128, 128, 256), (256, 256, 512))
-            groups = [[(r, 32, w)] for r, w in zip((0.1, 0.2, 0.4, 0.8), widths, strict=True)]
-            ins = (c, 64, 128, 256)
             up = [(128 + c, 128, 128, 128), (320, 256, 128), (384, 256, 256), (768, 256, 256)]
         else:
-            pairs = (
-                ((16, 16, 32), (32, 32, 64)),
-                ((64, 64, 128), (64, 96, 128)),
-                ((128, 196, 256), (128, 196, 256)),
-                ((256, 256, 512), (256, 384, 512)),
-            )
-            groups = [
-                [(r, 16, a), (2 * r, 32, b)]
-                for r, (a, b) in zip((0.05, 0.1, 0.2, 0.4), pairs, strict=True)
-            ]
-            ins = (c, 96, 256, 512)
             up = [(256 + c, 128, 128), (608, 256, 256), (768, 512, 512), (1536, 512, 512)]
-        self.SA_modules = nn.ModuleList(
-            Abstraction(n, group, a, use_xyz)
-            for n, group, a in zip(counts, groups, ins, strict=True)
-        )
+        self.SA_modules = levels(ROOM_SSG if scales == "ssg" else ROOM_MSG, in_channels, use_xyz)
         self.FP_modules = nn.ModuleList(Propagation(widths) for widths in up)
         self.fc_lyaer = nn.Sequential(  # so spelled there
             nn.Conv1d(128, 128, 1, bias=False),

@@ -1,10 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling and gathering that both re-implemented PointNet++ references share; plain torch."""
+"""Sizes, sampling and gathering of both re-implemented PointNet++ references; plain torch."""
 
-from typing import Optional
+from typing import Any, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
+
+Scales = Sequence[Tuple[float, int, Sequence[int]]]  # radius, k, widths
+WHOLE: Scales = ((0.0, 0, (256, 512, 1024)),)
+# Centers, input channels and scales of a level; the first level takes the features, 0.
+NEAR_WIDTHS = ((32, 32, 64), (64, 64, 128), (64, 96, 128))
+
+
+def object_ssg(k: int) -> Sequence[Any]:
+    far = (128, 128, ((0.4, 64, (128, 128, 256)),))
+    return (512, 0, ((0.2, k, (64, 64, 128)),)), far, (None, 256, WHOLE)
+
+
+def near(ks: Sequence[int]) -> Scales:
+    return tuple(zip((0.1, 0.2, 0.4), ks, NEAR_WIDTHS, strict=True))
+
+
+OBJECT_MSG = (
+    (512, 0, near((16, 32, 128))),
+    (
+        *(128, 320),
+        ((0.2, 32, (64, 64, 128)), (0.4, 64, (128, 128, 256)), (0.8, 128, (128, 128, 256))),
+    ),
+    (None, 640, WHOLE),
+)
+PART_MSG = (
+    (512, 0, near((32, 64, 128))),
+    (128, 320, ((0.4, 64, (128, 128, 256)), (0.8, 128, (128, 196, 256)))),
+    (None, 512, WHOLE),
+)
+ROOM_SSG = (
+    (1024, 0, ((0.1, 32, (32, 32, 64)),)),
+    (256, 64, ((0.2, 32, (64, 64, 128)),)),
+    (64, 128, ((0.4, 32, (128, 128, 256)),)),
+    (16, 256, ((0.8, 32, (256, 256, 512)),)),
+)
+ROOM_MSG = (
+    (1024, 0, ((0.05, 16, (16, 16, 32)), (0.1, 32, (32, 32, 64)))),
+    (256, 96, ((0.1, 16, (64, 64, 128)), (0.2, 32, (64, 96, 128)))),
+    (64, 256, ((0.2, 16, (128, 196, 256)), (0.4, 32, (128, 196, 256)))),
+    (16, 512, ((0.4, 16, (256, 256, 512)), (0.8, 32, (256, 384, 512)))),
+)
 
 
 def rows_of(values: Tensor, idx: Tensor) -> Tensor:

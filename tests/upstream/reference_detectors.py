@@ -10,7 +10,7 @@ from torchvox.models.importing.convert import Imported
 
 from . import mmdet3d, openpcdet
 from .boxes import AnchorClass, AnchorRules
-from .centers import CenterRules
+from .heads import CenterRules
 from .pillars import BackboneNeck, Grid
 
 Config = Mapping[str, Any]
@@ -22,7 +22,7 @@ def reference_detector(imported: Imported) -> nn.Module:
     config = imported.model.config()["config"]
     if config["detections"]["mode"] == "circle" and "conv_bias" not in config["head"]:
         raise CheckpointError("parity: detections.mode circle is known for heat maps alone")
-    network = BUILDERS[imported.layout.name](config)
+    network = _network(imported.layout.name, config)
     state: Dict[str, Tensor] = dict(imported.state)
     for name, value in network.state_dict().items():
         if name.endswith(("num_batches_tracked", "global_step")):
@@ -34,79 +34,53 @@ def reference_detector(imported: Imported) -> nn.Module:
     return network.eval()
 
 
-def _openpcdet(config: Config) -> nn.Module:
-    net, head = _common(config), config["head"]
-    if "conv_bias" in head:
-        dynamic = config["encoder"]["pad_semantics"] == "none"
-        how = {**_centers(config), "dynamic": dynamic, "bias": head["conv_bias"]}
-        return openpcdet.CenterPoint(**net, **how)
-    net |= {**_anchors(config), "aligned": head["grid"] == "centers"}
-    if "tasks" not in head:
-        return openpcdet.SingleHead(**net)
-    heads = [[config["classes"].index(name) for name in task] for task in head["tasks"]]
-    return openpcdet.MultiHead(**net, heads=heads, shared=head["shared"])
-
-
-def _mmdet3d(config: Config) -> nn.Module:
+def _network(layout: str, config: Config) -> nn.Module:
+    program = openpcdet if layout == "openpcdet" else mmdet3d
     net, head, encoder = _common(config), config["head"], config["encoder"]
-    net |= {"legacy": encoder["legacy"], "axes": encoder["center_axes"]}
-    net["clockwise"] = config["detections"]["box_format"] == "wlh_clockwise"
+    how = {"legacy": encoder["legacy"], "axes": encoder["center_axes"]}
+    how["clockwise"] = config["detections"]["box_format"] == "wlh_clockwise"
     if "conv_bias" in head:
-        return mmdet3d.CenterPoint(**net, **_centers(config))
-    net |= {"aligned": head["grid"] == "centers", "area": head["area"]}
-    return mmdet3d.VoxelNet(**net, **_anchors(config))
-
-
-BUILDERS = {"openpcdet": _openpcdet, "mmdet3d": _mmdet3d, "mmdet3d_0": _mmdet3d}
+        how |= {"dynamic": encoder["pad_semantics"] == "none", "bias": head["conv_bias"]}
+        return program.CenterPoint(**net, **_centers(config), **how)
+    net |= {**_anchors(config), "aligned": head["grid"] == "centers"}
+    if "tasks" in head:
+        heads = [[config["classes"].index(name) for name in task] for task in head["tasks"]]
+        return program.MultiHead(**net, heads=heads, shared=head["shared"])
+    kind = program.SingleHead if program is openpcdet else program.VoxelNet
+    return kind(**net, area=head["area"], **how)
 
 
 def _common(config: Config) -> Dict[str, Any]:
     """Arguments that all networks take."""
     blocks, neck = config["backbone"], config["neck"]
+    caps = max(0, config["max_points"]), max(0, config["max_pillars"][1])
+    sizes = blocks["layers"], blocks["strides"], blocks["channels"], neck["strides"]
     return {
         "columns": config["columns"],
-        "grid": Grid(
-            tuple(config["pillar_size"]),
-            tuple(config["point_cloud_range"]),
-            max(0, config["max_points"]),
-            max(0, config["max_pillars"][1]),
-        ),
-        "backbone_neck": BackboneNeck(
-            tuple(blocks["layers"]),
-            tuple(blocks["strides"]),
-            tuple(blocks["channels"]),
-            tuple(neck["strides"]),
-            tuple(neck["channels"]),
-            conv_at_one=neck["stride_one"] == "conv",
-        ),
-        "filters": tuple(config["encoder"]["channels"]),
+        "grid": Grid(config["pillar_size"], config["point_cloud_range"], *caps),
+        "backbone_neck": BackboneNeck(*sizes, neck["channels"], neck["stride_one"] == "conv"),
+        "filters": config["encoder"]["channels"],
     }
 
 
 def _anchors(config: Config) -> Dict[str, Any]:
     head, detections = config["head"], config["detections"]
     turn = head["direction"] or {"offset": 0.0, "limit": 0.0}
+    caps = detections["pre"], detections["post"]
     rules = AnchorRules(
-        *(detections["score"], detections["nms"][0], detections["pre"], detections["post"]),
-        *(turn["offset"], turn["limit"]),
+        detections["score"], detections["nms"][0], *caps, turn["offset"], turn["limit"]
     )
     boxes = zip(config["classes"], head["anchors"], strict=True)
-    classes = [AnchorClass(name, tuple(box["size"]), box["bottom"]) for name, box in boxes]
+    classes = [AnchorClass(name, box["size"], box["bottom"]) for name, box in boxes]
     return {"classes": classes, "rules": rules}
 
 
 def _centers(config: Config) -> Dict[str, Any]:
     head, detections = config["head"], config["detections"]
+    caps = {"top": detections["pre"], "pre": detections["pre"], "post": detections["post"]}
+    circle = detections["mode"] == "circle"
     rules = CenterRules(
-        detections["score"],
-        tuple(detections["center_range"]),
-        tuple(detections["nms"]),
-        detections["mode"] == "circle",
-        top=detections["pre"],
-        pre=detections["pre"],
-        post=detections["post"],
+        detections["score"], detections["center_range"], detections["nms"], circle, **caps
     )
-    tasks = [len(task) for task in head["tasks"]]
-    return {
-        "tasks": tasks, "rules": rules, "shared": head["shared"], "velocity": head["velocity"],
-    }  # fmt: skip
+    more = {"shared": head["shared"], "velocity": head["velocity"]}
+    return {"tasks": [len(task) for task in head["tasks"]], "rules": rules, **more}

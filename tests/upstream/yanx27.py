@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The networks of yanx27/Pointnet_Pointnet2_pytorch, rewritten in plain torch from their published
-behavior: same parameters by the same names, same results. Nothing of torchvox is used, so that an
+behavior: same parameters by the same names, same results. No op of torchvox is used, so that an
 imported checkpoint can be compared with them.
 
 Two things are arguments here. Sampling starts at point 0 instead of a random one. `exact` takes
@@ -15,48 +15,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .pointnet2 import first_inside, furthest_points, rows_of, squared_distances
-
-Scales = Sequence[Tuple[float, int, Sequence[int]]]  # radius, k, widths
-WHOLE: Scales = ((0.0, 0, (256, 512, 1024)),)
-# Centers, input channels and scales of a level; the first level of objects takes the features.
-OBJECT_SSG = (
-    (512, 0, ((0.2, 32, (64, 64, 128)),)),
-    (128, 128, ((0.4, 64, (128, 128, 256)),)),
-    (None, 256, WHOLE),
+from .pointnet2 import (
+    OBJECT_MSG,
+    PART_MSG,
+    ROOM_MSG,
+    ROOM_SSG,
+    Scales,
+    first_inside,
+    furthest_points,
+    object_ssg,
+    rows_of,
+    squared_distances,
 )
-NEAR_WIDTHS = ((32, 32, 64), (64, 64, 128), (64, 96, 128))
 
-
-def near(ks: Sequence[int]) -> Scales:
-    return tuple(zip((0.1, 0.2, 0.4), ks, NEAR_WIDTHS, strict=True))
-
-
-OBJECT_MSG = (
-    (512, 0, near((16, 32, 128))),
-    (
-        *(128, 320),
-        ((0.2, 32, (64, 64, 128)), (0.4, 64, (128, 128, 256)), (0.8, 128, (128, 128, 256))),
-    ),
-    (None, 640, WHOLE),
-)
-PART_MSG = (
-    (512, 0, near((32, 64, 128))),
-    (128, 320, ((0.4, 64, (128, 128, 256)), (0.8, 128, (128, 196, 256)))),
-    (None, 512, WHOLE),
-)
-ROOM_SSG = (
-    (1024, 0, ((0.1, 32, (32, 32, 64)),)),
-    (256, 64, ((0.2, 32, (64, 64, 128)),)),
-    (64, 128, ((0.4, 32, (128, 128, 256)),)),
-    (16, 256, ((0.8, 32, (256, 256, 512)),)),
-)
-ROOM_MSG = (
-    (1024, 0, ((0.05, 16, (16, 16, 32)), (0.1, 32, (32, 32, 64)))),
-    (256, 96, ((0.1, 16, (64, 64, 128)), (0.2, 32, (64, 96, 128)))),
-    (64, 256, ((0.2, 16, (128, 196, 256)), (0.4, 32, (128, 196, 256)))),
-    (16, 512, ((0.4, 16, (256, 256, 512)), (0.8, 32, (256, 384, 512)))),
-)
+OBJECT_SSG = object_ssg(32)
 
 
 def distances(a: Tensor, b: Tensor, exact: bool) -> Tensor:

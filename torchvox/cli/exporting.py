@@ -98,8 +98,7 @@ def _network(args: ExportOptions) -> tuple[torch.nn.Module, str | None]:
     """The model as it is exported, fused and merged, and the dtype of its weights."""
     from torchvox.models import checkpoints
     from torchvox.models.detection import PillarDetector
-    from torchvox.models.fuse import fuse_batch_norms, is_fused
-    from torchvox.models.merge import can_merge, merge_heads
+    from torchvox.models.fuse import can_merge, fuse_batch_norms, is_fused, merge_heads
     from torchvox.models.registry import named_file
 
     network, dtype = checkpoints.load(named_file(args.model)), args.dtype

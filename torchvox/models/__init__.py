@@ -10,9 +10,8 @@ from torchvox.models.detection import (
     PointPillarsConfig,
 )
 from torchvox.models.export import export_model, export_program
-from torchvox.models.fuse import fuse_batch_norms
+from torchvox.models.fuse import fuse_batch_norms, merge_heads
 from torchvox.models.importing import import_checkpoint, parity
-from torchvox.models.merge import merge_heads
 from torchvox.models.pointnet2 import (
     PointNet2Classifier,
     PointNet2PartSegmenter,

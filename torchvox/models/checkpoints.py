@@ -16,8 +16,7 @@ from torch import nn
 from torchvox._errors import TorchvoxError, short
 from torchvox.io.writers import write_whole
 from torchvox.models.detection import CenterPointPillars, PointPillars
-from torchvox.models.fuse import fuse_batch_norms, is_fused
-from torchvox.models.merge import is_merged, merge_heads
+from torchvox.models.fuse import fuse_batch_norms, is_fused, is_merged, merge_heads
 from torchvox.models.pointnet2 import (
     PointNet2Classifier,
     PointNet2PartSegmenter,

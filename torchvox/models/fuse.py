@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch norm fused into linear maps and convolutions, for inference."""
+"""Batch norms fused into linear maps and convolutions, and heads merged, for inference."""
 
 import copy
 from typing import Optional, TypeVar
@@ -40,6 +40,33 @@ def fuse_batch_norms(model: Model, dtype: Optional[torch.dtype] = None) -> Model
 
 def is_fused(model: nn.Module) -> bool:
     return any(isinstance(module, (FusedLayer, FusedConv)) for module in model.modules())
+
+
+def merge_heads(model: Model) -> Model:
+    """A copy of a fused detector with fewer and larger convolutions in its head: one for an
+    `AnchorHead`, and for heads in tasks two behind the shared one, whatever the number of branches.
+    Outputs differ by rounding.
+
+    Raises ValueError for a model that is not a detector or not fused.
+    """
+    if not isinstance(model, PillarDetector):
+        raise ValueError(f"merge_heads: a detector is needed, got {type(model).__name__}")
+    if not is_fused(model):
+        raise ValueError("merge_heads: batch norms must be fused first, by fuse_batch_norms")
+    merged = copy.deepcopy(model)
+    if not is_merged(merged):
+        merged.head.merge()
+    return merged
+
+
+def can_merge(model: nn.Module) -> bool:
+    """Whether the branches of a detector are of one layer each, as `merge_heads` needs them."""
+    tasks = getattr(model.head, "tasks", ())
+    return all(len(branch.layers) == 1 for task in tasks for branch in task.values())
+
+
+def is_merged(model: nn.Module) -> bool:
+    return getattr(getattr(model, "head", None), "merged", None) is not None
 
 
 def _fuse_children(module: nn.Module, dtype: Optional[torch.dtype]) -> None:

@@ -62,20 +62,15 @@ def get_model_weights(name: str) -> Dict[str, ModelWeights]:
     Raises WrongUseError for an unknown name.
     """
     sets = _entry(name, "get_model_weights").get("weights", {})
+    folder = FOLDER / "weights"
     return {
-        key: ModelWeights(
-            name,
-            key,
-            FOLDER / "weights" / f"{name}.{key}.pt",
-            one["sha256"],
-            tuple(one["classes"]),
-            dict(one["metrics"]),
-            one["measured"],
-            one["command"],
-            one["license"],
-        )
+        key: ModelWeights(name, key, folder / f"{name}.{key}.pt", **_frozen(one))
         for key, one in sets.items()
     }
+
+
+def _frozen(entry: Mapping[str, Any]) -> Dict[str, Any]:
+    return {**entry, "classes": tuple(entry["classes"]), "metrics": dict(entry["metrics"])}
 
 
 def get_model(name: str, weights: Weights = None, **overrides: Any) -> nn.Module:

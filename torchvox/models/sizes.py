@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sizes that a file names for a network, compared with what it holds before they take memory."""
 
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,11 @@ class _Calls(TorchFunctionMode):
         self.left = most
 
     def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        self,
+        function: Callable[..., Any],
+        types: object,
+        args: Tuple[Any, ...] = (),
+        kwargs: Optional[Mapping[str, Any]] = None,
     ) -> Any:
         self.left -= 1
         if self.left < 0:
@@ -31,9 +35,10 @@ class _Calls(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def check_values(config: Any) -> None:
+def check_values(config: object) -> None:
     """Raises ValueError for a configuration of more than MOST_VALUES values, all levels counted."""
-    stack, count = [config], 0
+    stack: List[object] = [config]
+    count = 0
     while stack:
         value = stack.pop()
         if isinstance(value, (dict, list, tuple, set)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from torchvox._errors import TorchvoxError, WrongUseError, short
-from torchvox._values import from_plain
+from torchvox._values import from_plain, plain
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.registry import DEFAULT, get_model, list_models, named_file
@@ -45,14 +45,13 @@ def describe(config: Config, labels: Labels) -> dict[str, Any]:
     """The entry "torchvox" of a checkpoint, less the metrics."""
     from torchvox._build import BUILD_INFO
 
-    named = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(labels).items()}
     return {
         "format": FORMAT,
         "version": BUILD_INFO["version"],
         "revision": BUILD_INFO["commit"],
         "op_schemas": schema_digest(),
         "config": config.plain(),
-        "labels": named,
+        "labels": plain(labels),
     }
 
 

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
@@ -40,7 +39,7 @@ class JsonLines(Logger):
         return ""
 
     @rank_zero_only
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(self, *args: object, **kwargs: object) -> None:
         """The configuration has a file of its own."""
 
     @rank_zero_only

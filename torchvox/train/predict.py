@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -48,7 +49,6 @@ def label_points(trained: Checkpoint, cloud: PointCloud, category: str | None = 
 
     category: of the object, for a model of parts. Rooms are taken column by column.
     """
-    finite = cloud.finite()
     clean = _finite(cloud)
     more: dict[str, Tensor] = {}
     if trained.config.task == "parts":
@@ -67,7 +67,7 @@ def label_points(trained: Checkpoint, cloud: PointCloud, category: str | None = 
             labels = predict(trained.model, trained.config, trained.labels, batch)
             result[chosen] = labels[0].cpu().numpy()
     whole = np.full(len(cloud), -1, np.int64)
-    whole[finite] = result
+    whole[cloud.finite()] = result
     return whole
 
 
@@ -80,8 +80,6 @@ def number_of_category(trained: Checkpoint, category: str | None) -> int:
 
 
 def _finite(cloud: PointCloud) -> PointCloud:
-    from dataclasses import replace
-
     kept = cloud.finite()
     if not kept.any():
         raise CloudFileError(f"{cloud.path or 'the cloud'} has no finite point")

@@ -153,7 +153,7 @@ class BestCheckpoint(ModelCheckpoint):
 
     val_every = 1
 
-    def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, *_: object) -> None:
         last = trainer.current_epoch + 1 == trainer.max_epochs
         trainer.check_val_every_n_epoch = 1 if last else self.val_every
         trainer.callback_metrics.clear()  # which keeps those of earlier epochs
@@ -176,7 +176,7 @@ class WholeCheckpoints(TorchCheckpointIO):
     the folder for temporary files is on another file system."""
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None
     ) -> None:
         write_whole(path, lambda buffer: torch.save(checkpoint, buffer))
 

@@ -98,9 +98,16 @@ class Kitti(ScanFolder):
         good = len(classes) > 0 and set(classes) <= set(TYPES)
         expect(good and ignored in ("ignore", "background"), rule, (tuple(classes), ignored))
         similar = {k: v for k, v in SIMILAR.items() if v in classes and k not in classes}
-        options: Any = {"similar": similar if ignored == "ignore" else {}, "others": "drop"}
-        options |= {"points": points, "boxes": boxes, "layout": "kitti"}
-        super().__init__(root, split, classes=classes, **options)
+        super().__init__(
+            root,
+            split,
+            classes=classes,
+            similar=similar if ignored == "ignore" else {},
+            others="drop",
+            points=points,
+            boxes=boxes,
+            layout="kitti",
+        )
         self.training, self.crop = Path(root) / "training", crop
         if not (self.training / "image_2").is_dir():
             warnings.warn(f"{root} has no images: {files.IMAGE} pixels are assumed", stacklevel=2)

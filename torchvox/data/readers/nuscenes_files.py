@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -64,11 +64,11 @@ def read_index(root: Path, version: str, cache: str | Path | None = None) -> Ind
 class _Known(dict):
     """A dict whose missing keys raise a CloudFileError that names `what`."""
 
-    def __init__(self, what: str, content: Any) -> None:
+    def __init__(self, what: str, content: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         self.what = what
         super().__init__(content)
 
-    def __missing__(self, key: Any) -> Any:
+    def __missing__(self, key: object) -> Any:
         raise CloudFileError(f"{self.what} has no {short(key)}")
 
 

@@ -15,9 +15,9 @@ from torchvox.models.detection.anchor_head import (
     AnchorDecoder,
     AnchorHead,
     MultiHead,
+    anchor_boxes,
     anchors_of_tasks,
 )
-from torchvox.models.detection.anchors import anchor_boxes
 from torchvox.models.detection.backbone import Backbone, Neck
 from torchvox.models.detection.center_head import CenterDecoder, CenterHead
 from torchvox.models.detection.config import (

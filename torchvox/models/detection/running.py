@@ -16,8 +16,7 @@ from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.detection.detector import PillarDetector
 from torchvox.models.export import load_program
-from torchvox.models.fuse import fuse_batch_norms, is_fused
-from torchvox.models.merge import can_merge, merge_heads
+from torchvox.models.fuse import can_merge, fuse_batch_norms, is_fused, merge_heads
 from torchvox.models.registry import named_file
 
 # What the columns of a detector past x, y and z are, and whether a scan must have them: one sweep

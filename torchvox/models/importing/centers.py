@@ -85,7 +85,7 @@ def task_pairs(config: Mapping[str, Any], names: TaskNames) -> List[Pair]:
     return pairs
 
 
-def center_detections(settings: Settings, convention: str, **more: Any) -> Dict[str, Any]:
+def center_detections(settings: Settings, convention: str, **more: object) -> Dict[str, Any]:
     """Of nuScenes: a suppression per task."""
     numbers = {"score": 0.1, "pre": 500, "post": 83, "nms": [0.2], **more}
     limits = list(NUSCENES_LIMITS)

@@ -35,7 +35,7 @@ class Imported:
     notes: Tuple[str, ...] = ()
 
 
-def tensors_of(content: Any) -> Dict[str, Tensor]:
+def tensors_of(content: object) -> Dict[str, Tensor]:
     """The state dict inside a checkpoint, without the prefix of a wrapping module."""
     for key in WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(key), dict):

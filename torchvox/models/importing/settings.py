@@ -51,7 +51,7 @@ class Settings:
         """`choose` for each, by its name behind the prefix."""
         return {name: self.choose(f"{prefix}.{name}", value) for name, value in values.items()}
 
-    def peek(self, name: str, value: Any) -> Any:
+    def peek(self, name: str, value: object) -> Any:
         """What `choose` would give."""
         return self._given.get(name, (value, ""))[0]
 
@@ -98,7 +98,7 @@ def least(*caps: Optional[int]) -> Dict[str, int]:
     return {"detections.pre": min(numbers)} if numbers else {}
 
 
-def detections(settings: Settings, options: Options, **numbers: Any) -> Dict[str, Any]:
+def detections(settings: Settings, options: Options, **numbers: object) -> Dict[str, Any]:
     """The `detections` of a configuration: the options of a decode op under a convention, and
     numbers and words of the published one."""
     named = ("group", "shared_pre", "global_post", "best_class")
