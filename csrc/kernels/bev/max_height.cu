@@ -248,10 +248,4 @@ cudaError_t launch(const BevMaxHeightArgs& args, void* workspace, const CudaCont
                                    : launch_sparse<uint32_t>(args, workspace, context);
 }
 
-cudaError_t launch(const BevMaxHeightBackwardArgs& args, void*, const CudaContext& context) {
-  return with_point_type(args.points.dtype, [&](auto type) {
-    return launch_elements<write_point_gradient<decltype(type)>>(args, args.points.rows, context);
-  });
-}
-
 }  // namespace torchvox

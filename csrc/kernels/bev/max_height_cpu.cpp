@@ -45,11 +45,4 @@ void run_cpu(const BevMaxHeightArgs& args, void* workspace, const ParallelFor& p
                  : run<uint32_t>(args, workspace, parallel_for);
 }
 
-void run_cpu(const BevMaxHeightBackwardArgs& args, void*, const ParallelFor& parallel_for) {
-  with_point_type(args.points.dtype, [&](auto type) {
-    for_each_index(parallel_for, args.points.rows, kBevPointsPerTask,
-                   [&](int64_t row) { write_point_gradient<decltype(type)>(args, row); });
-  });
-}
-
 }  // namespace torchvox

@@ -88,7 +88,6 @@ struct BevRasterizeBackwardArgs {
   DType features_dtype = DType::kFloat;
 };
 
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(BevCellsArgs);
 TORCHVOX_KERNEL(BevRasterizeArgs);
 TORCHVOX_KERNEL(BevRasterizeBackwardArgs);
 
@@ -154,6 +153,8 @@ TORCHVOX_HD void write_flat_cell(const BevCellsArgs& args, int64_t row) {
   if (sample >= 0) point = locate_point<T>(args.points, args.grid, row, sample);
   args.point_cell[row] = point.fate == BevFate::kUsed ? static_cast<int32_t>(point.cell) : -1;
 }
+TORCHVOX_TYPED_MAP(BevCellsArgs, with_point_type, args.points.dtype, write_flat_cell,
+                   args.points.rows, kBevPointsPerTask, 256);
 
 // Orders intensities with every NaN above the rest, as torch.amax has it.
 TORCHVOX_HD uint32_t intensity_key(float v) {

@@ -8,13 +8,6 @@
 
 namespace torchvox {
 
-void run_cpu(const BevCellsArgs& args, void*, const ParallelFor& parallel_for) {
-  with_point_type(args.points.dtype, [&](auto type) {
-    for_each_index(parallel_for, args.points.rows, kBevPointsPerTask,
-                   [&](int64_t row) { write_flat_cell<decltype(type)>(args, row); });
-  });
-}
-
 int64_t workspace_bytes_cpu(const BevRasterizeArgs& args) {
   return BevRasterTables(args.points, args.grid, args.planes, false, nullptr).bytes;
 }

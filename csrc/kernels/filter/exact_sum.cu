@@ -228,10 +228,4 @@ cudaError_t launch(const VoxelSumArgs& args, void* memory, const CudaContext& co
   return add_sums(args, memory, context);
 }
 
-cudaError_t launch(const VoxelMeanOfSumsArgs& args, void*, const CudaContext& context) {
-  return with_value_type(args.type, [&](auto type) {
-    return launch_elements<mean_of_sums<decltype(type)>>(args, args.rows * args.columns, context);
-  });
-}
-
 }  // namespace torchvox

@@ -25,11 +25,4 @@ void run_cpu(const VoxelSumArgs& args, void*, const ParallelFor& parallel_for) {
   });
 }
 
-void run_cpu(const VoxelMeanOfSumsArgs& args, void*, const ParallelFor& parallel_for) {
-  with_value_type(args.type, [&](auto type) {
-    for_each_index(parallel_for, args.rows * args.columns, kRowsPerTask,
-                   [&](int64_t at) { mean_of_sums<decltype(type)>(args, at); });
-  });
-}
-
 }  // namespace torchvox

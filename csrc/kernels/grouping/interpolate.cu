@@ -145,10 +145,4 @@ cudaError_t launch(const InterpolateWeightGradArgs& args, void*, const CudaConte
   });
 }
 
-cudaError_t launch(const InterpolationWeightsArgs& args, void*, const CudaContext& context) {
-  return with_compute_type(args.dtype, [&](auto real) {
-    return launch_elements<weights_of_query<decltype(real)>>(args, args.queries, context);
-  });
-}
-
 }  // namespace torchvox

@@ -124,10 +124,4 @@ cudaError_t launch(const QueryAndGroupArgs& args, void*, const CudaContext& cont
   });
 }
 
-cudaError_t launch(const QueryAndGroupBackwardArgs& args, void*, const CudaContext& context) {
-  return with_compute_type(args.dtype, [&](auto real) {
-    return launch_elements<group_gradient<decltype(real)>>(args, args.rows * args.dims, context);
-  });
-}
-
 }  // namespace torchvox

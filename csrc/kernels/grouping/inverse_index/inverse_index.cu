@@ -470,10 +470,6 @@ CountPlan plan_for(const InverseIndexArgs& args, const Target& target) {
 
 }  // namespace
 
-cudaError_t launch(const NeighborRowsArgs& args, void*, const CudaContext& context) {
-  return launch_elements<find_neighbor_row>(args, args.query.rows * args.k, context);
-}
-
 int64_t workspace_bytes_cuda(const InverseIndexArgs& args, const Target& target) {
   const CountPlan plan = plan_for(args, target);
   if (plan.fits) return CountWork(args.inverse, plan, nullptr).bytes;

@@ -45,11 +45,6 @@ int64_t InverseIndex::place(void* memory, bool cuda) {
   return workspace.bytes();
 }
 
-void run_cpu(const NeighborRowsArgs& args, void*, const ParallelFor& parallel_for) {
-  for_each_index(parallel_for, args.query.rows * args.k, kSlotsPerTask,
-                 [&](int64_t i) { find_neighbor_row(args, i); });
-}
-
 int64_t workspace_bytes_cpu(const InverseIndexArgs&) { return 0; }
 
 void run_cpu(const InverseIndexArgs& args, void*, const ParallelFor& parallel_for) {
