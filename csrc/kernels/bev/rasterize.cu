@@ -242,14 +242,6 @@ __global__ void __launch_bounds__(kBevThreads)
 
 }  // namespace
 
-int64_t workspace_bytes_cuda(const BevRasterizeArgs& args, const Target&) {
-  return BevRasterTables(args.points, args.grid, args.planes, false, nullptr).bytes;
-}
-
-int64_t workspace_bytes_cuda(const BevRasterizeBackwardArgs& args, const Target&) {
-  return BevRasterTables(args.points, args.grid, args.planes, true, nullptr).bytes;
-}
-
 cudaError_t launch(const BevRasterizeArgs& args, void* workspace, const CudaContext& context) {
   const BevRasterTables tables(args.points, args.grid, args.planes, false, workspace);
   const BevFill counts{args.counts, count_bytes(args.points), 0};

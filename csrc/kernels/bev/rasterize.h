@@ -88,9 +88,6 @@ struct BevRasterizeBackwardArgs {
   DType features_dtype = DType::kFloat;
 };
 
-TORCHVOX_KERNEL(BevRasterizeArgs);
-TORCHVOX_KERNEL(BevRasterizeBackwardArgs);
-
 inline constexpr int64_t kBevLargeCell = 1024;
 
 // Tables over all cells of the batch; null unless a plane needs them. Those that are counted or
@@ -144,6 +141,12 @@ struct BevRasterTables {
     bytes = workspace.bytes();
   }
 };
+
+TORCHVOX_KERNEL_WITH_WORKSPACE(
+    BevRasterizeArgs, BevRasterTables(args.points, args.grid, args.planes, false, nullptr).bytes);
+TORCHVOX_KERNEL_WITH_WORKSPACE(
+    BevRasterizeBackwardArgs,
+    BevRasterTables(args.points, args.grid, args.planes, true, nullptr).bytes);
 
 // The flat cell of a point in the batch, or -1.
 template <class T>

@@ -8,10 +8,6 @@
 
 namespace torchvox {
 
-int64_t workspace_bytes_cpu(const BevRasterizeArgs& args) {
-  return BevRasterTables(args.points, args.grid, args.planes, false, nullptr).bytes;
-}
-
 void run_cpu(const BevRasterizeArgs& args, void* workspace, const ParallelFor& parallel_for) {
   const BevRasterTables tables(args.points, args.grid, args.planes, false, workspace);
   std::fill_n(static_cast<char*>(workspace), tables.zero_bytes, char{0});
@@ -27,10 +23,6 @@ void run_cpu(const BevRasterizeArgs& args, void* workspace, const ParallelFor& p
     }
   });
   write_counts_cpu(tables.counters, args.points.clouds, args.counts);
-}
-
-int64_t workspace_bytes_cpu(const BevRasterizeBackwardArgs& args) {
-  return BevRasterTables(args.points, args.grid, args.planes, true, nullptr).bytes;
 }
 
 void run_cpu(const BevRasterizeBackwardArgs& args, void* workspace,

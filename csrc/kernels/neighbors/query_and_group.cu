@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 cudaError_t launch(const QueryAndGroupArgs& args, void*, const CudaContext& context) {
   const int64_t slots = args.points.clouds * args.query.rows * args.slots, columns = args.columns();
   if (slots * columns == 0) return cudaSuccess;
-  return with_word_of(args.grouped_dtype, [&](auto word) {
+  return with_word(bytes_of(args.grouped_dtype), [&](auto word) {
     // A number of slots for which each block begins on 16 bytes.
     constexpr int64_t kStep = 16 / sizeof(word);
     const int64_t fitting = kTileBytes / (columns * static_cast<int64_t>(sizeof(word)));

@@ -122,16 +122,6 @@ TORCHVOX_HD void group_coordinates(const QueryAndGroupArgs& args, const GroupSlo
   }
 }
 
-// Calls body(Word{}) with an integer as wide as a value of `dtype`.
-template <class Body>
-auto with_word_of(DType dtype, Body&& body) {
-  switch (bytes_of(dtype)) {
-    case 8: return body(uint64_t{});
-    case 4: return body(uint32_t{});
-    default: return body(uint16_t{});
-  }
-}
-
 // Items of a CPU task that have so many elements each.
 inline int64_t group_items_per_task(int64_t elements) {
   constexpr int64_t kElementsPerTask = 16384;

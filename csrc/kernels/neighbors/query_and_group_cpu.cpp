@@ -39,7 +39,7 @@ void group_row(const QueryAndGroupArgs& args, int64_t row) {
 
 void run_cpu(const QueryAndGroupArgs& args, void*, const ParallelFor& parallel_for) {
   const int64_t columns = args.columns();
-  with_word_of(args.grouped_dtype, [&](auto word) {
+  with_word(bytes_of(args.grouped_dtype), [&](auto word) {
     for_each_index(parallel_for, args.points.clouds * args.query.rows,
                    group_items_per_task(args.slots * columns),
                    [&](int64_t row) { group_row<decltype(word)>(args, row); });

@@ -8,8 +8,6 @@
 namespace torchvox {
 namespace {
 
-constexpr int64_t kSlotsPerTask = 16384;
-
 // The second walk goes backwards, so that segments ascend and each offset ends as the beginning of
 // its segment.
 void invert_cloud(const InverseIndexArgs& args, int64_t cloud) {
