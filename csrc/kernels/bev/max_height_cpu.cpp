@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // bev_max_height on the CPU: tasks of points enter the table by atomic maximum, tasks of cells
-// write the outputs; the gradient point by point. Also the choice of the GPU's plan, from sizes
-// alone.
+// write the outputs. Also the choice of the GPU's plan, from sizes alone.
 #include <algorithm>
 
 #include "csrc/kernels/bev/max_height.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_sum, voxel_mean and voxel_mean_of_sums on the GPU: one block per kSpan places of perm and
-// up to kTileColumns columns, in three steps:
+// voxel_sum and voxel_mean on the GPU: one block per kSpan places of perm and up to kTileColumns
+// columns, in three steps:
 //
 //   rows   finds the rows of its places in the offsets
 //   load   reads all values into shared memory

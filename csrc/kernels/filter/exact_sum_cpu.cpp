@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_sum, voxel_mean and voxel_mean_of_sums on the CPU: tasks of rows.
+// voxel_sum and voxel_mean on the CPU: tasks of rows.
 #include <algorithm>
 
 #include "csrc/kernels/filter/exact_sum.h"
