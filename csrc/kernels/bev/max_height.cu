@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// bev_max_height and its gradient on the GPU. Points are entered into a table of keys (height, then
+// bev_max_height on the GPU. Points are entered into a table of keys (height, then
 // lowest row) by atomic maximum: one thread per point, one read of 16 bytes, at most one atomic,
 // none where a neighbor in the warp has the same cell and a larger key. Then one thread per four
 // cells reads the table and writes the outputs, or one thread per point writes the cell of which it
-// is the top (BevPlan). The gradient takes one thread per point.
+// is the top (BevPlan).
 #include <algorithm>
 
 #include "csrc/kernels/bev/max_height.h"
@@ -246,12 +246,6 @@ cudaError_t launch(const BevMaxHeightArgs& args, void* workspace, const CudaCont
   }
   return has_wide_keys(args, plan) ? launch_sparse<uint64_t>(args, workspace, context)
                                    : launch_sparse<uint32_t>(args, workspace, context);
-}
-
-cudaError_t launch(const BevMaxHeightBackwardArgs& args, void*, const CudaContext& context) {
-  return with_point_type(args.points.dtype, [&](auto type) {
-    return launch_elements<write_point_gradient<decltype(type)>>(args, args.points.rows, context);
-  });
 }
 
 }  // namespace torchvox

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "csrc/kernels/bev/grid.h"
+#include "csrc/kernels/core/map.h"
 #include "csrc/kernels/core/plan_override.h"
 
 namespace torchvox {
@@ -60,8 +61,6 @@ struct BevMaxHeightBackwardArgs {
   const int32_t* top_index = nullptr;  // [batches, cells]
   void* grad_points = nullptr;  // [rows, columns] contiguous, dtype of the points
 };
-
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(BevMaxHeightBackwardArgs);
 
 // A cell of the table holds the maximum so far as an integer that orders as the heights do; 0 is an
 // empty cell, since no finite height maps to it. A 64-bit key also holds the row and breaks ties
@@ -172,5 +171,7 @@ TORCHVOX_HD void write_point_gradient(const BevMaxHeightBackwardArgs& args, int6
     out[column] = narrow<T>(column == 2 ? gradient : 0.f);
   }
 }
+TORCHVOX_TYPED_MAP(BevMaxHeightBackwardArgs, with_point_type, args.points.dtype,
+                   write_point_gradient, args.points.rows, kBevPointsPerTask, 256);
 
 }  // namespace torchvox

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // bev_max_height on the CPU: tasks of points enter the table by atomic maximum, tasks of cells
-// write the outputs; the gradient point by point. Also the choice of the GPU's plan, from sizes
-// alone.
+// write the outputs. Also the choice of the GPU's plan, from sizes alone.
 #include <algorithm>
 
 #include "csrc/kernels/bev/max_height.h"
@@ -43,13 +42,6 @@ int64_t workspace_bytes_cpu(const BevMaxHeightArgs& args) {
 void run_cpu(const BevMaxHeightArgs& args, void* workspace, const ParallelFor& parallel_for) {
   args.top_index ? run<uint64_t>(args, workspace, parallel_for)
                  : run<uint32_t>(args, workspace, parallel_for);
-}
-
-void run_cpu(const BevMaxHeightBackwardArgs& args, void*, const ParallelFor& parallel_for) {
-  with_point_type(args.points.dtype, [&](auto type) {
-    for_each_index(parallel_for, args.points.rows, kBevPointsPerTask,
-                   [&](int64_t row) { write_point_gradient<decltype(type)>(args, row); });
-  });
 }
 
 }  // namespace torchvox

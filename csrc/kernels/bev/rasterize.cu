@@ -242,20 +242,6 @@ __global__ void __launch_bounds__(kBevThreads)
 
 }  // namespace
 
-int64_t workspace_bytes_cuda(const BevRasterizeArgs& args, const Target&) {
-  return BevRasterTables(args.points, args.grid, args.planes, false, nullptr).bytes;
-}
-
-int64_t workspace_bytes_cuda(const BevRasterizeBackwardArgs& args, const Target&) {
-  return BevRasterTables(args.points, args.grid, args.planes, true, nullptr).bytes;
-}
-
-cudaError_t launch(const BevCellsArgs& args, void*, const CudaContext& context) {
-  return with_point_type(args.points.dtype, [&](auto type) {
-    return launch_elements<write_flat_cell<decltype(type)>>(args, args.points.rows, context);
-  });
-}
-
 cudaError_t launch(const BevRasterizeArgs& args, void* workspace, const CudaContext& context) {
   const BevRasterTables tables(args.points, args.grid, args.planes, false, workspace);
   const BevFill counts{args.counts, count_bytes(args.points), 0};

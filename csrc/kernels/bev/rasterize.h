@@ -88,10 +88,6 @@ struct BevRasterizeBackwardArgs {
   DType features_dtype = DType::kFloat;
 };
 
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(BevCellsArgs);
-TORCHVOX_KERNEL(BevRasterizeArgs);
-TORCHVOX_KERNEL(BevRasterizeBackwardArgs);
-
 inline constexpr int64_t kBevLargeCell = 1024;
 
 // Tables over all cells of the batch; null unless a plane needs them. Those that are counted or
@@ -146,6 +142,12 @@ struct BevRasterTables {
   }
 };
 
+TORCHVOX_KERNEL_WITH_WORKSPACE(
+    BevRasterizeArgs, BevRasterTables(args.points, args.grid, args.planes, false, nullptr).bytes);
+TORCHVOX_KERNEL_WITH_WORKSPACE(
+    BevRasterizeBackwardArgs,
+    BevRasterTables(args.points, args.grid, args.planes, true, nullptr).bytes);
+
 // The flat cell of a point in the batch, or -1.
 template <class T>
 TORCHVOX_HD void write_flat_cell(const BevCellsArgs& args, int64_t row) {
@@ -154,6 +156,8 @@ TORCHVOX_HD void write_flat_cell(const BevCellsArgs& args, int64_t row) {
   if (sample >= 0) point = locate_point<T>(args.points, args.grid, row, sample);
   args.point_cell[row] = point.fate == BevFate::kUsed ? static_cast<int32_t>(point.cell) : -1;
 }
+TORCHVOX_TYPED_MAP(BevCellsArgs, with_point_type, args.points.dtype, write_flat_cell,
+                   args.points.rows, kBevPointsPerTask, 256);
 
 // Orders intensities with every NaN above the rest, as torch.amax has it.
 TORCHVOX_HD uint32_t intensity_key(float v) {

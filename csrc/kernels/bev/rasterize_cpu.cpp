@@ -8,17 +8,6 @@
 
 namespace torchvox {
 
-void run_cpu(const BevCellsArgs& args, void*, const ParallelFor& parallel_for) {
-  with_point_type(args.points.dtype, [&](auto type) {
-    for_each_index(parallel_for, args.points.rows, kBevPointsPerTask,
-                   [&](int64_t row) { write_flat_cell<decltype(type)>(args, row); });
-  });
-}
-
-int64_t workspace_bytes_cpu(const BevRasterizeArgs& args) {
-  return BevRasterTables(args.points, args.grid, args.planes, false, nullptr).bytes;
-}
-
 void run_cpu(const BevRasterizeArgs& args, void* workspace, const ParallelFor& parallel_for) {
   const BevRasterTables tables(args.points, args.grid, args.planes, false, workspace);
   std::fill_n(static_cast<char*>(workspace), tables.zero_bytes, char{0});
@@ -34,10 +23,6 @@ void run_cpu(const BevRasterizeArgs& args, void* workspace, const ParallelFor& p
     }
   });
   write_counts_cpu(tables.counters, args.points.clouds, args.counts);
-}
-
-int64_t workspace_bytes_cpu(const BevRasterizeBackwardArgs& args) {
-  return BevRasterTables(args.points, args.grid, args.planes, true, nullptr).bytes;
 }
 
 void run_cpu(const BevRasterizeBackwardArgs& args, void* workspace,

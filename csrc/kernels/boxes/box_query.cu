@@ -105,16 +105,9 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int64_t workspace_bytes_cuda(const BoxQueryArgs& args, const Target&) {
-  Workspace workspace;
-  bits_of(args, workspace);
-  return workspace.bytes();
-}
-
 cudaError_t launch(const BoxQueryArgs& args, void* memory, const CudaContext& context) {
   if (args.rows() == 0) return cudaSuccess;
-  Workspace workspace(memory);
-  const PointsInBoxesArgs bits = bits_of(args, workspace);
+  const PointsInBoxesArgs bits = bits_of(args, memory);
   TORCHVOX_CUDA_CHECK(launch(bits, nullptr, context));
   const auto walk = [&](auto kernel) {
     return launch_blocks(kernel, blocks_for(args.rows(), 1, context.target), kThreads,

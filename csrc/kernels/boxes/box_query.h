@@ -24,13 +24,13 @@ struct BoxQueryArgs {
   TORCHVOX_HD int64_t rows() const { return inside.batches * inside.boxes.rows; }
 };
 
-TORCHVOX_KERNEL(BoxQueryArgs);
+TORCHVOX_KERNEL_WITH_WORKSPACE(BoxQueryArgs, args.rows() * args.inside.words() * 4);
 
-// The call that writes the bits.
-inline PointsInBoxesArgs bits_of(const BoxQueryArgs& args, Workspace& workspace) {
+// The call that writes the bits to `memory`.
+inline PointsInBoxesArgs bits_of(const BoxQueryArgs& args, void* memory) {
   PointsInBoxesArgs bits = args.inside;
   bits.mode = PointsInBoxesMode::kBits;
-  bits.out = workspace.take<uint32_t>(args.rows() * bits.words());
+  bits.out = memory;
   return bits;
 }
 

@@ -31,15 +31,8 @@ void walk_box(const BoxQueryArgs& args, const void* bits, int64_t row) {
 
 }  // namespace
 
-int64_t workspace_bytes_cpu(const BoxQueryArgs& args) {
-  Workspace workspace;
-  bits_of(args, workspace);
-  return workspace.bytes();
-}
-
 void run_cpu(const BoxQueryArgs& args, void* memory, const ParallelFor& parallel_for) {
-  Workspace workspace(memory);
-  const PointsInBoxesArgs bits = bits_of(args, workspace);
+  const PointsInBoxesArgs bits = bits_of(args, memory);
   run_cpu(bits, nullptr, parallel_for);
   with_compute_type(args.inside.dtype, [&](auto type) {
     for_each_index(parallel_for, args.rows(), 1,

@@ -22,14 +22,9 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int64_t workspace_bytes_cuda(const PlaceBoxesArgs& args, const Target&) {
-  return carved_bytes<PlaceScratch>(args);
-}
-
 cudaError_t launch(const PlaceBoxesArgs& args, void* memory, const CudaContext& context) {
   if (args.batches * args.count == 0) return cudaSuccess;
-  Workspace workspace(memory);
-  const PlaceScratch scratch(args, workspace);
+  const auto scratch = carve<PlaceScratch>(memory, args);
   const unsigned blocks = blocks_for(args.batches, 1, context.target);
   return launch_blocks(place_kernel, blocks, kThreads, context.stream, args, scratch);
 }

@@ -34,8 +34,6 @@ struct PlaceBoxesArgs {
   }
 };
 
-TORCHVOX_KERNEL(PlaceBoxesArgs);
-
 struct PlaceScratch {
   BevBox<float>* scene;  // [batches, boxes + count]: boxes, then placed candidates
   BevBox<float>* first;  // [batches, count]: first tries
@@ -48,6 +46,8 @@ struct PlaceScratch {
         order(workspace.take<int32_t>(args.batches * args.count)),
         blocked(workspace.take<int32_t>(args.batches * args.count)) {}
 };
+
+TORCHVOX_KERNEL_WITH_WORKSPACE(PlaceBoxesArgs, carved_bytes<PlaceScratch>(args));
 
 TORCHVOX_HD bool boxes_meet(const BevBox<float>& a, const BevBox<float>& b) {
   return rotated_iou_bev(a, b) > 0;

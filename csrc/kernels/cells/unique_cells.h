@@ -9,7 +9,7 @@
 // the group in their place.
 #pragma once
 
-#include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/map.h"
 
 namespace torchvox {
 
@@ -36,7 +36,6 @@ struct CellKeysArgs {
   const int32_t* behind = nullptr;  // [rows]; null: none
   int64_t* keys = nullptr;  // [rows]
 };
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(CellKeysArgs);
 
 TORCHVOX_HD void write_cell_key(const CellKeysArgs& args, int64_t row) {
   uint64_t key = args.before ? static_cast<uint32_t>(args.before[row]) : 0;
@@ -49,6 +48,7 @@ TORCHVOX_HD void write_cell_key(const CellKeysArgs& args, int64_t row) {
   if (args.behind) key = key << kRankBits | static_cast<uint32_t>(args.behind[row]);
   args.keys[row] = dropped ? -1 : static_cast<int64_t>(key);
 }
+TORCHVOX_MAP(CellKeysArgs, write_cell_key, args.cells.rows, 8192, 256);
 
 struct CellRowsArgs {
   CellMatrix cells;
@@ -57,7 +57,6 @@ struct CellRowsArgs {
   void* indices = nullptr;  // [rows, columns] in the type of the cells
   int32_t* num_points = nullptr;  // [rows]
 };
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(CellRowsArgs);
 
 TORCHVOX_HD void write_cell_row(const CellRowsArgs& args, int64_t row) {
   const int32_t begin = args.offsets[row], count = args.offsets[row + 1] - begin;
@@ -72,5 +71,6 @@ TORCHVOX_HD void write_cell_row(const CellRowsArgs& args, int64_t row) {
     }
   }
 }
+TORCHVOX_MAP(CellRowsArgs, write_cell_row, args.cells.rows, 8192, 256);
 
 }  // namespace torchvox

@@ -31,6 +31,16 @@ TORCHVOX_HD int64_t bytes_of(DType dtype) {
   return dtype == DType::kDouble ? 8 : (dtype == DType::kFloat ? 4 : 2);
 }
 
+// Calls body(Word{}) with an unsigned integer of 8, 4 or 2 bytes.
+template <class Body>
+auto with_word(int64_t bytes, Body&& body) {
+  switch (bytes) {
+    case 8: return body(uint64_t{});
+    case 4: return body(uint32_t{});
+    default: return body(uint16_t{});
+  }
+}
+
 // Loads element i of an array whose dtype is known at run time; stores one, rounded once.
 template <class Real>
 TORCHVOX_HD Real load_as(const void* data, DType dtype, int64_t i) {

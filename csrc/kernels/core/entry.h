@@ -6,8 +6,8 @@
 //   run_cpu(args, workspace, parallel_for)  on the host, in the caller's threads
 //   launch(args, workspace, context)        on the caller's stream; CUDA builds only
 //
-// The host's file defines run_cpu() and workspace_bytes_cpu(), the .cu file launch() and
-// workspace_bytes_cuda(); the choice between them is made here alone.
+// The host's file defines run_cpu(), and workspace_bytes_cpu() unless both sides need the same; the
+// .cu file launch() and workspace_bytes_cuda(). The choice between them is made here alone.
 #pragma once
 
 #include <algorithm>
@@ -90,10 +90,15 @@ void for_each_index(const ParallelFor& parallel_for, int64_t count, int64_t per_
   inline int64_t workspace_bytes_cuda(const Args&, const Target&) { return 0; }
 #endif
 
-#define TORCHVOX_KERNEL_WITHOUT_WORKSPACE(Args)                            \
-  inline int64_t workspace_bytes(const Args&, const Target&) { return 0; } \
-  TORCHVOX_LAUNCH(Args)                                                    \
+// A kernel whose workspace is the same on both: `bytes` is an expression over `args`.
+#define TORCHVOX_KERNEL_WITH_WORKSPACE(Args, bytes)                                  \
+  inline int64_t workspace_bytes([[maybe_unused]] const Args& args, const Target&) { \
+    return bytes;                                                                    \
+  }                                                                                  \
+  TORCHVOX_LAUNCH(Args)                                                              \
   TORCHVOX_EXPORT void run_cpu(const Args& args, void* workspace, const ParallelFor& parallel_for)
+#define TORCHVOX_KERNEL_WITHOUT_WORKSPACE(Args) TORCHVOX_KERNEL_WITH_WORKSPACE(Args, 0)
+// A kernel with a workspace of its own on each.
 #define TORCHVOX_KERNEL(Args)                                                            \
   TORCHVOX_EXPORT int64_t workspace_bytes_cpu(const Args& args);                         \
   TORCHVOX_WORKSPACE_CUDA(Args)                                                          \

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/map.h"
 #include "csrc/kernels/core/portable_math.h"
 
 namespace torchvox {
@@ -136,7 +136,6 @@ TORCHVOX_HD void decode_row(const BoxDecodeArgs& args, int64_t row) {
     if (k < values) args.boxes[row * values + k] = quiet(box[k]);
   }
 }
-
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(BoxDecodeArgs);
+TORCHVOX_TYPED_MAP(BoxDecodeArgs, with_map_type, args.dtype, decode_row, args.rows, 1024, 128);
 
 }  // namespace torchvox

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_sum, voxel_mean and voxel_mean_of_sums on the GPU: one block per kSpan places of perm and
-// up to kTileColumns columns, in three steps:
+// voxel_sum and voxel_mean on the GPU: one block per kSpan places of perm and up to kTileColumns
+// columns, in three steps:
 //
 //   rows   finds the rows of its places in the offsets
 //   load   reads all values into shared memory
@@ -226,12 +226,6 @@ cudaError_t add_sums(const VoxelSumArgs& args, void* memory, const CudaContext& 
 cudaError_t launch(const VoxelSumArgs& args, void* memory, const CudaContext& context) {
   TORCHVOX_CUDA_CHECK(clear_sums(args, memory, context));
   return add_sums(args, memory, context);
-}
-
-cudaError_t launch(const VoxelMeanOfSumsArgs& args, void*, const CudaContext& context) {
-  return with_value_type(args.type, [&](auto type) {
-    return launch_elements<mean_of_sums<decltype(type)>>(args, args.rows * args.columns, context);
-  });
 }
 
 }  // namespace torchvox

@@ -11,7 +11,7 @@
 
 #include <type_traits>
 
-#include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/map.h"
 
 namespace torchvox {
 
@@ -189,8 +189,6 @@ struct VoxelMeanOfSumsArgs {
   void* means = nullptr;  // [rows, columns]
 };
 
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(VoxelMeanOfSumsArgs);
-
 template <class T>
 TORCHVOX_HD void mean_of_sums(const VoxelMeanOfSumsArgs& args, int64_t at) {
   ExactSum<T> sum;
@@ -199,5 +197,7 @@ TORCHVOX_HD void mean_of_sums(const VoxelMeanOfSumsArgs& args, int64_t at) {
   }
   static_cast<T*>(args.means)[at] = sum.mean(args.num_points[at / args.columns]);
 }
+TORCHVOX_TYPED_MAP(VoxelMeanOfSumsArgs, with_value_type, args.type, mean_of_sums,
+                   (args.rows * args.columns), 512, 256);
 
 }  // namespace torchvox

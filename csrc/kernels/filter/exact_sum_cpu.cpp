@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_sum, voxel_mean and voxel_mean_of_sums on the CPU: tasks of rows.
+// voxel_sum and voxel_mean on the CPU: tasks of rows.
 #include <algorithm>
 
 #include "csrc/kernels/filter/exact_sum.h"
@@ -22,13 +22,6 @@ void run_cpu(const VoxelSumArgs& args, void*, const ParallelFor& parallel_for) {
         args.store(row, c, sum, end - begin);
       }
     });
-  });
-}
-
-void run_cpu(const VoxelMeanOfSumsArgs& args, void*, const ParallelFor& parallel_for) {
-  with_value_type(args.type, [&](auto type) {
-    for_each_index(parallel_for, args.rows * args.columns, kRowsPerTask,
-                   [&](int64_t at) { mean_of_sums<decltype(type)>(args, at); });
   });
 }
 

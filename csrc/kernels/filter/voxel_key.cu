@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_keys and voxel_cells on the GPU: one thread per row.
+// voxel_keys on the GPU: one thread per row.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/filter/voxel_key.cuh"
 
@@ -37,10 +37,6 @@ cudaError_t launch(const VoxelKeysArgs& args, void*, const CudaContext& context)
   const int64_t counts = (args.points.clouds + 1) * kKeyCounts;
   TORCHVOX_CUDA_CHECK(cudaMemsetAsync(args.counts, 0, counts * sizeof(int32_t), context.stream));
   return make_keys(args, context);
-}
-
-cudaError_t launch(const VoxelCellsArgs& args, void*, const CudaContext& context) {
-  return launch_elements<write_cells>(args, args.rows, context);
 }
 
 }  // namespace torchvox

@@ -4,7 +4,7 @@
 // back. The one definition for CPU, CUDA and C++ tests.
 #pragma once
 
-#include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/map.h"
 #include "csrc/kernels/spatial/curves.h"
 
 namespace torchvox {
@@ -75,11 +75,10 @@ struct VoxelCellsArgs {
   int32_t* cells = nullptr;  // [rows, 4]
 };
 
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(VoxelCellsArgs);
-
 TORCHVOX_HD void write_cells(const VoxelCellsArgs& args, int64_t row) {
   write_cell(args.frame, args.keys[row], args.cells + 4 * row);
 }
+TORCHVOX_MAP(VoxelCellsArgs, write_cells, args.rows, 4096, 256);
 
 // Calls body(T{}, Real{}) with the storage type of the points and that of their arithmetic.
 template <class Body>

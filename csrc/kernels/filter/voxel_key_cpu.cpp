@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_keys and voxel_cells on the CPU: tasks of rows, their counts added up at the end of each.
+// voxel_keys on the CPU: tasks of rows, their counts added up at the end of each.
 #include <algorithm>
 
 #include "csrc/kernels/filter/voxel_key.h"
@@ -42,11 +42,6 @@ void run_cpu(const VoxelKeysArgs& args, void*, const ParallelFor& parallel_for) 
       if (last >= 0) add(last, counts);
     });
   });
-}
-
-void run_cpu(const VoxelCellsArgs& args, void*, const ParallelFor& parallel_for) {
-  for_each_index(parallel_for, args.rows, kRowsPerTask,
-                 [&](int64_t row) { write_cells(args, row); });
 }
 
 }  // namespace torchvox

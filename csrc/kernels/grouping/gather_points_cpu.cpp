@@ -52,11 +52,8 @@ void run_cpu(const GatherPointsArgs& args, void*, const ParallelFor& parallel_fo
   for_each_index(parallel_for, args.batches * args.channels * tasks, 4, [&](int64_t i) {
     const int64_t plane = i / tasks, begin = (i - plane * tasks) * kSamples;
     const int64_t end = std::min(begin + kSamples, args.samples);
-    switch (args.element_bytes) {
-      case 2: return gather_plane<uint16_t>(args, plane, begin, end);
-      case 8: return gather_plane<uint64_t>(args, plane, begin, end);
-      default: return gather_plane<uint32_t>(args, plane, begin, end);
-    }
+    with_word(args.element_bytes,
+              [&](auto word) { gather_plane<decltype(word)>(args, plane, begin, end); });
   });
 }
 

@@ -3,7 +3,7 @@
 // Interpolation from three neighbors on the GPU. Channel-last: one block per 64 queries, whose rows
 // and weights are computed once into shared memory; threads move up to 16 bytes of channels.
 // Channels first: one thread per query and eight planes. Gradient of the weights: one warp per
-// query, which reads its gradient once and three rows of features. Weights: one thread per query.
+// query, which reads its gradient once and three rows of features.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/interpolate.h"
 
@@ -142,12 +142,6 @@ cudaError_t launch(const InterpolateWeightGradArgs& args, void*, const CudaConte
   return with_point_type(args.dtype, [&](auto type) {
     return launch_items(weight_grad_kernel<decltype(type)>, count * 32, kRowThreads, context, args,
                         count);
-  });
-}
-
-cudaError_t launch(const InterpolationWeightsArgs& args, void*, const CudaContext& context) {
-  return with_compute_type(args.dtype, [&](auto real) {
-    return launch_elements<weights_of_query<decltype(real)>>(args, args.queries, context);
   });
 }
 

@@ -4,7 +4,7 @@
 // gradient of the features is a segment sum.
 #pragma once
 
-#include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/map.h"
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/grouping/items.h"
 
@@ -28,8 +28,6 @@ struct InterpolationWeightsArgs {
   WeightRule rule;
   int64_t queries = 0;
 };
-
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(InterpolationWeightsArgs);
 
 // out[b, m] = sum of weight[b, m, j] * features[b, idx[b, m, j]] over j = 0, 1, 2, rounded as
 // fma(w2, f2, fma(w0, f0, w1 * f1)) in fp32 (fp64 for fp64) and once more to the features' type. An
@@ -110,6 +108,8 @@ TORCHVOX_HD void weights_of_query(const InterpolationWeightsArgs& args, int64_t 
         quiet(args.grad ? weight_gradient(w, grad, j, args.rule.squared) : w.weight[j]);
   }
 }
+TORCHVOX_TYPED_MAP(InterpolationWeightsArgs, with_compute_type, args.dtype, weights_of_query,
+                   args.queries, 512, 256);
 
 // The rows and weights of a query, which is numbered among those of all clouds.
 template <class Sum>

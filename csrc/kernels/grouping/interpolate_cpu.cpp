@@ -113,11 +113,4 @@ void run_cpu(const InterpolateWeightGradArgs& args, void*, const ParallelFor& pa
   });
 }
 
-void run_cpu(const InterpolationWeightsArgs& args, void*, const ParallelFor& parallel_for) {
-  with_compute_type(args.dtype, [&](auto real) {
-    for_each_index(parallel_for, args.queries, kQueriesPerTask,
-                   [&](int64_t query) { weights_of_query<decltype(real)>(args, query); });
-  });
-}
-
 }  // namespace torchvox

@@ -62,18 +62,6 @@ cudaError_t launch_queries(const NeighborDistanceArgs& args, cudaStream_t stream
                        args);
 }
 
-template <class T>
-cudaError_t launch_type(const NeighborDistanceArgs& args, void* workspace,
-                        const CudaContext& context) {
-  const InverseIndex& inverse = args.inverse;
-  if (args.grad_points && inverse.clouds * inverse.rows > 0) {
-    TORCHVOX_CUDA_CHECK((launch_sums<DistanceGradient<T>, false>(args, workspace, context)));
-  }
-  if (!args.grad_query || inverse.clouds * args.queries == 0) return cudaSuccess;
-  return args.idx.wide ? launch_queries<T, int64_t>(args, context.stream)
-                       : launch_queries<T, int32_t>(args, context.stream);
-}
-
 }  // namespace
 
 int64_t workspace_bytes_cuda(const NeighborDistanceArgs& args, const Target&) {
@@ -84,8 +72,16 @@ int64_t workspace_bytes_cuda(const NeighborDistanceArgs& args, const Target&) {
 }
 
 cudaError_t launch(const NeighborDistanceArgs& args, void* workspace, const CudaContext& context) {
-  return with_point_type(
-      args.dtype, [&](auto type) { return launch_type<decltype(type)>(args, workspace, context); });
+  const InverseIndex& inverse = args.inverse;
+  return with_point_type(args.dtype, [&](auto type) {
+    using T = decltype(type);
+    if (args.grad_points && inverse.clouds * inverse.rows > 0) {
+      TORCHVOX_CUDA_CHECK((launch_sums<DistanceGradient<T>, false>(args, workspace, context)));
+    }
+    if (!args.grad_query || inverse.clouds * args.queries == 0) return cudaSuccess;
+    return args.idx.wide ? launch_queries<T, int64_t>(args, context.stream)
+                         : launch_queries<T, int32_t>(args, context.stream);
+  });
 }
 
 }  // namespace torchvox

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The grouping step of query_and_group and its gradient on the GPU. A block takes up to 128 slots;
-// groups of lanes copy the features of a slot in consecutive words and subtract its coordinates;
-// rows are written in 16-byte words, each once. The gradient: one thread per coordinate of a query.
+// The grouping step of query_and_group on the GPU. A block takes up to 128 slots; groups of lanes
+// copy the features of a slot in consecutive words and subtract its coordinates; rows are written
+// in 16-byte words, each once.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/query_and_group.h"
 
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 cudaError_t launch(const QueryAndGroupArgs& args, void*, const CudaContext& context) {
   const int64_t slots = args.points.clouds * args.query.rows * args.slots, columns = args.columns();
   if (slots * columns == 0) return cudaSuccess;
-  return with_word_of(args.grouped_dtype, [&](auto word) {
+  return with_word(bytes_of(args.grouped_dtype), [&](auto word) {
     // A number of slots for which each block begins on 16 bytes.
     constexpr int64_t kStep = 16 / sizeof(word);
     const int64_t fitting = kTileBytes / (columns * static_cast<int64_t>(sizeof(word)));
@@ -121,12 +121,6 @@ cudaError_t launch(const QueryAndGroupArgs& args, void*, const CudaContext& cont
     const unsigned blocks = grid_x(ceil_div<int64_t>(slots, per_block));
     return launch_blocks(group_kernel<decltype(word)>, blocks, kThreads, context.stream, args,
                          per_block, aligned > 0);
-  });
-}
-
-cudaError_t launch(const QueryAndGroupBackwardArgs& args, void*, const CudaContext& context) {
-  return with_compute_type(args.dtype, [&](auto real) {
-    return launch_elements<group_gradient<decltype(real)>>(args, args.rows * args.dims, context);
   });
 }
 

@@ -4,6 +4,7 @@
 // element, for host and device.
 #pragma once
 
+#include "csrc/kernels/core/map.h"
 #include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/neighbors/ball_query/ball_query.h"
 
@@ -65,7 +66,6 @@ struct QueryAndGroupBackwardArgs {
 };
 
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(QueryAndGroupArgs);
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(QueryAndGroupBackwardArgs);
 
 // x rounded to `dtype`.
 TORCHVOX_HD float round_to(DType dtype, float x) {
@@ -122,14 +122,10 @@ TORCHVOX_HD void group_coordinates(const QueryAndGroupArgs& args, const GroupSlo
   }
 }
 
-// Calls body(Word{}) with an integer as wide as a value of `dtype`.
-template <class Body>
-auto with_word_of(DType dtype, Body&& body) {
-  switch (bytes_of(dtype)) {
-    case 8: return body(uint64_t{});
-    case 4: return body(uint32_t{});
-    default: return body(uint16_t{});
-  }
+// Items of a CPU task that have so many elements each.
+inline int64_t group_items_per_task(int64_t elements) {
+  constexpr int64_t kElementsPerTask = 16384;
+  return elements < kElementsPerTask ? kElementsPerTask / (elements > 0 ? elements : 1) : 1;
 }
 
 // Gradient of coordinate i = row * dims + axis of all slots of a row, and of its query.
@@ -161,5 +157,7 @@ TORCHVOX_HD void group_gradient(const QueryAndGroupBackwardArgs& args, int64_t i
     store_as(args.grad_query, args.dtype, row * args.dims + axis, quiet(-sum.total()));
   }
 }
+TORCHVOX_TYPED_MAP(QueryAndGroupBackwardArgs, with_compute_type, args.dtype, group_gradient,
+                   (args.rows * args.dims), group_items_per_task(args.slots), 256);
 
 }  // namespace torchvox

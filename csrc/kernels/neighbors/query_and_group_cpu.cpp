@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The grouping step of query_and_group and its gradient on the CPU, in tasks of rows.
+// The grouping step of query_and_group on the CPU, in tasks of rows.
 #include <algorithm>
 
 #include "csrc/kernels/neighbors/query_and_group.h"
 
 namespace torchvox {
 namespace {
-
-constexpr int64_t kElementsPerTask = 16384;
-
-int64_t items_per_task(int64_t elements) {
-  return elements < kElementsPerTask ? kElementsPerTask / (elements > 0 ? elements : 1) : 1;
-}
 
 // The fast path for float: the same steps without testing types for every coordinate.
 bool subtract_floats(const QueryAndGroupArgs& args, const GroupSlot& from, int64_t at) {
@@ -45,17 +39,10 @@ void group_row(const QueryAndGroupArgs& args, int64_t row) {
 
 void run_cpu(const QueryAndGroupArgs& args, void*, const ParallelFor& parallel_for) {
   const int64_t columns = args.columns();
-  with_word_of(args.grouped_dtype, [&](auto word) {
+  with_word(bytes_of(args.grouped_dtype), [&](auto word) {
     for_each_index(parallel_for, args.points.clouds * args.query.rows,
-                   items_per_task(args.slots * columns),
+                   group_items_per_task(args.slots * columns),
                    [&](int64_t row) { group_row<decltype(word)>(args, row); });
-  });
-}
-
-void run_cpu(const QueryAndGroupBackwardArgs& args, void*, const ParallelFor& parallel_for) {
-  with_compute_type(args.dtype, [&](auto real) {
-    for_each_index(parallel_for, args.rows * args.dims, items_per_task(args.slots),
-                   [&](int64_t i) { group_gradient<decltype(real)>(args, i); });
   });
 }
 

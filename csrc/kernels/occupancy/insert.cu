@@ -15,19 +15,15 @@ cudaError_t scan_keys(void* storage, size_t& bytes, const Insertion& work, cudaS
   return cub::DeviceScan::InclusiveScan(storage, bytes, work.given.region_key, work.highest,
                                         HigherKey{}, work.given.capacity, stream);
 }
-cudaError_t sum_numbers(void* storage, size_t& bytes, const Insertion& work, cudaStream_t stream) {
-  return cub::DeviceScan::InclusiveSum(storage, bytes, work.number, work.number,
-                                       work.given.capacity, stream);
-}
-cudaError_t sum_sampled(void* storage, size_t& bytes, const Insertion& work, cudaStream_t stream) {
-  return cub::DeviceScan::InclusiveSum(storage, bytes, work.sampled, work.sampled,
-                                       work.given.capacity, stream);
+template <class T>
+cudaError_t sum(void* storage, size_t& bytes, T* numbers, int64_t rows, cudaStream_t stream) {
+  return cub::DeviceScan::InclusiveSum(storage, bytes, numbers, numbers, rows, stream);
 }
 size_t storage_bytes(const Insertion& work) {
   size_t keys = 0, numbers = 0, sampled = 0;
   scan_keys(nullptr, keys, work, nullptr);
-  sum_numbers(nullptr, numbers, work, nullptr);
-  sum_sampled(nullptr, sampled, work, nullptr);
+  sum(nullptr, numbers, work.number, work.given.capacity, nullptr);
+  sum(nullptr, sampled, work.sampled, work.given.capacity, nullptr);
   return std::max({keys, numbers, sampled});
 }
 
@@ -47,9 +43,9 @@ cudaError_t launch(const InsertArgs& args, void* memory, const CudaContext& cont
   size_t bytes = storage_bytes(work);
   if (rows > 0) TORCHVOX_CUDA_CHECK(scan_keys(storage, bytes, work, context.stream));
   TORCHVOX_CUDA_CHECK(launch_elements<find_region>(work, rows + 1, context));
-  if (rows > 0) TORCHVOX_CUDA_CHECK(sum_numbers(storage, bytes, work, context.stream));
+  if (rows > 0) TORCHVOX_CUDA_CHECK(sum(storage, bytes, work.number, rows, context.stream));
   if (work.sampled && rows > 0) {
-    TORCHVOX_CUDA_CHECK(sum_sampled(storage, bytes, work, context.stream));
+    TORCHVOX_CUDA_CHECK(sum(storage, bytes, work.sampled, rows, context.stream));
   }
   return launch_rows<insert_region>(work, rows + 1, context);
 }

@@ -4,6 +4,7 @@
 // grid.
 #pragma once
 
+#include "csrc/kernels/core/map.h"
 #include "csrc/kernels/occupancy/state.h"
 #include "csrc/kernels/rays/input.h"
 #include "csrc/kernels/rays/transform_points.h"
@@ -51,9 +52,6 @@ struct OccupancyCropArgs : OccupancyLookup {
   }
 };
 
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(OccupancyQueryArgs);
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(OccupancyCropArgs);
-
 TORCHVOX_HD void query_point(const OccupancyQueryArgs& args, int64_t i) {
   double p[3];
   for (int axis = 0; axis < 3; ++axis) {
@@ -62,6 +60,7 @@ TORCHVOX_HD void query_point(const OccupancyQueryArgs& args, int64_t i) {
   }
   args.write(i, args.points.packed_owner(i) < 0 ? kUnobserved : args.at(p));
 }
+TORCHVOX_MAP(OccupancyQueryArgs, query_point, args.points.rows, 1024, 256);
 
 TORCHVOX_HD void query_cell(const OccupancyCropArgs& args, int64_t i) {
   int64_t crop;
@@ -81,5 +80,6 @@ TORCHVOX_HD void query_cell(const OccupancyCropArgs& args, int64_t i) {
   }
   args.write(i, args.at(p));
 }
+TORCHVOX_MAP(OccupancyCropArgs, query_cell, args.cells(), 1024, 256);
 
 }  // namespace torchvox

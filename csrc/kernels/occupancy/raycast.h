@@ -3,6 +3,7 @@
 // Entry of occupancy_raycast: each ray walks to the first voxel that stops it.
 #pragma once
 
+#include "csrc/kernels/core/map.h"
 #include "csrc/kernels/occupancy/state.h"
 #include "csrc/kernels/rays/input.h"
 
@@ -22,8 +23,6 @@ struct OccupancyRaycastArgs {
   int32_t* indices = nullptr;  // [rows, 4]: 0, z, y, x of the last voxel
   int32_t* unknown = nullptr;  // [rows]: unobserved voxels on the way
 };
-
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(OccupancyRaycastArgs);
 
 TORCHVOX_HD void cast_ray(const OccupancyRaycastArgs& args, int64_t i) {
   Ray ray;
@@ -82,5 +81,6 @@ TORCHVOX_HD void cast_ray(const OccupancyRaycastArgs& args, int64_t i) {
   for (int axis = 0; axis < 3; ++axis) args.indices[4 * i + 3 - axis] = voxel[axis];
   args.unknown[i] = unknown;
 }
+TORCHVOX_MAP(OccupancyRaycastArgs, cast_ray, args.rays.points.rows, 256, 128);
 
 }  // namespace torchvox

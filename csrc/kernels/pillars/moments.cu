@@ -5,7 +5,6 @@
 // Then the tree of tree_sum.cuh and one thread per entry.
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/pillars/moments.h"
-#include "csrc/kernels/pillars/norm.h"
 #include "csrc/kernels/pillars/prepare.cuh"
 #include "csrc/kernels/pillars/tree_sum.cuh"
 
@@ -223,16 +222,6 @@ cudaError_t launch(const PillarMomentsArgs& args, void* memory, const CudaContex
   return with_pillar_types(args.map.dtype, false, [&](auto type, auto real) {
     return launch_typed<decltype(type), decltype(real)>(args, work, context);
   });
-}
-
-// The fused batch norm and its gradient: one thread per output; all of them read the moments, which
-// stay in the L1 cache. Outputs are few: small blocks spread them over the multiprocessors.
-cudaError_t launch(const PillarNormArgs& args, void*, const CudaContext& context) {
-  return launch_elements<norm_output, 32>(args, args.outputs, context);
-}
-
-cudaError_t launch(const PillarNormBackwardArgs& args, void*, const CudaContext& context) {
-  return launch_elements<norm_gradient, 32>(args, args.norm.outputs, context);
 }
 
 }  // namespace torchvox

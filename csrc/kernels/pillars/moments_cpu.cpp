@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "csrc/kernels/pillars/moments.h"
-#include "csrc/kernels/pillars/norm.h"
 
 namespace torchvox {
 namespace {
@@ -65,8 +64,6 @@ void run_typed(const PillarMomentsArgs& args, const MomentsWork& work,
   }
 }
 
-constexpr int64_t kOutputsPerTask = 64;
-
 }  // namespace
 
 int64_t workspace_bytes_cpu(const PillarMomentsArgs& args) {
@@ -79,16 +76,6 @@ void run_cpu(const PillarMomentsArgs& args, void* memory, const ParallelFor& par
   with_pillar_types(args.map.dtype, false, [&](auto type, auto real) {
     run_typed<decltype(type), decltype(real)>(args, work, parallel_for);
   });
-}
-
-void run_cpu(const PillarNormArgs& args, void*, const ParallelFor& parallel_for) {
-  for_each_index(parallel_for, args.outputs, kOutputsPerTask,
-                 [&](int64_t output) { norm_output(args, output); });
-}
-
-void run_cpu(const PillarNormBackwardArgs& args, void*, const ParallelFor& parallel_for) {
-  for_each_index(parallel_for, args.norm.outputs, kOutputsPerTask,
-                 [&](int64_t output) { norm_gradient(args, output); });
 }
 
 }  // namespace torchvox

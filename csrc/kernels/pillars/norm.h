@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "csrc/kernels/core/map.h"
 #include "csrc/kernels/pillars/encode/encode.h"
 
 namespace torchvox {
@@ -68,6 +69,8 @@ struct NormedOutput {
   }
 };
 
+// The fused batch norm and its gradient. All outputs read the moments, which stay in the L1 cache.
+// Outputs are few: small blocks spread them over the multiprocessors.
 TORCHVOX_HD void norm_output(const PillarNormArgs& args, int64_t output) {
   const NormedOutput n(args, output);
   const double scale = n.gamma() * n.r;
@@ -80,6 +83,7 @@ TORCHVOX_HD void norm_output(const PillarNormArgs& args, int64_t output) {
   store_as(args.mean, args.dtype, output, quiet(n.mean));
   store_as(args.var, args.dtype, output, quiet(n.var * (n.count / others)));
 }
+TORCHVOX_MAP(PillarNormArgs, norm_output, args.outputs, 64, 32);
 
 TORCHVOX_HD void norm_gradient(const PillarNormBackwardArgs& args, int64_t output) {
   const PillarNormArgs& norm = args.norm;
@@ -102,8 +106,6 @@ TORCHVOX_HD void norm_gradient(const PillarNormBackwardArgs& args, int64_t outpu
   store_as(args.to_gamma, norm.dtype, output, quiet(to_scale * n.r));
   store_as(args.to_beta, norm.dtype, output, quiet(to_bias));
 }
-
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(PillarNormArgs);
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(PillarNormBackwardArgs);
+TORCHVOX_MAP(PillarNormBackwardArgs, norm_gradient, args.norm.outputs, 64, 32);
 
 }  // namespace torchvox

@@ -58,22 +58,7 @@ cudaError_t launch_scatter(const PillarScatterArgs& args, const CanvasZeros& can
                             static_cast<const Piece*>(args.feats));
 }
 
-template <class Element>
-cudaError_t launch_gather(const PillarScatterBackwardArgs& args, const uint32_t* table,
-                          const CudaContext& context) {
-  return launch_items_after(gather_kernel<Element>, args.rows.rows * args.channels, kThreads,
-                            context, args, table);
-}
-
 }  // namespace
-
-int64_t workspace_bytes_cuda(const PillarScatterArgs& args, const Target&) {
-  return args.rows.cells() * static_cast<int64_t>(sizeof(uint32_t));
-}
-
-int64_t workspace_bytes_cuda(const PillarScatterBackwardArgs& args, const Target&) {
-  return args.rows.cells() * static_cast<int64_t>(sizeof(uint32_t));
-}
 
 cudaError_t launch(const PillarScatterArgs& args, void* memory, const CudaContext& context) {
   uint32_t* table = static_cast<uint32_t*>(memory);
@@ -83,11 +68,9 @@ cudaError_t launch(const PillarScatterArgs& args, void* memory, const CudaContex
   // The tensor of features may be a view that starts at any element.
   const bool aligned = reinterpret_cast<uintptr_t>(args.feats) % 16 == 0;
   if (aligned && canvas.piece_bytes == 16) return launch_scatter<uint4>(args, canvas, context);
-  switch (bytes_of(args.dtype)) {
-    case 8: return launch_scatter<uint2>(args, canvas, context);
-    case 4: return launch_scatter<uint32_t>(args, canvas, context);
-    default: return launch_scatter<uint16_t>(args, canvas, context);
-  }
+  return with_word(bytes_of(args.dtype), [&](auto word) {
+    return launch_scatter<decltype(word)>(args, canvas, context);
+  });
 }
 
 cudaError_t launch(const PillarScatterBackwardArgs& args, void* memory,
@@ -95,11 +78,10 @@ cudaError_t launch(const PillarScatterBackwardArgs& args, void* memory,
   uint32_t* table = static_cast<uint32_t*>(memory);
   if (args.rows.rows * args.channels == 0) return cudaSuccess;
   TORCHVOX_CUDA_CHECK(enter_rows(args.rows, table, context));
-  switch (bytes_of(args.dtype)) {
-    case 8: return launch_gather<uint64_t>(args, table, context);
-    case 4: return launch_gather<uint32_t>(args, table, context);
-    default: return launch_gather<uint16_t>(args, table, context);
-  }
+  return with_word(bytes_of(args.dtype), [&](auto word) {
+    return launch_items_after(gather_kernel<decltype(word)>, args.rows.rows * args.channels,
+                              kThreads, context, args, table);
+  });
 }
 
 }  // namespace torchvox

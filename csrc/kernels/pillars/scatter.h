@@ -27,7 +27,8 @@ struct PillarScatterBackwardArgs {
   void* grad_feats = nullptr;  // [rows, channels]
 };
 
-TORCHVOX_KERNEL(PillarScatterArgs);
-TORCHVOX_KERNEL(PillarScatterBackwardArgs);
+// The row of each cell.
+TORCHVOX_KERNEL_WITH_WORKSPACE(PillarScatterArgs, args.rows.cells() * 4);
+TORCHVOX_KERNEL_WITH_WORKSPACE(PillarScatterBackwardArgs, args.rows.cells() * 4);
 
 }  // namespace torchvox

@@ -9,13 +9,6 @@ namespace torchvox {
 
 constexpr int64_t kRowsPerTask = 256;
 
-int64_t workspace_bytes_cpu(const PillarScatterArgs& args) {
-  return args.rows.cells() * static_cast<int64_t>(sizeof(int32_t));
-}
-int64_t workspace_bytes_cpu(const PillarScatterBackwardArgs& args) {
-  return args.rows.cells() * static_cast<int64_t>(sizeof(int32_t));
-}
-
 void run_cpu(const PillarScatterArgs& args, void* memory, const ParallelFor& parallel_for) {
   const auto cells = carve<HostCellRows>(memory, args.rows);
   cells.fill(args.rows);

@@ -3,7 +3,7 @@
 // Entry of transform_points, and its arithmetic.
 #pragma once
 
-#include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/map.h"
 
 namespace torchvox {
 
@@ -16,8 +16,6 @@ struct TransformPointsArgs {
   IndexArray pose_index;  // [points.rows]; not given: 0
   double* out = nullptr;  // [points.rows, 3]
 };
-
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(TransformPointsArgs);
 
 // Row `axis` of a pose times a point, ((r0 x + r1 y) + r2 z) + t in fp64.
 TORCHVOX_HD double transform(const double row[4], const double p[3]) {
@@ -41,5 +39,6 @@ TORCHVOX_HD void transform_point(const TransformPointsArgs& args, int64_t i) {
     args.out[3 * i + axis] = quiet(q);
   }
 }
+TORCHVOX_MAP(TransformPointsArgs, transform_point, args.points.rows, 4096, 256);
 
 }  // namespace torchvox

@@ -42,10 +42,6 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int64_t workspace_bytes_cuda(const RayVisibilityArgs& args, const Target&) {
-  return workspace_bytes_cpu(args);
-}
-
 cudaError_t launch(const RayVisibilityArgs& given, void* memory, const CudaContext& context) {
   RayVisibilityArgs args = given;
   args.end = static_cast<int64_t*>(memory);

@@ -104,7 +104,8 @@ struct RayVisibilityArgs : RayInput {
   }
 };
 
-TORCHVOX_KERNEL(RayVisibilityArgs);
+// The voxel in which each ray ends.
+TORCHVOX_KERNEL_WITH_WORKSPACE(RayVisibilityArgs, args.points.rows * 8);
 
 TORCHVOX_HD int8_t reached_of(VisibilityCount column) {
   if (column == kVisibilityEnds) return kEndReached;

@@ -9,10 +9,6 @@ namespace torchvox {
 
 constexpr int64_t kRaysPerTask = 256;
 
-int64_t workspace_bytes_cpu(const RayVisibilityArgs& args) {
-  return args.points.rows * static_cast<int64_t>(sizeof(int64_t));
-}
-
 void run_cpu(const RayVisibilityArgs& given, void* memory, const ParallelFor& parallel_for) {
   RayVisibilityArgs args = given;
   args.end = static_cast<int64_t*>(memory);

@@ -90,10 +90,6 @@ dim3 grid_of(const AnchorLossArgs& args) {
 
 }  // namespace
 
-int64_t workspace_bytes_cuda(const AnchorLossArgs& args, const Target&) {
-  return carved_bytes<LossScratch>(args);
-}
-
 cudaError_t launch(const AnchorLossArgs& args, void* memory, const CudaContext& context) {
   if (args.batches == 0) return cudaSuccess;
   const auto scratch = carve<LossScratch>(memory, args);

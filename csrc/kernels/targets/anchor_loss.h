@@ -60,7 +60,6 @@ struct AnchorLossBackwardArgs {
   LossMap cls, box, direction;  // gradients, of the type of the maps
 };
 
-TORCHVOX_KERNEL(AnchorLossArgs);
 TORCHVOX_KERNEL_WITHOUT_WORKSPACE(AnchorLossBackwardArgs);
 
 // ---- Terms ------------------------------------------------------------------------------------
@@ -299,6 +298,8 @@ struct LossScratch {
       : sums(workspace.take<double>(args.batches * kLossTerms * tree_blocks(args.num_anchors()))),
         blocks(tree_blocks(args.num_anchors())) {}
 };
+
+TORCHVOX_KERNEL_WITH_WORKSPACE(AnchorLossArgs, carved_bytes<LossScratch>(args));
 
 // Stores sum i of [batches, 3].
 template <class M>

@@ -55,8 +55,6 @@ void sum_terms(const AnchorLossArgs& args, const LossScratch& scratch,
 
 }  // namespace
 
-int64_t workspace_bytes_cpu(const AnchorLossArgs& args) { return carved_bytes<LossScratch>(args); }
-
 void run_cpu(const AnchorLossArgs& args, void* memory, const ParallelFor& parallel_for) {
   const auto scratch = carve<LossScratch>(memory, args);
   with_point_type(args.dtype,

@@ -102,10 +102,6 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int64_t workspace_bytes_cuda(const AnchorTargetsArgs& args, const Target&) {
-  return carved_bytes<AnchorScratch>(args);
-}
-
 cudaError_t launch(const AnchorTargetsArgs& args, void* memory, const CudaContext& context) {
   const int64_t batches = args.targets.batches;
   if (batches == 0) return cudaSuccess;

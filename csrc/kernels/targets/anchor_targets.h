@@ -37,8 +37,6 @@ struct AnchorTargetsArgs {
   TORCHVOX_HD int64_t num_anchors() const { return cells * per_cell; }
 };
 
-TORCHVOX_KERNEL(AnchorTargetsArgs);
-
 // A box seen from above, turned to the nearest axis, in meters. A box without an area, or with a
 // value that is not finite, is all zeros and overlaps nothing.
 struct AxisBox {
@@ -145,5 +143,7 @@ struct AnchorScratch {
       : rect(workspace.take<TargetRect>(args.targets.batches * args.targets.rows())),
         most(workspace.take<uint32_t>(args.targets.batches * args.targets.rows())) {}
 };
+
+TORCHVOX_KERNEL_WITH_WORKSPACE(AnchorTargetsArgs, carved_bytes<AnchorScratch>(args));
 
 }  // namespace torchvox

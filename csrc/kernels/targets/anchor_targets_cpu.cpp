@@ -108,10 +108,6 @@ class Assigner {
 
 }  // namespace
 
-int64_t workspace_bytes_cpu(const AnchorTargetsArgs& args) {
-  return carved_bytes<AnchorScratch>(args);
-}
-
 void run_cpu(const AnchorTargetsArgs& args, void* memory, const ParallelFor& parallel_for) {
   Workspace workspace(memory);
   Assigner(args, AnchorScratch(args, workspace), parallel_for).run();

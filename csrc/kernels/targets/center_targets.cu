@@ -88,10 +88,6 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int64_t workspace_bytes_cuda(const CenterTargetsArgs& args, const Target&) {
-  return carved_bytes<CenterScratch>(args);
-}
-
 cudaError_t launch(const CenterTargetsArgs& args, void* memory, const CudaContext& context) {
   const int64_t batches = args.targets.batches;
   if (batches == 0) return cudaSuccess;

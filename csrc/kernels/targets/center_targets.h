@@ -31,8 +31,6 @@ struct CenterTargetsArgs {
   int32_t* count = nullptr;  // [batches, tasks]
 };
 
-TORCHVOX_KERNEL(CenterTargetsArgs);
-
 // A box on the map; position and radius in cells.
 struct CenterObject {
   int32_t x, y;
@@ -111,5 +109,7 @@ struct CenterScratch {
   CenterScratch(const CenterTargetsArgs& args, Workspace& workspace)
       : object(workspace.take<CenterObject>(args.targets.batches * args.targets.rows())) {}
 };
+
+TORCHVOX_KERNEL_WITH_WORKSPACE(CenterTargetsArgs, carved_bytes<CenterScratch>(args));
 
 }  // namespace torchvox

@@ -64,10 +64,6 @@ void draw(const CenterTargetsArgs& args, const CenterScratch& scratch, int64_t b
 
 }  // namespace
 
-int64_t workspace_bytes_cpu(const CenterTargetsArgs& args) {
-  return carved_bytes<CenterScratch>(args);
-}
-
 void run_cpu(const CenterTargetsArgs& args, void* memory, const ParallelFor& parallel_for) {
   const auto scratch = carve<CenterScratch>(memory, args);
   for_each_index(parallel_for, args.targets.batches, 1,

@@ -2,8 +2,7 @@
 //
 // Inverse indices on the GPU. A counting sort of the slots of each cloud by row, if its rows can be
 // counted in shared memory; for more rows a stable radix sort of the slots by (cloud, row), with
-// one thread per slot or row before and after it. Also flat neighbor rows: one thread per slot
-// reads 4 to 8 bytes and writes 4.
+// one thread per slot or row before and after it.
 //
 // Counting splits slots into partitions, one per block, and these into runs, one per warp. The
 // place of a slot is the number of slots before it, so that the order of execution does not matter.
@@ -469,10 +468,6 @@ CountPlan plan_for(const InverseIndexArgs& args, const Target& target) {
 }
 
 }  // namespace
-
-cudaError_t launch(const NeighborRowsArgs& args, void*, const CudaContext& context) {
-  return launch_elements<find_neighbor_row>(args, args.query.rows * args.k, context);
-}
 
 int64_t workspace_bytes_cuda(const InverseIndexArgs& args, const Target& target) {
   const CountPlan plan = plan_for(args, target);

@@ -8,7 +8,7 @@
 // inverse_index_cpu.cpp counts. Before them, NeighborRowsArgs flattens any neighbor list.
 #pragma once
 
-#include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/map.h"
 #include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/core/plan_override.h"
 
@@ -74,8 +74,6 @@ struct NeighborRowsArgs {
   int32_t* row = nullptr;  // [queries, k]
 };
 
-TORCHVOX_KERNEL_WITHOUT_WORKSPACE(NeighborRowsArgs);
-
 // Writes slot i of [queries, k].
 TORCHVOX_HD void find_neighbor_row(const NeighborRowsArgs& args, int64_t i) {
   const int64_t query = i / args.k;
@@ -92,5 +90,6 @@ TORCHVOX_HD void find_neighbor_row(const NeighborRowsArgs& args, int64_t i) {
       (!args.count.given() || i - query * args.k < args.count[query]);
   args.row[i] = named ? static_cast<int32_t>(index - first + begin) : -1;
 }
+TORCHVOX_MAP(NeighborRowsArgs, find_neighbor_row, (args.query.rows * args.k), 16384, 256);
 
 }  // namespace torchvox

@@ -8,8 +8,6 @@
 namespace torchvox {
 namespace {
 
-constexpr int64_t kSlotsPerTask = 16384;
-
 // The second walk goes backwards, so that segments ascend and each offset ends as the beginning of
 // its segment.
 void invert_cloud(const InverseIndexArgs& args, int64_t cloud) {
@@ -43,11 +41,6 @@ int64_t InverseIndex::place(void* memory, bool cuda) {
     long_rows.arrived = workspace.take<int32_t>(most_tasks());
   }
   return workspace.bytes();
-}
-
-void run_cpu(const NeighborRowsArgs& args, void*, const ParallelFor& parallel_for) {
-  for_each_index(parallel_for, args.query.rows * args.k, kSlotsPerTask,
-                 [&](int64_t i) { find_neighbor_row(args, i); });
 }
 
 int64_t workspace_bytes_cpu(const InverseIndexArgs&) { return 0; }
