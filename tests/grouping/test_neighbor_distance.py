@@ -32,7 +32,7 @@ CALLS = {
         for name, make in distances.DISTANCE_SAMPLE_INPUTS.items()
         if not name.endswith("only")
     },
-    "float64, norm 1": lambda: {**distances.distance_in(torch.float64), "norm": 1},
+    "float64, norm 1": lambda: {**distances.DISTANCE_SAMPLE_INPUTS["float64"](), "norm": 1},
     "no points": lambda: random_call(4, 0, 3),
     "no queries": lambda: random_call(0, 5, 3),
     **{f"{d} axes": lambda d=d: random_call(9, 20, 4, d) for d in (1, 2, 7)},
