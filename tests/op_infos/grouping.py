@@ -220,9 +220,9 @@ GROUP_OPS = [
         supports_gradgrad=True,
         error_inputs=(
             ("grad", lambda t: t.int(), TypeError, "grad must be float"),
-            ("grad", lambda t: t[:, 1:], ValueError, "grad must have the M and k of idx"),
+            ("grad", lambda t: t[:, 1:], ValueError, "grad must be .* M and k of idx"),
             ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
-            ("num_points", -1, ValueError, "num_points must not be negative"),
+            ("num_points", -1, ValueError, "num_points must be >= 0"),
         ),
         kernels=5,
         backward_kernels=1,
@@ -261,10 +261,10 @@ ROWS_OPS = [
         },
         error_inputs=(
             ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
-            ("idx", lambda t: t[0, 0], ValueError, r"idx must be \[B, M, k\]"),
-            ("num_points", -1, ValueError, "num_points must not be negative"),
+            ("idx", lambda t: t[0, 0], ValueError, r"idx must be \[U, k\] or \[B, M, k\]"),
+            ("num_points", -1, ValueError, "num_points must be >= 0"),
             ("count", lambda t: t.float(), TypeError, "count must be int32 or int64"),
-            ("count", lambda t: t[:1], ValueError, "count must be one number a query"),
+            ("count", lambda t: t[:1], ValueError, r"count must be \[B, M\] with the B"),
             (
                 "local_index",
                 True,

@@ -148,11 +148,11 @@ inline double parse_threshold(const char* op, double threshold) {
 }
 
 // Bools [C] of regions.
-inline void check_mask(const char* op, const Tensor& mask, at::TensorList state) {
+inline void check_mask(const char* op, const OptionalTensor& mask, at::TensorList state) {
   Inputs in(op);
   in.add_size("C", state[kRegionKey].sym_size(0), "region_key");
   in.add("mask", mask, Dtypes::kBool, "[C]");
-  check_device(op, "mask", mask, "the state", state[0]);
+  if (mask) check_device(op, "mask", *mask, "the state", state[0]);
 }
 
 }  // namespace torchvox
