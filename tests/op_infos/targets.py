@@ -348,8 +348,8 @@ OPS = [
         },
         error_inputs=(
             ("grad", torch.Tensor.double, TypeError, "grad must have the dtype of the loss"),
-            *refused("grad", ValueError, "grad must have the shape of the loss", lambda t: t[0], lambda t: t[1:],
-                     lambda t: t[:, 1:]),
+            *refused("grad", ValueError, "grad must have the shape of the loss", lambda t: t[0],
+                     lambda t: t[1:], lambda t: t[:, 1:]),
             *LOSS_ERRORS,
         ),
         kernels=1,
