@@ -119,7 +119,7 @@ ERRORS = (
     ("points", lambda t: t.int(), TypeError, "points must be float"),
     ("points", lambda t: t[None], ValueError, r"points must be \["),
     ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
-    ("query", lambda t: t[..., :2], ValueError, "query must have the D of points"),
+    ("query", lambda t: t[..., :2], ValueError, "query must be .* D of points"),
     ("query", lambda t: t[0], ValueError, r"query must be \["),
     *refused("radius", ValueError, "radius must be >= 0", -1.0, float("nan")),
     ("radius2", -1.0, ValueError, "radius2 must be >= 0"),
@@ -141,7 +141,7 @@ OPS = [
         formula=ball_formula,
         error_inputs=(
             *ERRORS,
-            ("query", lambda t: t[:1], ValueError, "query must have the B of points"),
+            ("query", lambda t: t[:1], ValueError, "query must be .* the B and D of points"),
             ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
             ("query_lengths", torch.zeros(2), TypeError, "query_lengths must be int32 or int64"),
             ("points", lambda t: t[0], ValueError, r"or \[T, D\] with batch_offsets"),

@@ -86,7 +86,7 @@ OPS = [
         error_inputs=(
             ("points", lambda t: t.int(), TypeError, "points must be float"),
             ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
-            ("query", lambda t: t[:1], ValueError, "query must have the B of points"),
+            ("query", lambda t: t[:1], ValueError, "query must be .* the B and D of points"),
             ("features", lambda t: t[:, 1:], ValueError, r"features must be \[B, N, C\]"),
             ("features", lambda t: t.half(), TypeError, "features must have the dtype of weights"),
             ("idx", lambda t: t.long(), TypeError, "idx must be int32"),

@@ -281,7 +281,7 @@ INTERPOLATE_FEATURES_OPS = [
             ("query", lambda t: t.int(), TypeError, "query must be float"),
             ("query", lambda t: t[0], ValueError, r"query must be \[B, M, D\]"),
             ("points", lambda t: t.half(), TypeError, "query must have the dtype of points"),
-            ("points", lambda t: t[:1], ValueError, "query must have the B of points"),
+            ("points", lambda t: t[:1], ValueError, "query must be .* the B and D of points"),
             ("features", lambda t: t.int(), TypeError, "features must be float"),
             *refused(
                 "features",

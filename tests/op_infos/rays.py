@@ -65,7 +65,7 @@ RAYS_ERRORS = (
     *refused("origins", TypeError, "origins must be float", Tensor.int),
     *refused("origins", ValueError, r"origins must be \[O, 3\]", lambda t: t[0], lambda t: t[:, :2],
              lambda t: t[None]),
-    ("origins", {"origin_index": None}, ValueError, "origins must have one row a sample"),
+    ("origins", {"origin_index": None}, ValueError, "origins must have one row per sample"),
     *refused("origin_index", TypeError, "origin_index must be int32 or int64", Tensor.float),
     *refused("origin_index", ValueError, r"origin_index must be \[N\]", lambda t: t[1:],
              lambda t: t[None]),

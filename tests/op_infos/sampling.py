@@ -294,9 +294,9 @@ GATHER_OPS = [
         supports_gradgrad=True,
         error_inputs=(
             ("grad", lambda t: t.int(), TypeError, "grad must be float"),
-            ("grad", lambda t: t[:, 1:], ValueError, "grad must have the M of idx"),
+            ("grad", lambda t: t[:, 1:], ValueError, "grad must be .* B and M of idx"),
             ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
-            ("num_points", -1, ValueError, "num_points must not be negative"),
+            ("num_points", -1, ValueError, "num_points must be >= 0"),
         ),
         kernels=5,
         backward_kernels=1,

@@ -347,8 +347,8 @@ OPS = [
         },
         error_inputs=(
             ("grad", torch.Tensor.double, TypeError, "grad must have the dtype of the loss"),
-            *refused("grad", ValueError, r"grad must be \[B, 3\]", lambda t: t[0], lambda t: t[1:],
-                     lambda t: t[:, 1:]),
+            *refused("grad", ValueError, "grad must have the shape of the loss", lambda t: t[0],
+                     lambda t: t[1:], lambda t: t[:, 1:]),
             *LOSS_ERRORS,
         ),
         kernels=1,

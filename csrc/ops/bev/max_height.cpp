@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/bev/max_height.h"
 
-#include <functional>
-
 #include "csrc/ops/bev/checks.h"
 #include "csrc/ops/core/op.h"
 
@@ -41,71 +39,42 @@ MaxHeightPlan plan_max_height(const char* op, const Tensor& points, c10::ArrayRe
                               const OptionalTensor& num_valid, std::string_view orientation,
                               std::optional<at::ScalarType> out_dtype, double fill,
                               int64_t lowest_code) {
-  check_packed_points(op, points);
+  Inputs in(op);
+  add_points(in, points);
   MaxHeightPlan plan;
   plan.grid = parse_grid(op, range, size, orientation);
   plan.code = parse_code(op, plan.grid, out_dtype, fill, lowest_code);
   plan.out_dtype = out_dtype.value_or(at::kFloat);
-  plan.batches = check_batch(op, points, batch_offsets, num_valid);
+  plan.batches = add_batch(in, batch_offsets, num_valid);
   plan.image = {plan.batches, rows_of(plan.grid), columns_of(plan.grid)};
   return plan;
 }
 
-struct Outputs {
-  Tensor height;
-  Tensor top_index;
-  Tensor counts;
-};
-
-Outputs empty_outputs(const MaxHeightPlan& plan, const Tensor& points, bool with_index) {
-  Outputs out;
-  out.height = empty_beside(plan.image, plan.out_dtype, points);
-  if (with_index) out.top_index = empty_beside(plan.image, at::kInt, points);
-  out.counts = empty_beside({plan.batches + 1, int64_t{kBevCounts}}, at::kInt, points);
-  return out;
-}
-
-Outputs compute(const char* op, const Tensor& points, c10::ArrayRef<double> range,
-                c10::ArrayRef<int64_t> size, const OptionalTensor& batch_offsets,
-                const OptionalTensor& num_valid, std::string_view orientation,
-                std::optional<at::ScalarType> out_dtype, double fill, int64_t lowest_code,
-                bool with_index) {
+// Returns height, top_index, if `kWithIndex`, and counts.
+template <bool kWithIndex>
+auto max_height(const Tensor& points, c10::ArrayRef<double> range, at::IntArrayRef size,
+                const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
+                std::string_view orientation, std::optional<at::ScalarType> out_dtype, double fill,
+                int64_t lowest_code) {
+  const char* op = kWithIndex ? "bev_max_height_with_index" : "bev_max_height";
   const MaxHeightPlan plan = plan_max_height(op, points, range, size, batch_offsets, num_valid,
                                              orientation, out_dtype, fill, lowest_code);
-  Outputs out = empty_outputs(plan, points, with_index);
-  if (points.is_meta()) return out;
-  const Clouds packed(points, batch_offsets, num_valid);
   BevMaxHeightArgs args;
-  args.points = packed.view;
-  args.grid = plan.grid;
-  args.code = plan.code;
-  args.height = out.height.mutable_data_ptr();
-  args.top_index = with_index ? out.top_index.mutable_data_ptr<int32_t>() : nullptr;
-  args.counts = out.counts.mutable_data_ptr<int32_t>();
-  run(op, points, args);
-  return out;
-}
-
-std::tuple<Tensor, Tensor> bev_max_height(const Tensor& points,
-                                          c10::ArrayRef<double> point_cloud_range,
-                                          at::IntArrayRef size, const OptionalTensor& batch_offsets,
-                                          const OptionalTensor& num_valid,
-                                          std::string_view orientation,
-                                          std::optional<at::ScalarType> out_dtype, double fill,
-                                          int64_t lowest_code) {
-  Outputs out = compute("bev_max_height", points, point_cloud_range, size, batch_offsets, num_valid,
-                        orientation, out_dtype, fill, lowest_code, false);
-  return {std::move(out.height), std::move(out.counts)};
-}
-
-std::tuple<Tensor, Tensor, Tensor> bev_max_height_with_index(
-    const Tensor& points, c10::ArrayRef<double> point_cloud_range, at::IntArrayRef size,
-    const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
-    std::string_view orientation, std::optional<at::ScalarType> out_dtype, double fill,
-    int64_t lowest_code) {
-  Outputs out = compute("bev_max_height_with_index", points, point_cloud_range, size, batch_offsets,
-                        num_valid, orientation, out_dtype, fill, lowest_code, true);
-  return {std::move(out.height), std::move(out.top_index), std::move(out.counts)};
+  const Tensor height = output(args.height, plan.image, plan.out_dtype, points);
+  const Tensor top_index = kWithIndex ? output(args.top_index, plan.image, points) : Tensor();
+  const Tensor counts = output(args.counts, {plan.batches + 1, int64_t{kBevCounts}}, points);
+  if (!points.is_meta()) {
+    const Clouds packed(points, batch_offsets, num_valid);
+    args.points = packed.view;
+    args.grid = plan.grid;
+    args.code = plan.code;
+    run(op, points, args);
+  }
+  if constexpr (kWithIndex) {
+    return std::make_tuple(height, top_index, counts);
+  } else {
+    return std::make_tuple(height, counts);
+  }
 }
 
 Tensor bev_max_height_backward(const Tensor& grad_height, const Tensor& top_index,
@@ -121,28 +90,26 @@ Tensor bev_max_height_backward(const Tensor& grad_height, const Tensor& top_inde
   in.add("points", points, Dtypes::kFloats, "[N, C]");
   in.add("grad_height", grad_height, Dtypes::kFloat32, "[B, H, W]");
   in.add("top_index", top_index, Dtypes::kInt32, "[B, H, W]");
-  Tensor grad_points = at::empty_symint(points.sym_sizes(), points.options());
+  BevMaxHeightBackwardArgs args;
+  Tensor grad_points = output(args.grad_points, points.sym_sizes(), points.scalar_type(), points);
   if (points.is_meta()) return grad_points;
   const Clouds packed(points, batch_offsets, num_valid);
-  const Tensor grad = grad_height.contiguous(), top = top_index.contiguous();
-  BevMaxHeightBackwardArgs args;
+  Memory memory;
   args.points = packed.view;
   args.grid = plan.grid;
-  args.grad_height = grad.const_data_ptr<float>();
-  args.top_index = top.const_data_ptr<int32_t>();
-  args.grad_points = grad_points.mutable_data_ptr();
+  args.grad_height = memory.of<float>(grad_height);
+  args.top_index = memory.of<int32_t>(top_index);
   run(op, points, args);
   return grad_points;
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("bev_max_height", bev_max_height);
-  ops.add("bev_max_height_with_index", bev_max_height_with_index);
+  ops.add("bev_max_height", max_height<false>);
+  ops.add("bev_max_height_with_index", max_height<true>);
   // A cell's gradient goes to the z of its top point, which only the indexed op returns.
   ops.differentiable("bev_max_height", {"_bev_max_height_backward", "bev_max_height_with_index"});
   ops.differentiable("bev_max_height_with_index", {"_bev_max_height_backward"});
-  ops.add("_bev_max_height_backward", bev_max_height_backward);
-  ops.autograd("_bev_max_height_backward", no_second_derivative());
+  ops.add("_bev_max_height_backward", bev_max_height_backward, no_second_derivative());
 }
 
 }  // namespace

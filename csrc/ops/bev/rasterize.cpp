@@ -3,7 +3,6 @@
 
 #include <array>
 #include <charconv>
-#include <functional>
 
 #include "csrc/kernels/core/portable_double.h"
 #include "csrc/ops/bev/checks.h"
@@ -106,11 +105,12 @@ RasterizePlan plan_rasterize(const char* op, const Tensor& points, c10::ArrayRef
                              c10::ArrayRef<int64_t> size, const Channels& channels,
                              const OptionalTensor& features, const OptionalTensor& batch_offsets,
                              const OptionalTensor& num_valid, std::string_view orientation) {
-  check_packed_points(op, points);
+  Inputs in(op);
+  add_points(in, points);
   RasterizePlan plan;
   plan.grid = parse_grid(op, range, size, orientation);
   plan.planes = parse_channels(op, channels);
-  plan.batches = check_batch(op, points, batch_offsets, num_valid);
+  plan.batches = add_batch(in, batch_offsets, num_valid);
   plan.image = {plan.batches, plan.planes.count, rows_of(plan.grid), columns_of(plan.grid)};
   plan.ordered_mean = has_channel(plan.planes, BevChannel::kIntensityMean);
   if (plan.ordered_mean) {
@@ -118,17 +118,12 @@ RasterizePlan plan_rasterize(const char* op, const Tensor& points, c10::ArrayRef
                 "intensity_mean needs fewer than 2^31 - 1 cells in the batch",
                 plan.batches * plan.grid.cells());
   }
-  if (features) {
-    Inputs in(op);
-    in.add("points", points, Dtypes::kFloats, "[N, C]");
-    in.add("features", features, Dtypes::kFloats, "[N] or [N, 1]");
-  } else {
-    for (int p = 0; p < plan.planes.count; ++p) {
-      if (!is_intensity(plan.planes.plane[p].channel)) continue;
-      check_size(points.sym_size(1).sym_ge(4), op,
-                 "points must be [N, C] with C >= 4 for an intensity channel without features",
-                 points.sym_sizes());
-    }
+  in.add("features", features, Dtypes::kFloats, "[N] or [N, 1]");
+  for (int p = 0; p < plan.planes.count; ++p) {
+    if (features || !is_intensity(plan.planes.plane[p].channel)) continue;
+    check_size(in["C"].sym_ge(4), op,
+               "points must be [N, C] with C >= 4 for an intensity channel without features",
+               points.sym_sizes());
   }
   return plan;
 }
@@ -160,25 +155,24 @@ std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<dou
                                             batch_offsets, num_valid, orientation);
   check_value(density_base >= 2 && density_base <= kBevMaxDensityBase, op,
               "density_base must be in [2, 512]", density_base);
-  Tensor image = empty_beside(plan.image, at::kFloat, points);
-  Tensor counts = empty_beside({plan.batches + 1, int64_t{kBevCounts}}, at::kInt, points);
+  BevRasterizeArgs args;
+  Tensor image = output(args.image, plan.image, points);
+  Tensor counts = output(args.counts, {plan.batches + 1, int64_t{kBevCounts}}, points);
   if (points.is_meta()) return {image, counts};
 
   const Clouds packed(points, batch_offsets, num_valid);
   Tensor cell_offsets, cell_points;
   if (plan.ordered_mean) {
-    const Tensor point_cell = empty_beside({packed.view.rows}, at::kInt, points);
     BevCellsArgs cells;
+    const Tensor point_cell = output(cells.point_cell, {packed.view.rows}, points);
     cells.points = packed.view;
     cells.grid = plan.grid;
-    cells.point_cell = point_cell.mutable_data_ptr<int32_t>();
     run(op, points, cells);
     static const auto list_points =
         typed_op<std::tuple<Tensor, Tensor>(const Tensor&, c10::SymInt)>("torchvox::voxel_csr");
     std::tie(cell_offsets, cell_points) =
         list_points.call(point_cell, packed.view.clouds * plan.grid.cells());
   }
-  BevRasterizeArgs args;
   args.points = packed.view;
   args.intensity = intensity_of(features, packed);
   args.grid = plan.grid;
@@ -198,8 +192,6 @@ std::tuple<Tensor, Tensor> bev_rasterize(const Tensor& points, c10::ArrayRef<dou
     args.cell_offsets = cell_offsets.const_data_ptr<int32_t>();
     args.cell_points = cell_points.const_data_ptr<int32_t>();
   }
-  args.image = image.mutable_data_ptr<float>();
-  args.counts = counts.mutable_data_ptr<int32_t>();
   run(op, points, args);
   return {image, counts};
 }
@@ -219,23 +211,20 @@ std::tuple<Tensor, Tensor> bev_rasterize_backward(const Tensor& grad_image, cons
   for (int axis = 0; axis < 4; ++axis) in.add_size(letters[axis], plan.image[axis], "the image");
   in.add("points", points, Dtypes::kFloats, "[N, C]");
   in.add("grad_image", grad_image, Dtypes::kFloat32, "[B, planes, H, W]");
-  Tensor grad_points = at::empty_symint(points.sym_sizes(), points.options());
-  Tensor grad_features = features ? at::empty_symint(features->sym_sizes(), features->options())
-                                  : at::empty({0}, points.options());
+  BevRasterizeBackwardArgs args;
+  Tensor grad_points = output(args.grad_points, points.sym_sizes(), points.scalar_type(), points);
+  Tensor grad_features = features
+      ? output(args.grad_features, features->sym_sizes(), features->scalar_type(), *features)
+      : empty_beside({0}, points.scalar_type(), points);
   if (points.is_meta()) return {grad_points, grad_features};
 
   const Clouds packed(points, batch_offsets, num_valid);
-  const Tensor grad = grad_image.contiguous();
-  BevRasterizeBackwardArgs args;
+  Memory memory;
   args.points = packed.view;
   args.grid = plan.grid;
   args.planes = plan.planes;
-  args.grad_image = grad.const_data_ptr<float>();
-  args.grad_points = grad_points.mutable_data_ptr();
-  if (features) {
-    args.grad_features = grad_features.mutable_data_ptr();
-    args.features_dtype = dtype_of(features->scalar_type());
-  }
+  args.grad_image = memory.of<float>(grad_image);
+  if (features) args.features_dtype = dtype_of(features->scalar_type());
   run(op, points, args);
   return {grad_points, grad_features};
 }
@@ -245,8 +234,7 @@ TORCHVOX_REGISTER_OPS(ops) {
   // The gradient finds each cell's top point and count again from the points: cheaper to compute
   // than to keep.
   ops.differentiable("bev_rasterize", {"_bev_rasterize_backward"});
-  ops.add("_bev_rasterize_backward", bev_rasterize_backward);
-  ops.autograd("_bev_rasterize_backward", no_second_derivative());
+  ops.add("_bev_rasterize_backward", bev_rasterize_backward, no_second_derivative());
 }
 
 }  // namespace

@@ -63,33 +63,26 @@ Tensor rotated_iou(const Tensor& a_in, const Tensor& b_in, std::string_view mode
   return out;
 }
 
-std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad_in, const Tensor& a_in,
+std::tuple<Tensor, Tensor> rotated_iou_backward(const Tensor& grad, const Tensor& a_in,
                                                 const Tensor& b_in, std::string_view mode,
                                                 bool paired, std::string_view metric_in, bool for_a,
                                                 bool for_b) {
   const char* op = "_rotated_iou_backward";
   check_arguments(op, a_in, b_in, mode, paired);
   const OverlapMetric metric = parse_metric(op, metric_in);
-  const char* rule = "grad must have the shape of the output";
-  check_dtype(op, "grad", grad_in.scalar_type(), "a", a_in.scalar_type());
-  check_device(op, "grad", grad_in, "a", a_in);
-  const c10::SymDimVector shape = shape_of_iou(a_in, b_in, paired);
-  check_value(grad_in.dim() == static_cast<int64_t>(shape.size()), op, rule, grad_in.sym_sizes());
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
-    check_size(grad_in.sym_size(axis).sym_eq(shape[axis]), op, rule, grad_in.sym_sizes());
-  }
-  const Tensor grad_a = empty_gradient(a_in, for_a), grad_b = empty_gradient(b_in, for_b);
-  if (grad_in.is_meta()) return {grad_a, grad_b};
-
-  const Tensor grad = grad_in.contiguous();
-  const Tensor a = readable(a_in), b = readable(b_in);
+  check_same(op, "grad", grad, "the output", a_in, shape_of_iou(a_in, b_in, paired),
+             a_in.scalar_type());
   RotatedIouBackwardArgs args;
+  const Tensor grad_a = output_gradient(args.grad_a, a_in, for_a);
+  const Tensor grad_b = output_gradient(args.grad_b, b_in, for_b);
+  if (grad.is_meta()) return {grad_a, grad_b};
+
+  Memory memory;
+  const Tensor a = readable(a_in), b = readable(b_in);
   args.forward = arguments(a, b, mode, paired, metric);
-  args.grad = grad.const_data_ptr();
+  args.grad = memory.of(grad);
   args.a_columns = a.size(-1);
   args.b_columns = b.size(-1);
-  if (for_a) args.grad_a = grad_a.mutable_data_ptr();
-  if (for_b) args.grad_b = grad_b.mutable_data_ptr();
   run(op, grad, args);
   return {grad_a, grad_b};
 }
@@ -98,8 +91,7 @@ TORCHVOX_REGISTER_OPS(ops) {
   ops.add("rotated_iou", rotated_iou);
   ops.autocast("rotated_iou", {{{"a", "b"}}, {"a", "b"}});
   ops.differentiable("rotated_iou", {"_rotated_iou_backward"});
-  ops.add("_rotated_iou_backward", rotated_iou_backward);
-  ops.autograd("_rotated_iou_backward", no_second_derivative());
+  ops.add("_rotated_iou_backward", rotated_iou_backward, no_second_derivative());
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ std::tuple<Tensor, Tensor, Tensor> serialize(const Tensor& cells, c10::List<std:
   const char* op = "serialize";
   Inputs in(op);
   in.add("cells", cells, Dtypes::kIndices, "[N, 3]");
-  const c10::SymInt n = cells.sym_size(0);
+  const c10::SymInt n = in["N"];
   check_below(n, kIndexLimit, op, "cells must have N < 2^31 rows", n);
   const auto curves = static_cast<int64_t>(names.size());
   check_value(curves >= 1 && curves <= kMostCurves, op, "order must be of 1 to 4 curves", curves);
@@ -31,7 +31,7 @@ std::tuple<Tensor, Tensor, Tensor> serialize(const Tensor& cells, c10::List<std:
   for (int64_t k = 0; k < curves; ++k) args.curves[k] = parse_curve(op, names.get(k));
   check_value(depth >= 1 && depth <= kMostCellBits, op, "depth must be 1 to 21", depth);
   args.frame.bits = static_cast<int>(depth);
-  const c10::SymInt batches = check_batch(op, cells, batch_offsets, num_valid);
+  const c10::SymInt batches = add_batch(in, batch_offsets, num_valid);
   if (batch_index) {
     check_value(!batch_offsets && !num_valid, op,
                 "batch_index must be None with batch_offsets or num_valid", "a tensor");
@@ -43,27 +43,20 @@ std::tuple<Tensor, Tensor, Tensor> serialize(const Tensor& cells, c10::List<std:
                 "3 * depth must leave room for the samples in 63 bits", depth, " for ", batches,
                 " samples");
   }
-  Tensor codes = empty_beside({curves, n}, at::kLong, cells);
-  Tensor order = empty_beside({curves, n}, at::kLong, cells);
-  Tensor inverse = empty_beside({curves, n}, at::kLong, cells);
-  if (!cells.is_meta()) {
-    const Clouds packed(cells, batch_offsets, num_valid);
-    const OptionalTensor batch = contiguous(batch_index);
-    args.cells = packed.view;
-    args.wide = cells.scalar_type() == at::kLong;
-    args.batch_index = index_array(batch);
-    args.codes = codes.mutable_data_ptr<int64_t>();
-    args.order = order.mutable_data_ptr<int64_t>();
-    args.inverse = inverse.mutable_data_ptr<int64_t>();
-    run(op, cells, args);
-  }
+  Tensor codes = output(args.codes, {curves, n}, cells);
+  Tensor order = output(args.order, {curves, n}, cells);
+  Tensor inverse = output(args.inverse, {curves, n}, cells);
+  if (cells.is_meta()) return {codes, order, inverse};
+  const Clouds packed(cells, batch_offsets, num_valid);
+  Memory memory;
+  args.cells = packed.view;
+  args.wide = cells.scalar_type() == at::kLong;
+  args.batch_index = memory.indices(batch_index);
+  run(op, cells, args);
   return {codes, order, inverse};
 }
 
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("serialize", serialize);
-  ops.autograd("serialize", not_differentiable());
-}
+TORCHVOX_REGISTER_OPS(ops) { ops.add("serialize", serialize, not_differentiable()); }
 
 }  // namespace
 }  // namespace torchvox

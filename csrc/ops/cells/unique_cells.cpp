@@ -34,12 +34,11 @@ Groups group_rows(const Tensor& cells, int bits, std::string_view order) {
   args.cells = matrix_of(cells);
   args.bits = bits;
   const auto group_keys = [&](const Tensor& before, int first, int last, const Tensor& behind) {
-    const Tensor keys = empty_beside({cells.size(0)}, at::kLong, cells);
+    const Tensor keys = output(args.keys, {cells.size(0)}, cells);
     args.first = first;
     args.last = last;
     args.before = before.defined() ? before.const_data_ptr<int32_t>() : nullptr;
     args.behind = behind.defined() ? behind.const_data_ptr<int32_t>() : nullptr;
-    args.keys = keys.mutable_data_ptr<int64_t>();
     run("unique_cells", cells, args);
     const int ranks = before.defined() + behind.defined();
     return group(keys, kRankBits * ranks + bits * (last - first), order);
@@ -66,17 +65,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> unique_cells(const Te
                                                                         int64_t bits,
                                                                         std::string_view order) {
   const char* op = "unique_cells";
-  check_integers(op, "cells", cells);
-  const Rule rule{"cells must be [N, K] with K 1 to 4"};
-  check_value(cells.dim() == 2, op, rule, cells.sym_sizes());
-  check_size(cells.sym_size(1).sym_ge(1), op, rule, cells.sym_sizes());
-  check_size(cells.sym_size(1).sym_le(4), op, rule, cells.sym_sizes());
-  const c10::SymInt n = cells.sym_size(0);
+  Inputs in(op);
+  in.add("cells", cells, Dtypes::kIndices, "[N, K >= 1]");
+  check_size(in["K"].sym_le(4), op, "cells must be [N, K] with K 1 to 4", cells.sym_sizes());
+  const c10::SymInt n = in["N"];
   check_below(n, kIndexLimit, op, "cells must have N < 2^31 rows", n);
   check_value(bits == -1 || (bits >= 1 && bits <= kMostKeyBits), op, "bits must be 1 to 63", bits);
   const bool sorted = parse_word(op, "order", order, "first", "sorted");
-  Tensor indices = empty_beside({n, cells.sym_size(1)}, cells.scalar_type(), cells);
-  Tensor num_points = empty_beside({n}, at::kInt, cells);
+  CellRowsArgs args;
+  Tensor indices = output(args.indices, {n, in["K"]}, cells.scalar_type(), cells);
+  Tensor num_points = output(args.num_points, {n}, cells);
   if (cells.is_meta()) {
     const auto ints = [&](const c10::SymInt& size) {
       return empty_beside({size}, at::kInt, cells);
@@ -87,20 +85,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> unique_cells(const Te
   const int width = static_cast<int>(bits == -1 ? most : std::min(bits, most));
   auto [keys, offsets, perm, point_voxel, counts] =
       group_rows(cells, width, sorted ? "key" : "first");
-  CellRowsArgs args;
   args.cells = matrix_of(cells);
   args.offsets = offsets.const_data_ptr<int32_t>();
   args.perm = perm.const_data_ptr<int32_t>();
-  args.indices = indices.mutable_data_ptr();
-  args.num_points = num_points.mutable_data_ptr<int32_t>();
   run(op, cells, args);
   return {indices, num_points, point_voxel, offsets, perm, counts};
 }
 
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("unique_cells", unique_cells);
-  ops.autograd("unique_cells", not_differentiable());
-}
+TORCHVOX_REGISTER_OPS(ops) { ops.add("unique_cells", unique_cells, not_differentiable()); }
 
 }  // namespace
 }  // namespace torchvox

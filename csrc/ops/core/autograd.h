@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "csrc/ops/core/register.h"
+#include "csrc/ops/core/differentiable.h"
 
 namespace torchvox {
 

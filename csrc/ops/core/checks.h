@@ -114,12 +114,6 @@ inline void check_count(const char* op, const char* name, const c10::SymInt& cou
   check_below(count, kIndexLimit, op, {name, " must be below 2^31"}, count);
 }
 
-// A grid holds fewer than 2^31 blocks, one of which may have one query.
-inline void check_queries(const char* op, const c10::SymInt& clouds, const c10::SymInt& queries) {
-  check_below(clouds, kIndexLimit, op, "the number of clouds must be below 2^31", clouds);
-  check_below(queries, kIndexLimit, op, "the queries of all clouds must be fewer than 2^31",
-              queries);
-}
 // Dtypes: TypeError.
 template <class... Got>
 void check_type(bool ok, const char* op, const Rule& rule, const Got&... got) {
@@ -162,94 +156,21 @@ inline void check_device(const char* op, const char* name, const Tensor& tensor,
   check_device(op, name, tensor, "the points", points);
 }
 
+// A tensor beside `other` of this shape and dtype, such as a gradient beside its output.
+inline void check_same(const char* op, const char* name, const Tensor& tensor,
+                       const char* other_name, const Tensor& other, c10::SymIntArrayRef shape,
+                       at::ScalarType type) {
+  const Rule rule{name, " must have the shape of ", other_name};
+  check_dtype(op, name, tensor.scalar_type(), other_name, type);
+  check_device(op, name, tensor, other_name, other);
+  check_value(tensor.dim() == static_cast<int64_t>(shape.size()), op, rule, tensor.sym_sizes());
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    check_size(tensor.sym_size(axis).sym_eq(shape[axis]), op, rule, tensor.sym_sizes());
+  }
+}
+
 inline bool is_coordinate_type(at::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16 || type == at::kFloat || type == at::kDouble;
-}
-
-// [N, C] points of a floating type, x, y, z first.
-inline void check_packed_points(const char* op, const Tensor& points) {
-  check_value(points.dim() == 2, op, "points must be [N, C] with C >= 3", points.sym_sizes());
-  check_size(points.sym_size(1).sym_ge(3), op, "points must be [N, C] with C >= 3",
-             points.sym_sizes());
-  check_type(is_coordinate_type(points.scalar_type()), op,
-             "points must be float16, bfloat16, float32 or float64", points.scalar_type());
-  check_below(points.sym_size(0), kIndexLimit, op, "points must have N < 2^31 rows",
-              points.sym_size(0));
-}
-
-inline void check_integers(const char* op, const char* name, const Tensor& tensor) {
-  check_type(tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong, op,
-             {name, " must be int32 or int64"}, tensor.scalar_type());
-}
-
-// Integers [length] that may be missing; `shape` says it.
-inline void check_vector(const char* op, const char* name, const OptionalTensor& tensor,
-                         const char* other_name, const Tensor& other, const c10::SymInt& length,
-                         const char* shape) {
-  if (!tensor) return;
-  check_integers(op, name, *tensor);
-  check_device(op, name, *tensor, other_name, other);
-  const Rule rule{name, " must be ", shape};
-  check_value(tensor->dim() == 1, op, rule, tensor->sym_sizes());
-  check_size(tensor->sym_size(0).sym_eq(length), op, rule, tensor->sym_sizes());
-}
-
-// batch_offsets [B + 1] of packed rows; returns B.
-inline c10::SymInt check_offsets(const char* op, const Tensor& offsets, const char* other_name,
-                                 const Tensor& other) {
-  const char* rule = "batch_offsets must be [B + 1]";
-  check_integers(op, "batch_offsets", offsets);
-  check_device(op, "batch_offsets", offsets, other_name, other);
-  check_value(offsets.dim() == 1, op, rule, offsets.sym_sizes());
-  check_size(offsets.sym_size(0).sym_ge(1), op, rule, offsets.sym_sizes());
-  return offsets.sym_size(0) - 1;
-}
-
-// batch_offsets [B + 1] and num_valid [B] of a packed batch; returns B.
-inline c10::SymInt check_batch(const char* op, const Tensor& points,
-                               const OptionalTensor& batch_offsets,
-                               const OptionalTensor& num_valid) {
-  const c10::SymInt batches =
-      batch_offsets ? check_offsets(op, *batch_offsets, "the points", points) : c10::SymInt(1);
-  if (num_valid) {
-    check_integers(op, "num_valid", *num_valid);
-    check_device(op, "num_valid", *num_valid, points);
-    check_value(num_valid->dim() <= 1, op, "num_valid must be [B], one count a sample",
-                num_valid->sym_sizes());
-    check_size(num_valid->sym_numel().sym_eq(batches), op,
-               "num_valid must be [B], one count a sample", num_valid->sym_sizes());
-  }
-  return batches;
-}
-
-inline const OptionalTensor kNoTensor;
-
-// Where the clouds of an op over points and queries lie: padded, with lengths of them or without;
-// or packed, where cloud b has rows batch_offsets[b] to batch_offsets[b + 1] of the points and rows
-// query_batch_offsets[b] to query_batch_offsets[b + 1] of the queries.
-struct CloudLayout {
-  const OptionalTensor& batch_offsets = kNoTensor;
-  const OptionalTensor& query_batch_offsets = kNoTensor;
-  bool local_index = false;  // indices count from the first point of their cloud
-  const OptionalTensor& lengths = kNoTensor;
-  const OptionalTensor& query_lengths = kNoTensor;
-
-  bool packed() const { return batch_offsets || query_batch_offsets; }
-};
-
-// Returns B of a packed layout.
-inline c10::SymInt check_packed(const char* op, const CloudLayout& layout, const char* other_name,
-                                const Tensor& other) {
-  check_value(layout.batch_offsets && layout.query_batch_offsets, op,
-              "batch_offsets and query_batch_offsets must be given together",
-              layout.batch_offsets ? "batch_offsets" : "query_batch_offsets");
-  check_value(!layout.lengths && !layout.query_lengths, op,
-              {layout.lengths ? "lengths" : "query_lengths", " must be None with batch_offsets"},
-              "a tensor");
-  const c10::SymInt clouds = check_offsets(op, *layout.batch_offsets, other_name, other);
-  check_vector(op, "query_batch_offsets", layout.query_batch_offsets, other_name, other, clouds + 1,
-               "[B + 1], as batch_offsets");
-  return clouds;
 }
 
 inline DistOrder parse_dist_order(const char* op, std::string_view order) {
@@ -263,57 +184,6 @@ inline int parse_tie_block(const char* op, std::string_view tie, int64_t block) 
               "tie_block must be a power of two in [1, 1024]", block);
   return mmcv ? static_cast<int>(block) : 1;
 }
-
-// Coordinates of any dimension, any floating type.
-inline void check_rows(const char* op, const char* name, const Tensor& rows, int rank,
-                       const char* layout) {
-  check_given(op, name, rows);
-  const Rule rule{name, " must be ", layout, " with D >= 1"};
-  check_value(rows.dim() == rank, op, rule, rows.sym_sizes());
-  check_size(rows.sym_size(-1).sym_ge(1), op, rule, rows.sym_sizes());
-  check_type(is_coordinate_type(rows.scalar_type()), op,
-             {name, " must be float16, bfloat16, float32 or float64"}, rows.scalar_type());
-}
-
-// Rows of points and of queries in one dtype, on one device, of one D.
-inline void check_rows_of_both(const char* op, const Tensor& points, const Tensor& query, int rank,
-                               const char* points_layout, const char* query_layout) {
-  check_rows(op, "points", points, rank, points_layout);
-  check_rows(op, "query", query, rank, query_layout);
-  check_dtype(op, "query", query.scalar_type(), "points", points.scalar_type());
-  check_device(op, "query", query, points);
-  check_size(query.sym_size(-1).sym_eq(points.sym_size(-1)), op, "query must have the D of points",
-             query.sym_sizes());
-  check_below(points.sym_size(-2), kIndexLimit, op, "points must be fewer than 2^31 a cloud",
-              points.sym_sizes());
-}
-
-// points and query packed, [T, D] and [U, D]; without offsets one cloud.
-inline void check_packed_points_and_query(const char* op, const Tensor& points, const Tensor& query,
-                                          const CloudLayout& layout, const char* points_layout) {
-  check_rows_of_both(op, points, query, 2, points_layout, "[U, D]");
-  const c10::SymInt clouds = layout.packed() ? check_packed(op, layout, "the points", points) : 1;
-  check_queries(op, clouds, query.sym_size(0));
-}
-
-// points and query [B, N, D] and [B, M, D], or packed [T, D] and [U, D].
-inline void check_points_and_query(const char* op, const Tensor& points, const Tensor& query,
-                                   const CloudLayout& layout,
-                                   const char* points_layout = "[B, N, D]") {
-  if (layout.packed()) {
-    return check_packed_points_and_query(op, points, query, layout,
-                                         "[T, D] where batch_offsets are given,");
-  }
-  check_rows_of_both(op, points, query, 3, points_layout, "[B, M, D]");
-  const c10::SymInt clouds = points.sym_size(0);
-  check_size(query.sym_size(0).sym_eq(clouds), op, "query must have the B of points",
-             query.sym_sizes());
-  check_queries(op, clouds, clouds * query.sym_size(1));
-  check_vector(op, "lengths", layout.lengths, "the points", points, clouds, "[B]");
-  check_vector(op, "query_lengths", layout.query_lengths, "the points", points, clouds, "[B]");
-}
-// Of an op that takes both layouts.
-inline constexpr const char* kPaddedOrPacked = "[B, N, D], or [T, D] with batch_offsets,";
 
 // (x0, y0, z0, x1, y1, z1) in meters, each lower bound below its upper bound.
 inline void check_range(const char* op, c10::ArrayRef<double> range) {

@@ -8,6 +8,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/CPUAllocator.h>
 
 #ifdef TORCHVOX_CUDA
 #include <ATen/cuda/CUDAContextLight.h>
@@ -50,13 +51,43 @@ inline Tensor empty_beside(c10::SymIntArrayRef shape, at::ScalarType type, const
   return at::empty_symint(shape, like.options().dtype(type).layout(at::kStrided));
 }
 
+// An output whose memory the kernel finds in `data`.
+template <class T>
+Tensor output(T*& data, c10::SymIntArrayRef shape, const Tensor& like) {
+  const Tensor out = empty_beside(shape, c10::CppTypeToScalarType<T>::value, like);
+  if (!like.is_meta()) data = out.mutable_data_ptr<T>();
+  return out;
+}
+inline Tensor output(void*& data, c10::SymIntArrayRef shape, at::ScalarType type,
+                     const Tensor& like) {
+  const Tensor out = empty_beside(shape, type, like);
+  if (!like.is_meta()) data = out.mutable_data_ptr();
+  return out;
+}
+
 inline Tensor empty_as(const Tensor& like) {
   return empty_beside(like.sym_sizes(), like.scalar_type(), like);
 }
 
-// [0] where the gradient of `tensor` is not requested.
-inline Tensor empty_gradient(const Tensor& tensor, bool requested) {
-  return requested ? empty_as(tensor) : empty_beside({0}, tensor.scalar_type(), tensor);
+// The gradient of `tensor`; [0] and null where it is not requested.
+inline Tensor output_gradient(void*& data, const Tensor& tensor, bool requested) {
+  return requested ? output(data, tensor.sym_sizes(), tensor.scalar_type(), tensor)
+                   : empty_beside({0}, tensor.scalar_type(), tensor);
+}
+
+// Memory beside `on`, whose device is current, for one call. Bypasses at::empty, which would double
+// the cost, except where torch fills new memory.
+inline c10::DataPtr allocate(int64_t bytes, const Tensor& on) {
+  if (bytes == 0) return {};
+  if (at::globalContext().deterministicAlgorithms()) {
+    return empty_beside({bytes}, at::kByte, on).storage().set_data_ptr({});
+  }
+#ifdef TORCHVOX_CUDA
+  if (on.is_cuda()) {
+    return c10::cuda::CUDACachingAllocator::get()->allocate(static_cast<size_t>(bytes));
+  }
+#endif
+  return c10::GetCPUAllocator()->allocate(static_cast<size_t>(bytes));
 }
 
 #ifdef TORCHVOX_CUDA
@@ -70,16 +101,6 @@ inline CudaContext cuda_context(const Tensor& on) {
   context.target.compute_capability = 10 * properties->major + properties->minor;
   context.target.cooperative_launch = properties->cooperativeLaunch != 0;
   return context;
-}
-
-// Memory beside `on`, whose device is current, for one call. Bypasses at::empty, which would double
-// the cost, except where torch fills new memory.
-inline c10::DataPtr allocate(int64_t bytes, const Tensor& on) {
-  if (bytes == 0) return {};
-  if (at::globalContext().deterministicAlgorithms()) {
-    return empty_beside({bytes}, at::kByte, on).storage().set_data_ptr({});
-  }
-  return c10::cuda::CUDACachingAllocator::get()->allocate(static_cast<size_t>(bytes));
 }
 
 inline void check_status(const char* op, cudaError_t status) {
@@ -108,8 +129,8 @@ void run(const char* op, const Tensor& on, const Args& args) {
               on.device());
   Target target;
   target.threads = cpu_threads();
-  const Tensor workspace = empty_beside({workspace_bytes(args, target)}, at::kByte, on);
-  run_cpu(args, workspace.mutable_data_ptr(), torch_parallel_for);
+  const c10::DataPtr workspace = allocate(workspace_bytes(args, target), on);
+  run_cpu(args, workspace.get(), torch_parallel_for);
 }
 
 inline DType dtype_of(at::ScalarType type) {
@@ -130,6 +151,34 @@ inline IndexArray index_array(const OptionalTensor& tensor) {
 inline OptionalTensor contiguous(const OptionalTensor& tensor) {
   return tensor ? OptionalTensor(tensor->contiguous()) : std::nullopt;
 }
+
+// Contiguous memory for a kernel; copies live as long as this does.
+class Memory {
+ public:
+  const void* of(const Tensor& tensor) { return keep(tensor).const_data_ptr(); }
+  template <class T>
+  const T* of(const Tensor& tensor) {
+    return keep(tensor).const_data_ptr<T>();
+  }
+  IndexArray indices(const Tensor& tensor) {
+    return {of(tensor), tensor.scalar_type() == at::kLong};
+  }
+  // Null for None.
+  const void* of(const OptionalTensor& tensor) { return tensor ? of(*tensor) : nullptr; }
+  template <class T>
+  const T* of(const OptionalTensor& tensor) {
+    return tensor ? of<T>(*tensor) : nullptr;
+  }
+  IndexArray indices(const OptionalTensor& tensor) {
+    return tensor ? indices(*tensor) : IndexArray();
+  }
+
+ private:
+  const Tensor& keep(const Tensor& tensor) {
+    return tensor.is_contiguous() ? tensor : kept_.emplace_back(tensor.contiguous());
+  }
+  c10::SmallVector<Tensor, 4> kept_;
+};
 
 // The rows of a tensor with unit column stride, any other strides as they are.
 inline Tensor readable(const Tensor& rows) {

@@ -263,18 +263,12 @@ class DifferentiableKernel : public c10::OperatorKernel {
         derivative.constant, " have no gradient; detach them");
     const size_t first =
         derivative.coordinates_flag && !call[derivative.coordinates_flag].toBool() ? 2 : 0;
-    variable_list inputs;
-    inputs.reserve(plan.inputs.size() + plan.others.size());
-    int64_t left_out = 0;
+    int64_t left_out = (int64_t{1} << first) - 1;
     bool is_recorded = false;
-    for (size_t input = 0; input < plan.inputs.size(); ++input) {
+    for (size_t input = first; input < plan.inputs.size(); ++input) {
       const Tensor& tensor = Call::tensor_of(call.at(plan.inputs[input]));
-      if (input < first || !tensor.defined()) {
-        left_out |= int64_t{1} << input;
-        continue;
-      }
-      is_recorded = is_recorded || wants_gradient(tensor);
-      inputs.push_back(tensor);
+      if (!tensor.defined()) left_out |= int64_t{1} << input;
+      is_recorded = is_recorded || (tensor.defined() && wants_gradient(tensor));
     }
     if (!is_recorded) return not_differentiable_kernel(op, keys, stack);
 
@@ -289,6 +283,12 @@ class DifferentiableKernel : public c10::OperatorKernel {
         torch::jit::drop(*stack, op.schema().arguments().size());
         return torch::jit::push(*stack, *output);
       }
+    }
+    variable_list inputs;
+    inputs.reserve(plan.inputs.size() + plan.others.size());
+    for (size_t input = first; input < plan.inputs.size(); ++input) {
+      const Tensor& tensor = Call::tensor_of(call.at(plan.inputs[input]));
+      if (tensor.defined()) inputs.push_back(tensor);
     }
     for (size_t input = 0; input < first; ++input) {
       inputs.push_back(Call::tensor_of(call.at(plan.inputs[input])));

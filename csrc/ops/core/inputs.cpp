@@ -17,10 +17,16 @@ struct DtypeRule {
   const char* words;
 };
 
+constexpr uint64_t kFloatBits =
+    bit(at::kHalf) | bit(at::kBFloat16) | bit(at::kFloat) | bit(at::kDouble);
 constexpr DtypeRule kDtypeRules[] = {
-    {bit(at::kHalf) | bit(at::kBFloat16) | bit(at::kFloat) | bit(at::kDouble),
-     " must be float16, bfloat16, float32 or float64"},
+    {kFloatBits, " must be float16, bfloat16, float32 or float64"},
     {bit(at::kFloat) | bit(at::kDouble), " must be float32 or float64"},
+    {bit(at::kHalf) | bit(at::kBFloat16) | bit(at::kFloat),
+     " must be float16, bfloat16 or float32"},
+    {kFloatBits | bit(at::kInt) | bit(at::kLong),
+     " must be float16, bfloat16, float32, float64, int32 or int64"},
+    {kFloatBits | bit(at::kInt), " must be float16, bfloat16, float32, float64 or int32"},
     {bit(at::kFloat), " must be float32"},
     {bit(at::kDouble), " must be float64"},
     {bit(at::kInt) | bit(at::kLong), " must be int32 or int64"},
@@ -28,13 +34,14 @@ constexpr DtypeRule kDtypeRules[] = {
     {bit(at::kLong), " must be int64"},
     {bit(at::kBool), " must be bool"},
     {bit(at::kByte), " must be uint8"},
+    {bit(at::kByte) | bit(at::kBool), " must be uint8 or bool"},
 };
 
 }  // namespace
 
 const Inputs::Size* Inputs::find(std::string_view letter) const {
   for (const Size& size : sizes_) {
-    if (size.letter == letter) return &size;
+    if (size.letter[0] == letter[0] && size.letter == letter) return &size;
   }
   return nullptr;
 }
@@ -43,6 +50,15 @@ const Inputs::Size* Inputs::find(std::string_view letter) const {
 Inputs::Axis Inputs::next_axis(std::string_view& layout) {
   Axis axis;
   size_t end = 0;
+  if (layout.size() == 1 || layout[1] == ',') {  // one letter or digit, as most are
+    if (layout[0] < 'A' && layout[0] != '*') {
+      axis.number = layout[0] - '0';
+    } else {
+      axis.letter = layout.substr(0, 1);
+    }
+    layout.remove_prefix(std::min<size_t>(layout.size(), 3));
+    return axis;
+  }
   while (end < layout.size() && (layout[end] >= 'A' || layout[end] == '*')) ++end;
   axis.letter = layout.substr(0, end);
   for (; end < layout.size() && layout[end] != ','; ++end) {
@@ -59,17 +75,31 @@ void Inputs::add(const char* name, const Tensor& tensor, Dtypes dtypes, const ch
   check_given(op_, name, tensor);
   const DtypeRule& rule = kDtypeRules[static_cast<size_t>(dtypes)];
   check_type(rule.bits & bit(tensor.scalar_type()), op_, {name, rule.words}, tensor.scalar_type());
-  if (first_.defined()) {
-    check_device(op_, name, tensor, first_name_, first_);
+  if (first_) {
+    check_device(op_, name, tensor, first_name_, *first_);
   } else {
-    first_ = tensor;
+    first_ = &tensor;
     first_name_ = name;
   }
   check_shape(name, tensor, layout);
 }
 
+// Whether `size` fits the axis, whose letter another tensor may have decided.
+inline bool Inputs::agrees(const Axis& axis, const Size* decided, const c10::SymInt& size) const {
+  const bool least = axis.or_more || (!decided && !axis.letter.empty());
+  if (least && axis.number == 0) return true;
+  const auto known = size.maybe_as_int();
+  const auto base = decided && !least ? decided->value.maybe_as_int() : std::optional<int64_t>(0);
+  if (known && base) return least ? *known >= axis.number : *known == *base + axis.number;
+  const c10::SymInt number = axis.number;
+  return (least         ? size.sym_ge(number)
+              : decided ? size.sym_eq(decided->value + number)
+                        : size.sym_eq(number))
+      .expect_true(__FILE__, __LINE__);
+}
+
 void Inputs::check_shape(const char* name, const Tensor& tensor, std::string_view layout) {
-  if (const size_t first = layout.find(" or "); first != std::string_view::npos) {
+  if (const size_t first = layout.find(']') + 1; first < layout.size()) {
     const std::string_view second = layout.substr(first + 4);
     const auto rank = 1 + std::count(second.begin(), second.end(), ',');
     check_value(tensor.dim() == rank || tensor.dim() == rank - 1, op_,
@@ -79,26 +109,18 @@ void Inputs::check_shape(const char* name, const Tensor& tensor, std::string_vie
   std::string_view left = layout.substr(1, layout.size() - 2);
   const size_t earlier = sizes_.size();
   const c10::SymIntArrayRef sizes = tensor.sym_sizes();
-  const auto dims = static_cast<int64_t>(sizes.size());
-  int64_t rank = 0;
+  size_t rank = 0;
   for (; !left.empty(); ++rank) {
     const Axis axis = next_axis(left);
-    if (rank >= dims || axis.letter == "*") continue;
+    if (rank >= sizes.size() || axis.letter == "*") continue;
     const c10::SymInt& size = sizes[rank];
-    const Size* decided = axis.letter.empty() ? nullptr : find(axis.letter);
-    const bool decides = !axis.letter.empty() && !decided;
-    const c10::SymInt number = axis.number;
-    if (decides && axis.number == 0) {
-      sizes_.push_back({axis.letter, size, name});
-      continue;
-    }
-    const auto agrees = axis.or_more || decides ? size.sym_ge(number)
-        : decided                               ? size.sym_eq(decided->value + number)
-                                                : size.sym_eq(number);
-    if (!agrees.expect_true(__FILE__, __LINE__)) refuse_shape(name, tensor, layout, earlier);
-    if (decides) sizes_.push_back({axis.letter, axis.or_more ? size : size - number, name});
+    const Size* const decided = axis.letter.empty() ? nullptr : find(axis.letter);
+    if (!agrees(axis, decided, size)) refuse_shape(name, tensor, layout, earlier);
+    if (decided || axis.letter.empty()) continue;
+    sizes_.push_back(
+        {axis.letter, axis.or_more || axis.number == 0 ? size : size - axis.number, name});
   }
-  if (rank != dims) refuse_shape(name, tensor, layout, earlier);
+  if (rank != sizes.size()) refuse_shape(name, tensor, layout, earlier);
 }
 
 // As in "scores must be [B, N] with the B and N of boxes". Other tensors decided the first

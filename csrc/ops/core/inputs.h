@@ -8,7 +8,8 @@
 //
 // Letters name sizes. The first tensor with a letter decides its size, the others must agree:
 //   rotated_nms: scores must be [B, N] with the B and N of boxes, got [2, 30]
-// All tensors are on the device of the first one. Nothing reads data.
+// All tensors are on the device of the first one, which must outlive its Inputs. Nothing reads
+// data.
 #pragma once
 
 #include <c10/core/SymInt.h>
@@ -23,6 +24,9 @@ namespace torchvox {
 enum class Dtypes {
   kFloats,  // float16, bfloat16, float32 or float64
   kWideFloats,  // float32 or float64
+  kNarrowFloats,  // float16, bfloat16 or float32
+  kNumbers,  // a float, int32 or int64
+  kFloatsOrInt32,
   kFloat32,
   kFloat64,
   kIndices,  // int32 or int64
@@ -30,11 +34,13 @@ enum class Dtypes {
   kInt64,
   kBool,
   kUInt8,
+  kBytes,  // uint8 or bool
 };
 
 class Inputs {
  public:
   explicit Inputs(const char* op) : op_(op) {}
+  const char* op() const { return op_; }
 
   // A layout has letters, numbers, `7+` for 7 or more, `C >= 3`, `B + 1`, and `*` for any size.
   // Of two layouts, "[N] or [N, 1]", the one of the tensor's rank counts.
@@ -65,12 +71,13 @@ class Inputs {
   const Size* find(std::string_view letter) const;
   static Axis next_axis(std::string_view& layout);
   void check_shape(const char* name, const Tensor& tensor, std::string_view layout);
+  bool agrees(const Axis& axis, const Size* decided, const c10::SymInt& size) const;
   [[noreturn]] void refuse_shape(const char* name, const Tensor& tensor, std::string_view layout,
                                  size_t earlier) const;
 
   const char* op_;
   const char* first_name_ = nullptr;
-  Tensor first_;
+  const Tensor* first_ = nullptr;  // its caller keeps it
   c10::SmallVector<Size, 8> sizes_;
 };
 

@@ -18,6 +18,7 @@
 
 #include "csrc/ops/core/autograd.h"
 #include "csrc/ops/core/checks.h"
+#include "csrc/ops/core/clouds.h"
 #include "csrc/ops/core/device.h"
 #include "csrc/ops/core/inputs.h"
 #include "csrc/ops/core/register.h"

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/ops/core/autograd.h"
 #include "csrc/ops/core/differentiable.h"
 
 namespace torchvox {
@@ -42,6 +43,12 @@ class OpLibrary {
     if (kBuiltWithCuda) cuda_.impl(op, kernel);
     meta_.impl(op, kernel);
   }
+  // With the kernel of autograd.
+  template <class Kernel, class Autograd>
+  void add(const char* op, Kernel* kernel, Autograd&& autograd_kernel) {
+    add(op, kernel);
+    autograd_.impl(op, std::forward<Autograd>(autograd_kernel));
+  }
   template <class Kernel>
   void autograd(const char* op, Kernel&& kernel) {
     autograd_.impl(op, std::forward<Kernel>(kernel));
@@ -50,11 +57,11 @@ class OpLibrary {
   void differentiable(const char* op, Derivative derivative) {
     autograd_.impl(op, torchvox::differentiable(op, std::move(derivative)));
   }
-  // For an op that writes its arguments: the kernel of autograd and of inference mode.
+  // An op that writes its arguments: autograd and inference mode count the writes.
   template <class Kernel>
-  void in_place(const char* op, Kernel* kernel) {
-    autograd_.impl(op, kernel());
-    in_place_.impl(op, kernel());
+  void add_in_place(const char* op, Kernel* kernel) {
+    add(op, kernel, mutating());
+    in_place_.impl(op, mutating());
   }
   // Casts the op's arguments under autocast.
   void autocast(const char* op, Agreement agreement) {

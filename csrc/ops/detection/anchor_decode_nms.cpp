@@ -10,21 +10,9 @@ using at::TensorList;
 
 constexpr const char* kAnchorOp = "anchor_decode_nms";
 
-void check_anchors(const Tensor& anchors, const Tensor& score) {
-  const char* rule = "anchors must be [H, W, A, 7] each, with the H and W of its head and A >= 1";
-  check_value(anchors.dim() == 4, kAnchorOp, rule, anchors.sym_sizes());
-  check_type(anchors.scalar_type() == at::kFloat, kAnchorOp, "anchors must be float32",
-             anchors.scalar_type());
-  check_size(anchors.sym_size(0).sym_eq(score.sym_size(2)), kAnchorOp, rule, anchors.sym_sizes());
-  check_size(anchors.sym_size(1).sym_eq(score.sym_size(3)), kAnchorOp, rule, anchors.sym_sizes());
-  check_size(anchors.sym_size(2).sym_ge(1), kAnchorOp, rule, anchors.sym_sizes());
-  check_size(anchors.sym_size(3).sym_eq(7), kAnchorOp, rule, anchors.sym_sizes());
-  check_device(kAnchorOp, "anchors", anchors, "all maps", score);
-}
-
 // Values a box, or bins, of a map; 0 where the channels are no multiple of the anchors.
 int64_t per_anchor(const Tensor& map, int64_t anchors) {
-  const int64_t channels = map.sym_size(1).guard_int(__FILE__, __LINE__);
+  const int64_t channels = concrete_size(map, 1);
   return channels % anchors == 0 ? channels / anchors : 0;
 }
 
@@ -38,11 +26,13 @@ void check_heads_of_anchors(TensorList cls, TensorList box, TensorList direction
   args.heads = static_cast<int>(cls.size());
   int classes = 0;
   for (int h = 0; h < args.heads; ++h) {
-    check_map(kAnchorOp, "cls", cls[h], cls[0]);
-    check_anchors(anchors[h], cls[h]);
-    check_beside(kAnchorOp, "box", box[h], cls[h]);
-    if (!direction.empty()) check_beside(kAnchorOp, "direction", direction[h], cls[h]);
-    const int64_t each = anchors[h].sym_size(2).guard_int(__FILE__, __LINE__);
+    Inputs in(kAnchorOp);
+    if (h > 0) in.add_size("B", cls[0].sym_size(0), "all maps");
+    add_map(in, "cls", cls[h], cls[0], "[B, channels, H, W]");
+    add_map(in, "box", box[h], cls[0], "[B, *, H, W]");
+    if (!direction.empty()) add_map(in, "direction", direction[h], cls[0], "[B, *, H, W]");
+    in.add("anchors", anchors[h], Dtypes::kFloat32, "[H, W, A >= 1, 7]");
+    const int64_t each = concrete_size(anchors[h], 2);
     const int64_t own = per_anchor(cls[h], each), values = per_anchor(box[h], each);
     check_value(own >= 1, kAnchorOp, "cls must have A * classes channels each", cls[h].sym_sizes());
     check_value(is_delta_count(values) && (h == 0 || values == args.coder.values), kAnchorOp,
@@ -57,11 +47,7 @@ void check_heads_of_anchors(TensorList cls, TensorList box, TensorList direction
     }
     DecodeHead& head = args.head[h];
     head.per_cell = static_cast<int32_t>(each);
-    head.classes = static_cast<int32_t>(own);
-    head.first_class = classes;
-    classes += head.classes;
-    check_value(classes <= kMostClasses, kAnchorOp, "the heads must have at most 64 classes",
-                classes);
+    add_classes(kAnchorOp, head, own, classes);
   }
 }
 
@@ -83,7 +69,7 @@ Detections anchor_decode_nms(TensorList cls, TensorList box, std::optional<Tenso
   const DecodeOptions options{score_threshold, nms_threshold,       pre, post, global_post,
                               closed,          given(class_labels), nms};
   set_options(kAnchorOp, options, args);
-  Detections out = empty_detections(cls[0], args, post);
+  Detections out = make_outputs(cls[0], post, args);
   if (cls[0].is_meta()) return out;
 
   std::vector<Tensor> kept;  // while the kernels read them
@@ -95,23 +81,16 @@ Detections anchor_decode_nms(TensorList cls, TensorList box, std::optional<Tenso
     head.map[kScoreMap] = head_map(cls[h], kept);
     head.map[kBoxMap] = head_map(box[h], kept);
     if (args.coder.bins > 0) head.map[kDirectionMap] = head_map(direction[h], kept);
-    const Tensor& own = kept.emplace_back(anchors[h].contiguous());
-    head.anchors = own.const_data_ptr<float>();
-    head.height = static_cast<int32_t>(own.size(0));
-    head.width = static_cast<int32_t>(own.size(1));
-    head.first_box = boxes;
-    head.first_pair = pairs;
-    boxes += head.boxes();
-    pairs += head.boxes() * head.classes;
+    head.anchors = kept.emplace_back(anchors[h].contiguous()).const_data_ptr<float>();
+    set_cells(head, anchors[h].size(0), anchors[h].size(1), boxes, pairs);
   }
-  run_decode_nms(kAnchorOp, cls[0], options, out, args);
+  run_decode_nms(kAnchorOp, cls[0], options, args);
   return out;
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("anchor_decode_nms", anchor_decode_nms);
+  ops.add("anchor_decode_nms", anchor_decode_nms, inference_only());
   ops.autocast("anchor_decode_nms", {{{"cls", "box", "direction"}}, {"anchors"}});
-  ops.autograd(kAnchorOp, inference_only());
 }
 
 }  // namespace

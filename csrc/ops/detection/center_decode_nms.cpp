@@ -13,7 +13,7 @@ constexpr const char* kCenterOp = "center_decode_nms";
 struct CenterMaps {
   const char* name;
   TensorList maps;
-  int64_t channels;
+  const char* layout;
 };
 
 // Fills in the heads without their memory.
@@ -28,30 +28,18 @@ void check_tasks(TensorList heatmap, const std::array<CenterMaps, 5>& others, De
   args.heads = static_cast<int>(heatmap.size());
   int classes = 0;
   for (int h = 0; h < args.heads; ++h) {
-    check_map(kCenterOp, "heatmap", heatmap[h], heatmap[0]);
-    check_size(heatmap[h].sym_size(1).sym_ge(1), kCenterOp, "heatmap must have a channel a class",
-               heatmap[h].sym_sizes());
+    Inputs in(kCenterOp);
+    if (h > 0) in.add_size("B", heatmap[0].sym_size(0), "all maps");
+    add_map(in, "heatmap", heatmap[h], heatmap[0], "[B, channels >= 1, H, W]");
     for (const CenterMaps& other : others) {
-      if (other.maps.empty()) continue;
-      check_beside(kCenterOp, other.name, other.maps[h], heatmap[h]);
-      check_size(other.maps[h].sym_size(1).sym_eq(other.channels), kCenterOp,
-                 {other.name, " must have ",
-                  other.channels == 1       ? "1 channel"
-                      : other.channels == 2 ? "2 channels"
-                                            : "3 channels"},
-                 other.maps[h].sym_sizes());
+      if (!other.maps.empty()) add_map(in, other.name, other.maps[h], heatmap[0], other.layout);
     }
-    const int64_t own = heatmap[h].sym_size(1).guard_int(__FILE__, __LINE__);
-    check_value(own + classes <= kMostClasses, kCenterOp, "the heads must have at most 64 classes",
-                own + classes);
-    args.head[h].classes = static_cast<int32_t>(own);
-    args.head[h].first_class = classes;
-    classes += args.head[h].classes;
+    add_classes(kCenterOp, args.head[h], concrete_size(heatmap[h], 1), classes);
   }
 }
 
-void set_cells(c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range, int64_t stride,
-               std::string_view rot_order, DecodeNmsArgs& args) {
+void set_center(c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range, int64_t stride,
+                std::string_view rot_order, DecodeNmsArgs& args) {
   check_range(kCenterOp, range);
   check_value(voxel_size.size() == 2 || voxel_size.size() == 3, kCenterOp,
               "voxel_size must be (x, y, z), or (x, y), in meters", voxel_size);
@@ -86,20 +74,23 @@ Detections center_decode_nms(
     bool global_post, bool best_class, bool closed, std::optional<c10::ArrayRef<double>> post_range,
     std::string_view rot_order, std::optional<at::IntArrayRef> class_labels, std::string_view nms) {
   const TensorList vel = given(vel_in);
-  const std::array<CenterMaps, 5> others{
-      {{"offset", offset, 2}, {"z", z, 1}, {"dim", dim, 3}, {"rot", rot, 2}, {"vel", vel, 2}}};
+  const std::array<CenterMaps, 5> others{{{"offset", offset, "[B, 2, H, W]"},
+                                          {"z", z, "[B, 1, H, W]"},
+                                          {"dim", dim, "[B, 3, H, W]"},
+                                          {"rot", rot, "[B, 2, H, W]"},
+                                          {"vel", vel, "[B, 2, H, W]"}}};
   DecodeNmsArgs args;
   args.group = parse_group(kCenterOp, group);
   check_tasks(heatmap, others, args);
   check_value(!best_class || args.group != DecodeGroup::kClass, kCenterOp,
               "group must be 'task' or 'none' with best_class", "'", group, "'");
   args.best_class = best_class;
-  set_cells(voxel_size, point_cloud_range, stride, rot_order, args);
+  set_center(voxel_size, point_cloud_range, stride, rot_order, args);
   set_post_range(given(post_range), args);
   const DecodeOptions options{score_threshold, nms_threshold,       pre, post, global_post,
                               closed,          given(class_labels), nms};
   set_options(kCenterOp, options, args);
-  Detections out = empty_detections(heatmap[0], args, post);
+  Detections out = make_outputs(heatmap[0], post, args);
   if (heatmap[0].is_meta()) return out;
 
   std::vector<Tensor> kept;  // while the kernels read them
@@ -114,21 +105,15 @@ Detections center_decode_nms(
         head.map[kOffsetMap + k] = head_map(others[k].maps[h], kept);
       }
     }
-    head.height = static_cast<int32_t>(heatmap[h].size(2));
-    head.width = static_cast<int32_t>(heatmap[h].size(3));
-    head.first_box = boxes;
-    head.first_pair = pairs;
-    boxes += head.boxes();
-    pairs += head.boxes() * head.classes;
+    set_cells(head, heatmap[h].size(2), heatmap[h].size(3), boxes, pairs);
   }
-  run_decode_nms(kCenterOp, heatmap[0], options, out, args);
+  run_decode_nms(kCenterOp, heatmap[0], options, args);
   return out;
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("center_decode_nms", center_decode_nms);
+  ops.add("center_decode_nms", center_decode_nms, inference_only());
   ops.autocast("center_decode_nms", {{{"heatmap", "offset", "z", "dim", "rot", "vel"}}});
-  ops.autograd(kCenterOp, inference_only());
 }
 
 }  // namespace

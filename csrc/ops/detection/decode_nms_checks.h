@@ -21,25 +21,19 @@ inline bool is_map_type(at::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16 || type == at::kFloat;
 }
 
-// The first map says which batch, device and dtype all have.
-inline void check_map(const char* op, const char* name, const Tensor& map, const Tensor& first) {
-  check_dense(op, name, map);
-  check_value(map.dim() == 4, op, {name, " must be [B, channels, H, W] each"}, map.sym_sizes());
-  check_type(is_map_type(map.scalar_type()), op, {name, " must be float16, bfloat16 or float32"},
-             map.scalar_type());
-  check_dtype(op, name, map.scalar_type(), "all maps", first.scalar_type());
-  check_size(map.sym_size(0).sym_eq(first.sym_size(0)), op,
-             {name, " must have the batch of all maps"}, map.sym_sizes());
-  check_device(op, name, map, "all maps", first);
+// The map of a head. The first map of all says which batch, device and dtype all have, the first
+// one of the head says which cells.
+inline void add_map(Inputs& in, const char* name, const Tensor& map, const Tensor& first,
+                    const char* layout) {
+  check_dense(in.op(), name, map);
+  in.add(name, map, Dtypes::kNarrowFloats, layout);
+  check_dtype(in.op(), name, map.scalar_type(), "all maps", first.scalar_type());
+  check_device(in.op(), name, map, "all maps", first);
 }
 
-// A map of the cells of `score`.
-inline void check_beside(const char* op, const char* name, const Tensor& map, const Tensor& score) {
-  check_map(op, name, map, score);
-  for (int axis = 2; axis < 4; ++axis) {
-    check_size(map.sym_size(axis).sym_eq(score.sym_size(axis)), op,
-               {name, " must have the H and W of the scores of its head"}, map.sym_sizes());
-  }
+// A size that a trace is specialized to.
+inline int64_t concrete_size(const Tensor& tensor, int64_t axis) {
+  return tensor.sym_size(axis).guard_int(__FILE__, __LINE__);
 }
 
 inline void check_length(const char* op, const char* name, size_t length, size_t heads) {
@@ -84,6 +78,26 @@ inline DecodeGroup parse_group(const char* op, std::string_view group) {
       {{"none", DecodeGroup::kAll}, {"task", DecodeGroup::kHead}, {"class", DecodeGroup::kClass}});
 }
 
+// The heads have the classes one after the other.
+inline void add_classes(const char* op, DecodeHead& head, int64_t classes, int& classes_before) {
+  check_value(classes_before + classes <= kMostClasses, op,
+              "the heads must have at most 64 classes", classes_before + classes);
+  head.classes = static_cast<int32_t>(classes);
+  head.first_class = classes_before;
+  classes_before += head.classes;
+}
+
+// A head of height x width cells, and what precedes it in all heads.
+inline void set_cells(DecodeHead& head, int64_t height, int64_t width, int64_t& boxes,
+                      int64_t& pairs) {
+  head.height = static_cast<int32_t>(height);
+  head.width = static_cast<int32_t>(width);
+  head.first_box = boxes;
+  head.first_pair = pairs;
+  boxes += head.boxes();
+  pairs += head.boxes() * head.classes;
+}
+
 // Sets what all heads share; `args` has its heads and its group already.
 inline void set_options(const char* op, const DecodeOptions& options, DecodeNmsArgs& args) {
   check_value(!std::isnan(options.score_threshold), op, "score_threshold must be a number",
@@ -114,19 +128,17 @@ inline void set_options(const char* op, const DecodeOptions& options, DecodeNmsA
   }
 }
 
-inline Detections empty_detections(const Tensor& like, const DecodeNmsArgs& args,
-                                   const c10::SymInt& post) {
+inline Detections make_outputs(const Tensor& like, const c10::SymInt& post, DecodeNmsArgs& args) {
   const c10::SymInt batches = like.sym_size(0);
   const c10::SymInt rows = args.global_post ? post : post * args.groups();
-  return {empty_beside({batches, rows, args.box_values()}, at::kFloat, like),
-          empty_beside({batches, rows}, at::kFloat, like),
-          empty_beside({batches, rows}, at::kInt, like), empty_beside({batches}, at::kInt, like),
-          empty_beside({batches}, at::kInt, like)};
+  return {output(args.boxes, {batches, rows, args.box_values()}, like),
+          output(args.scores, {batches, rows}, like), output(args.labels, {batches, rows}, like),
+          output(args.count, {batches}, like), output(args.overflow, {batches}, like)};
 }
 
 // Runs with concrete sizes; the candidates of a sample must be fewer than 2^31.
 inline void run_decode_nms(const char* op, const Tensor& on, const DecodeOptions& options,
-                           const Detections& out, DecodeNmsArgs& args) {
+                           DecodeNmsArgs& args) {
   const DecodeHead& last = args.head[args.heads - 1];
   check_value(last.first_pair + last.boxes() * last.classes < kIndexLimit, op,
               "the maps must have fewer than 2^31 cells times anchors times classes",
@@ -135,11 +147,6 @@ inline void run_decode_nms(const char* op, const Tensor& on, const DecodeOptions
   args.batches = on.size(0);
   args.pre = options.pre.expect_int();
   args.post = options.post.expect_int();
-  args.boxes = std::get<0>(out).mutable_data_ptr<float>();
-  args.scores = std::get<1>(out).mutable_data_ptr<float>();
-  args.labels = std::get<2>(out).mutable_data_ptr<int32_t>();
-  args.count = std::get<3>(out).mutable_data_ptr<int32_t>();
-  args.overflow = std::get<4>(out).mutable_data_ptr<int32_t>();
   run(op, on, args);
 }
 

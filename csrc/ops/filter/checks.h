@@ -10,10 +10,9 @@
 
 namespace torchvox {
 
-inline void check_key_vector(const char* op, const Tensor& keys) {
-  Inputs(op).add("keys", keys, Dtypes::kInt64, "[N]");
-  check_below(keys.sym_size(0), kIndexLimit - 1, op, "keys must have N < 2^31 - 1 elements",
-              keys.sym_size(0));
+inline void add_keys(Inputs& in, const Tensor& keys) {
+  in.add("keys", keys, Dtypes::kInt64, "[N]");
+  check_below(in["N"], kIndexLimit - 1, in.op(), "keys must have N < 2^31 - 1 elements", in["N"]);
 }
 
 // Bits that name the samples of a batch.
@@ -51,10 +50,6 @@ inline void check_int32_cells(const char* op, const KeyFrame& frame) {
   }
 }
 
-inline bool is_summed_type(at::ScalarType type) {
-  return is_coordinate_type(type) || type == at::kInt || type == at::kLong;
-}
-
 // What voxel_keys is asked for, less its points and outputs.
 struct KeyRequest {
   VoxelKeysArgs args;
@@ -66,13 +61,9 @@ inline KeyRequest parse_key_request(const char* op, const Tensor& points,
                                     std::optional<at::IntArrayRef> lower, int64_t bits,
                                     std::string_view layout, const OptionalTensor& batch_offsets,
                                     const OptionalTensor& num_valid) {
-  const char* rule = "points must be [N, C] with C >= 3";
-  check_value(points.dim() == 2, op, rule, points.sym_sizes());
-  check_size(points.sym_size(1).sym_ge(3), op, rule, points.sym_sizes());
-  check_type(is_summed_type(points.scalar_type()) && points.scalar_type() != at::kLong, op,
-             "points must be float16, bfloat16, float32, float64 or int32", points.scalar_type());
-  check_below(points.sym_size(0), kIndexLimit - 1, op, "points must have N < 2^31 - 1 rows",
-              points.sym_size(0));
+  Inputs in(op);
+  in.add("points", points, Dtypes::kFloatsOrInt32, "[N, C >= 3]");
+  check_below(in["N"], kIndexLimit - 1, op, "points must have N < 2^31 - 1 rows", in["N"]);
   check_value(voxel_size.size() == 3, op, "voxel_size must be (x, y, z)", voxel_size);
   check_value(!origin || origin->size() == 3, op, "origin must be (x, y, z)",
               origin.value_or(voxel_size));
@@ -89,7 +80,7 @@ inline KeyRequest parse_key_request(const char* op, const Tensor& points,
     request.args.size[axis] = size;
     request.args.origin[axis] = zero;
   }
-  request.batches = check_batch(op, points, batch_offsets, num_valid);
+  request.batches = add_batch(in, batch_offsets, num_valid);
   const int taken = sample_bits(request.batches.maybe_as_int().value_or(1));
   const int room = (kMostKeyBits - taken) / 3;
   request.args.frame = parse_key_frame(op, lower, bits == -1 ? room : bits, layout);

@@ -16,32 +16,12 @@ struct Gather {
   const char* backward_op;
   int idx_dims;
   const char* idx_layout;
-  const char* sizes;  // of idx, less the first
-  const char* features_layout;  // channel-last
   const char* rows_layout[2];  // of the output: channel-last, channels first
 };
-constexpr Gather kGather{"gather_points", "_gather_points_backward", 2, "[B, M]", "M",
-                         "[B, N, C]",     {"[B, M, C]", "[B, C, M]"}};
-constexpr Gather kGroup{"group_points",
-                        "_group_points_backward",
-                        3,
-                        "[B, M, k]",
-                        "M and k",
-                        "[B, N, C], or [T, C] with batch_offsets",
-                        {"[B, M, k, C]", "[B, C, M, k]"}};
-
-void check_arguments(const Gather& gather, const char* op, const char* name, const char* layout,
-                     int dims, const Tensor& rows, const Tensor& idx) {
-  check_value(rows.dim() == dims, op, {name, " must be ", layout}, rows.sym_sizes());
-  check_type(is_coordinate_type(rows.scalar_type()), op,
-             {name, " must be float16, bfloat16, float32 or float64"}, rows.scalar_type());
-  check_integers(op, "idx", idx);
-  check_value(idx.dim() == gather.idx_dims, op, {"idx must be ", gather.idx_layout},
-              idx.sym_sizes());
-  check_size(idx.sym_size(0).sym_eq(rows.sym_size(0)), op,
-             {"idx must be ", gather.idx_layout, " with the B of ", name}, idx.sym_sizes());
-  check_device(op, "idx", idx, name, rows);
-}
+constexpr Gather kGather{
+    "gather_points", "_gather_points_backward", 2, "[B, M]", {"[B, M, C]", "[B, C, M]"}};
+constexpr Gather kGroup{
+    "group_points", "_group_points_backward", 3, "[B, M, k]", {"[B, M, k, C]", "[B, C, M, k]"}};
 
 // The shape of the other side: `from` with its axes of points [begin, end) replaced by `sizes`.
 c10::SymDimVector with_points(const Tensor& from, int begin, int end, c10::SymIntArrayRef sizes) {
@@ -51,59 +31,56 @@ c10::SymDimVector with_points(const Tensor& from, int begin, int end, c10::SymIn
   return shape;
 }
 
-Tensor gather_rows(const Gather& gather, const Tensor& features_in, const Tensor& idx_in,
+Tensor gather_rows(const Gather& gather, const Tensor& features, const Tensor& idx,
                    bool channels_first) {
-  check_arguments(gather, gather.op, "features",
-                  channels_first ? "[B, C, N]" : gather.features_layout, 3, features_in, idx_in);
-  const int points_axis = channels_first ? 2 : 1, channels_axis = channels_first ? 1 : 2;
-  const Tensor out = empty_beside(
-      with_points(features_in, points_axis, points_axis + 1, idx_in.sym_sizes().slice(1)),
-      features_in.scalar_type(), features_in);
-  if (features_in.is_meta()) return out;
-
-  const Tensor features = features_in.contiguous(), idx = idx_in.contiguous();
+  Inputs in(gather.op);
+  in.add("features", features, Dtypes::kFloats, channels_first ? "[B, C, N]" : "[B, N, C]");
+  in.add("idx", idx, Dtypes::kIndices, gather.idx_layout);
+  const int points_axis = channels_first ? 2 : 1;
   GatherPointsArgs args;
-  args.features = features.const_data_ptr();
-  args.idx = index_array(idx);
-  args.out = out.mutable_data_ptr();
+  const Tensor out = output(
+      args.out, with_points(features, points_axis, points_axis + 1, idx.sym_sizes().slice(1)),
+      features.scalar_type(), features);
+  if (features.is_meta()) return out;
+
+  Memory memory;
+  args.features = memory.of(features);
+  args.idx = memory.indices(idx);
   args.element_bytes = features.element_size();
   args.batches = features.size(0);
   args.points = features.size(points_axis);
   args.samples = args.batches > 0 ? idx.numel() / args.batches : 0;
-  args.channels = features.size(channels_axis);
+  args.channels = features.size(channels_first ? 1 : 2);
   args.channels_first = channels_first;
   run(gather.op, features, args);
   return out;
 }
 
-Tensor sum_rows(const Gather& gather, const Tensor& grad_in, const Tensor& idx_in,
+Tensor sum_rows(const Gather& gather, const Tensor& grad, const Tensor& idx_in,
                 const c10::SymInt& num_points, bool channels_first) {
   const char* op = gather.backward_op;
-  const int dims = gather.idx_dims + 1;
-  check_arguments(gather, op, "grad", gather.rows_layout[channels_first], dims, grad_in, idx_in);
+  Inputs in(op);
+  in.add("idx", idx_in, Dtypes::kIndices, gather.idx_layout);
+  in.add("grad", grad, Dtypes::kFloats, gather.rows_layout[channels_first]);
   const int begin = channels_first ? 2 : 1, end = begin + gather.idx_dims - 1;
-  for (int axis = 1; axis < gather.idx_dims; ++axis) {
-    check_size(grad_in.sym_size(begin + axis - 1).sym_eq(idx_in.sym_size(axis)), op,
-               {"grad must have the ", gather.sizes, " of idx"}, grad_in.sym_sizes());
-  }
-  check_size(num_points.sym_ge(0), op, "num_points must not be negative", num_points);
+  check_size(num_points.sym_ge(0), op, "num_points must be >= 0", num_points);
   c10::SymInt slots = 1;
   for (const c10::SymInt& size : idx_in.sym_sizes().slice(1)) slots = slots * size;
   check_gradient_limit(op, num_points, slots);
+  SegmentSumArgs args;
   const Tensor grad_features =
-      at::empty_symint(with_points(grad_in, begin, end, {num_points}), grad_in.options());
-  if (grad_in.is_meta()) return grad_features;
+      output(args.out, with_points(grad, begin, end, {num_points}), grad.scalar_type(), grad);
+  if (grad.is_meta()) return grad_features;
 
-  const Tensor grad = grad_in.contiguous(), idx = idx_in.contiguous();
+  Memory memory;
+  const Tensor idx = idx_in.contiguous();
   const OwnedInverseIndex owned =
       build_inverse_index(op, idx, grad.size(0), num_points.guard_int(__FILE__, __LINE__));
-  SegmentSumArgs args;
-  args.grad = grad.const_data_ptr();
+  args.grad = memory.of(grad);
   args.dtype = dtype_of(grad.scalar_type());
   args.inverse = owned.inverse;
-  args.channels = grad.size(channels_first ? 1 : dims - 1);
+  args.channels = grad.size(channels_first ? 1 : -1);
   args.channels_first = channels_first;
-  args.out = grad_features.mutable_data_ptr();
   run(op, grad, args);
   return grad_features;
 }

@@ -1,23 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Three nearest points, weights of their distances, interpolation. Without a gradient the weights
-// are made inside the interpolation; with one, the op is its three differentiable parts. The bits
-// are the same.
+// interpolation_weights turns distances into weights. interpolate_features is the three nearest
+// points, their weights and the interpolation in one: without a gradient the weights are made
+// inside the interpolation; with one, the op is its three differentiable parts. The bits are the
+// same.
 #include "csrc/kernels/grouping/interpolate.h"
 #include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/neighbor_index.h"
-#include "csrc/ops/grouping/weight_rule.h"
 
 namespace torchvox {
 namespace {
+
+WeightRule parse_weight_rule(const char* op, std::string_view weight, double eps) {
+  const bool squared = parse_word(op, "weight", weight, "dist", "dist2");
+  // Three weights of coincident points must have a finite sum in float32.
+  check_value(std::isfinite(eps) && static_cast<float>(eps) >= 1e-38f, op,
+              "eps must be finite and positive in float32, at least 1e-38", eps);
+  return {squared, eps};
+}
+
+void check_distances(const char* op, const Tensor& dist2) {
+  check_type(dist2.scalar_type() == at::kFloat || dist2.scalar_type() == at::kDouble, op,
+             "dist2 must be float32 or float64", dist2.scalar_type());
+  check_value(dist2.dim() >= 1, op, "dist2 must be [.., 3]", dist2.sym_sizes());
+  check_size(dist2.sym_size(-1).sym_eq(3), op, "dist2 must be [.., 3]", dist2.sym_sizes());
+}
+
+// The gradient of the weights, or the weights themselves.
+Tensor compute(const char* op, const Tensor& dist2, const OptionalTensor& grad,
+               const WeightRule& rule) {
+  InterpolationWeightsArgs args;
+  const Tensor out = output(args.out, dist2.sym_sizes(), dist2.scalar_type(), dist2);
+  if (dist2.is_meta()) return out;
+  Memory memory;
+  args.dist2 = memory.of(dist2);
+  args.grad = memory.of(grad);
+  args.dtype = dtype_of(dist2.scalar_type());
+  args.rule = rule;
+  args.queries = dist2.numel() / kNearest;
+  run(op, dist2, args);
+  return out;
+}
+
+Tensor interpolation_weights(const Tensor& dist2, double eps, std::string_view weight) {
+  const char* op = "interpolation_weights";
+  check_distances(op, dist2);
+  return compute(op, dist2, {}, parse_weight_rule(op, weight, eps));
+}
+
+Tensor interpolation_weights_backward(const Tensor& grad, const Tensor& dist2, double eps,
+                                      std::string_view weight) {
+  const char* op = "_interpolation_weights_backward";
+  check_distances(op, dist2);
+  check_same(op, "grad", grad, "dist2", dist2, dist2.sym_sizes(), dist2.scalar_type());
+  return compute(op, dist2, grad, parse_weight_rule(op, weight, eps));
+}
 
 WeightRule check_arguments(const Tensor& query, const Tensor& points, const Tensor& features,
                            double eps, std::string_view weight, const OptionalTensor& lengths,
                            const OptionalTensor& query_lengths) {
   const char* op = "interpolate_features";
-  check_points_and_query(op, points, query, {kNoTensor, kNoTensor, false, lengths, query_lengths});
   Inputs in(op);
-  in.add("points", points, Dtypes::kFloats, "[B, N, D]");
+  add_points_and_query(in, points, query, {kNoTensor, kNoTensor, false, lengths, query_lengths},
+                       false);
   in.add("features", features, Dtypes::kFloats, "[B, N, C]");
   return parse_weight_rule(op, weight, eps);
 }
@@ -31,25 +76,24 @@ std::tuple<Tensor, Tensor> nearest_three(const Tensor& query, const Tensor& poin
   return op.call(query, points, "pn2", lengths, query_lengths, std::nullopt, std::nullopt, false);
 }
 
-Tensor interpolate_features(const Tensor& query, const Tensor& points, const Tensor& features_in,
+Tensor interpolate_features(const Tensor& query, const Tensor& points, const Tensor& features,
                             double eps, std::string_view weight, const OptionalTensor& lengths,
                             const OptionalTensor& query_lengths) {
   InterpolateArgs args;
-  args.rule = check_arguments(query, points, features_in, eps, weight, lengths, query_lengths);
+  args.rule = check_arguments(query, points, features, eps, weight, lengths, query_lengths);
   const Tensor out =
-      empty_beside({features_in.sym_size(0), query.sym_size(1), features_in.sym_size(2)},
-                   features_in.scalar_type(), features_in);
+      output(args.out, {features.sym_size(0), query.sym_size(1), features.sym_size(2)},
+             features.scalar_type(), features);
   if (query.is_meta()) return out;
 
   const auto [dist2, idx] = nearest_three(query, points, lengths, query_lengths);
-  const Tensor features = features_in.contiguous();
-  args.features = features.const_data_ptr();
+  Memory memory;
+  args.features = memory.of(features);
   args.dtype = dtype_of(features.scalar_type());
   args.idx = index_array(idx);
   args.weight = dist2.const_data_ptr();
   args.weight_dtype = dtype_of(dist2.scalar_type());
   args.from_dist2 = true;
-  args.out = out.mutable_data_ptr();
   args.clouds = features.size(0);
   args.rows = features.size(1);
   args.queries = query.size(1);
@@ -81,6 +125,11 @@ Tensor interpolate_with_gradient(const Tensor& query, const Tensor& points, cons
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("interpolation_weights", interpolation_weights);
+  ops.autocast("interpolation_weights", {{}, {"dist2"}});
+  ops.differentiable("interpolation_weights", {"_interpolation_weights_backward"});
+  ops.add("_interpolation_weights_backward", interpolation_weights_backward,
+          no_second_derivative());
   ops.add("interpolate_features", interpolate_features);
   ops.autocast("interpolate_features", {{{"points", "query"}}});
   ops.autograd("interpolate_features", interpolate_with_gradient);

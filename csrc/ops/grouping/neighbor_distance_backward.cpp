@@ -28,28 +28,27 @@ void check(const char* op, const Tensor& grad, const Tensor& points, const Tenso
               points.sym_sizes());
   check_value(clouds.packed() || !clouds.local_index, op,
               "local_index must come with batch_offsets and query_batch_offsets", "neither");
-  if (clouds.packed()) check_packed(op, clouds, "grad_dist2", grad);
+  if (clouds.packed()) add_offsets(in, clouds);
 }
 
 std::tuple<Tensor, Tensor> neighbor_distance_backward(
-    const Tensor& grad_in, const Tensor& points_in, const Tensor& query_in, const Tensor& idx_in,
+    const Tensor& grad, const Tensor& points, const Tensor& query, const Tensor& idx_in,
     int64_t norm, const OptionalTensor& count, const OptionalTensor& batch_offsets,
     const OptionalTensor& query_batch_offsets, bool local_index, bool for_points, bool for_query) {
   const char* op = "_neighbor_distance_backward";
   const CloudLayout clouds{batch_offsets, query_batch_offsets, local_index};
-  check(op, grad_in, points_in, query_in, idx_in, norm, count, clouds);
+  check(op, grad, points, query, idx_in, norm, count, clouds);
   if (for_points)
-    check_gradient_limit(op, points_in.sym_size(-2), idx_in.sym_size(-2) * idx_in.sym_size(-1));
-  const Tensor grad_points = empty_gradient(points_in, for_points);
-  const Tensor grad_query = empty_gradient(query_in, for_query);
-  if (points_in.is_meta()) return {grad_points, grad_query};
-
-  const Tensor grad = grad_in.contiguous(), points = points_in.contiguous(),
-               query = query_in.contiguous();
+    check_gradient_limit(op, points.sym_size(-2), idx_in.sym_size(-2) * idx_in.sym_size(-1));
   NeighborDistanceArgs args;
-  args.grad = grad.const_data_ptr();
-  args.points = points.const_data_ptr();
-  args.query = query.const_data_ptr();
+  const Tensor grad_points = output_gradient(args.grad_points, points, for_points);
+  const Tensor grad_query = output_gradient(args.grad_query, query, for_query);
+  if (points.is_meta()) return {grad_points, grad_query};
+
+  Memory memory;
+  args.grad = memory.of(grad);
+  args.points = memory.of(points);
+  args.query = memory.of(query);
   args.dtype = dtype_of(points.scalar_type());
   args.norm = static_cast<int>(norm);
   args.inverse.clouds = points.dim() == 3 ? points.size(0) : 1;
@@ -64,16 +63,13 @@ std::tuple<Tensor, Tensor> neighbor_distance_backward(
   if (for_points) {
     owned = build_inverse_index(op, idx, args.inverse.clouds, args.inverse.rows);
     args.inverse = owned.inverse;
-    args.grad_points = grad_points.mutable_data_ptr();
   }
-  if (for_query) args.grad_query = grad_query.mutable_data_ptr();
   run(op, points, args);
   return {grad_points, grad_query};
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("_neighbor_distance_backward", neighbor_distance_backward);
-  ops.autograd("_neighbor_distance_backward", no_second_derivative());
+  ops.add("_neighbor_distance_backward", neighbor_distance_backward, no_second_derivative());
 }
 
 }  // namespace

@@ -12,24 +12,22 @@ namespace torchvox {
 // The rows that the slots (entries of idx) name, [idx.shape] int32, -1 for none. `count` has one
 // entry per row of idx.
 inline Tensor flat_neighbor_rows(const char* op, const Tensor& idx, int64_t rows,
-                                 const OptionalTensor& count_in, const CloudLayout& clouds) {
+                                 const OptionalTensor& count, const CloudLayout& clouds) {
   check_value(rows < kIndexLimit, op, "a cloud must have fewer than 2^31 points", rows);
-  const Tensor row = empty_beside(idx.sym_sizes(), at::kInt, idx);
-  const OptionalTensor count = contiguous(count_in),
-                       batch_offsets = contiguous(clouds.batch_offsets),
-                       query_batch_offsets = contiguous(clouds.query_batch_offsets);
   NeighborRowsArgs args;
-  args.idx = index_array(idx);
-  args.count = index_array(count);
+  const Tensor row = output(args.row, idx.sym_sizes(), idx);
+  const OptionalTensor& batch_offsets = clouds.batch_offsets;
+  Memory memory;
+  args.idx = memory.indices(idx);
+  args.count = memory.indices(count);
   args.points.packed = args.query.packed = batch_offsets.has_value();
   args.points.clouds = args.query.clouds = batch_offsets ? batch_offsets->size(0) - 1 : 1;
-  args.points.offsets = index_array(batch_offsets);
-  args.query.offsets = index_array(query_batch_offsets);
+  args.points.offsets = memory.indices(batch_offsets);
+  args.query.offsets = memory.indices(clouds.query_batch_offsets);
   args.local_index = clouds.local_index;
   args.k = idx.size(-1);
   args.points.rows = rows;
   args.query.rows = args.k > 0 ? idx.numel() / args.k : 0;
-  args.row = row.mutable_data_ptr<int32_t>();
   run(op, idx, args);
   return row;
 }
@@ -44,15 +42,10 @@ inline Tensor packed_rows(const char* op, const Tensor& features, const Tensor& 
     if (offsets) check_dense(op, "batch_offsets", *offsets);
   }
   check_value(!channels_first, op, "channels_first must be False with batch_offsets", "True");
-  check_value(features.dim() == 2, op, "features must be [T, C] where batch_offsets are given",
-              features.sym_sizes());
-  check_type(is_coordinate_type(features.scalar_type()), op,
-             "features must be float16, bfloat16, float32 or float64", features.scalar_type());
-  check_integers(op, "idx", idx);
-  check_value(idx.dim() == 2, op, "idx must be [U, k] where batch_offsets are given",
-              idx.sym_sizes());
-  check_device(op, "idx", idx, "features", features);
-  check_packed(op, clouds, "features", features);
+  Inputs in(op);
+  in.add("features", features, Dtypes::kFloats, "[T, C]");
+  in.add("idx", idx, Dtypes::kIndices, "[U, k]");
+  add_offsets(in, clouds);
   using Optional = const OptionalTensor&;
   static const auto neighbor_rows =
       typed_op<Tensor(const Tensor&, c10::SymInt, Optional, Optional, Optional, bool)>(

@@ -23,34 +23,29 @@ void add_segments(const char* op, Inputs& in, const char* name, const Tensor& ro
   check_below(in["E"], kMostEntries, op, "index must have E < 2^31 - 1 elements", in["E"]);
 }
 
-std::tuple<Tensor, Tensor> segment_reduce(const Tensor& src_in, const Tensor& offsets_in,
+std::tuple<Tensor, Tensor> segment_reduce(const Tensor& src, const Tensor& offsets,
                                           std::string_view reduce_name,
-                                          const OptionalTensor& index_in) {
+                                          const OptionalTensor& index) {
   const char* op = "segment_reduce";
   const Reduction reduce = parse_reduction(op, reduce_name);
   Inputs in(op);
-  add_segments(op, in, "src", src_in, "[N, C]", offsets_in, index_in);
+  add_segments(op, in, "src", src, "[N, C]", offsets, index);
   check_below(in["N"], kMostEntries, op, "src must have N < 2^31 - 1 rows", in["N"]);
-  const c10::SymInt segments = in["R"], channels = in["C"];
-  Tensor out = empty_beside({segments, channels}, src_in.scalar_type(), src_in);
-  Tensor arg = is_extreme(reduce) ? empty_beside({segments, channels}, at::kInt, src_in)
-                                  : empty_beside({0}, at::kInt, src_in);
-  if (src_in.is_meta()) return {out, arg};
-
-  const Tensor src = src_in.contiguous(), offsets = offsets_in.contiguous();
-  const OptionalTensor index = contiguous(index_in);
   SegmentReduceArgs args;
-  args.src = src.const_data_ptr();
+  Tensor out = output(args.out, {in["R"], in["C"]}, src.scalar_type(), src);
+  Tensor arg = output_arg(args, reduce, {in["R"], in["C"]}, src);
+  if (src.is_meta()) return {out, arg};
+
+  Memory memory;
+  args.src = memory.of(src);
   args.dtype = dtype_of(src.scalar_type());
   args.reduce = reduce;
   args.rows = src.size(0);
   args.channels = src.size(1);
   args.segments = out.size(0);
   args.entries = index && args.rows > 0 ? index->size(0) : args.rows;
-  args.offsets = index_array(offsets);
-  args.index = index_array(index);
-  args.out = out.mutable_data_ptr();
-  args.arg = is_extreme(reduce) ? arg.mutable_data_ptr<int32_t>() : nullptr;
+  args.offsets = memory.indices(offsets);
+  args.index = memory.indices(index);
   run(op, src, args);
   return {out, arg};
 }
@@ -128,8 +123,7 @@ TORCHVOX_REGISTER_OPS(ops) {
                      {.backward = "_segment_reduce_backward",
                       .derived = {{"num_rows", size_of_argument("src", 0)}},
                       .prepare = check_segment_gradient});
-  ops.add("_segment_reduce_backward", segment_reduce_backward);
-  ops.autograd("_segment_reduce_backward", no_second_derivative());
+  ops.add("_segment_reduce_backward", segment_reduce_backward, no_second_derivative());
 }
 
 }  // namespace

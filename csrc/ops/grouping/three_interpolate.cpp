@@ -16,25 +16,23 @@ void check_arguments(Inputs& in, const char* op, const Tensor& features, const T
   in.add("weight", weight, Dtypes::kFloats, "[B, M, 3]");
 }
 
-Tensor interpolate(const Tensor& features_in, const Tensor& idx_in, const Tensor& weight_in,
+Tensor interpolate(const Tensor& features, const Tensor& idx, const Tensor& weight,
                    bool channels_first) {
   const char* op = "three_interpolate";
   Inputs in(op);
-  check_arguments(in, op, features_in, idx_in, weight_in, channels_first);
-  c10::SymDimVector shape(features_in.sym_sizes());
-  shape[channels_first ? 2 : 1] = idx_in.sym_size(1);
-  const Tensor out = empty_beside(shape, features_in.scalar_type(), features_in);
-  if (features_in.is_meta()) return out;
-
-  const Tensor features = features_in.contiguous(), idx = idx_in.contiguous(),
-               weight = weight_in.contiguous();
+  check_arguments(in, op, features, idx, weight, channels_first);
+  c10::SymDimVector shape(features.sym_sizes());
+  shape[channels_first ? 2 : 1] = idx.sym_size(1);
   InterpolateArgs args;
-  args.features = features.const_data_ptr();
+  const Tensor out = output(args.out, shape, features.scalar_type(), features);
+  if (features.is_meta()) return out;
+
+  Memory memory;
+  args.features = memory.of(features);
   args.dtype = dtype_of(features.scalar_type());
-  args.idx = index_array(idx);
-  args.weight = weight.const_data_ptr();
+  args.idx = memory.indices(idx);
+  args.weight = memory.of(weight);
   args.weight_dtype = dtype_of(weight.scalar_type());
-  args.out = out.mutable_data_ptr();
   args.clouds = features.size(0);
   args.rows = features.size(channels_first ? 2 : 1);
   args.queries = idx.size(1);
@@ -55,63 +53,46 @@ Tensor three_interpolate(const Tensor& features, const Tensor& idx, const Tensor
   return interpolate(features.unsqueeze(0), rows, weight.unsqueeze(0), false).squeeze(0);
 }
 
-void sum_features(const char* op, const Tensor& grad, const Tensor& idx, const Tensor& weight,
-                  const Tensor& out, bool channels_first) {
-  const OwnedInverseIndex owned =
-      build_inverse_index(op, idx, grad.size(0), out.size(channels_first ? 2 : 1));
-  SegmentSumArgs args;
-  args.grad = grad.const_data_ptr();
-  args.dtype = dtype_of(grad.scalar_type());
-  args.weight = weight.const_data_ptr();
-  args.inverse = owned.inverse;
-  args.channels = grad.size(channels_first ? 1 : 2);
-  args.channels_first = channels_first;
-  args.out = out.mutable_data_ptr();
-  run(op, grad, args);
-}
-
-void sum_weights(const char* op, const Tensor& grad, const Tensor& features, const Tensor& idx,
-                 const Tensor& out, bool channels_first) {
-  InterpolateWeightGradArgs args;
-  args.grad = grad.const_data_ptr();
-  args.features = features.const_data_ptr();
-  args.dtype = dtype_of(grad.scalar_type());
-  args.idx = index_array(idx);
-  args.grad_weight = out.mutable_data_ptr();
-  args.weight_dtype = dtype_of(out.scalar_type());
-  args.clouds = features.size(0);
-  args.rows = features.size(channels_first ? 2 : 1);
-  args.queries = idx.size(1);
-  args.channels = features.size(channels_first ? 1 : 2);
-  args.channels_first = channels_first;
-  run(op, grad, args);
-}
-
-std::tuple<Tensor, Tensor> three_interpolate_backward(const Tensor& grad_in,
-                                                      const Tensor& features_in,
-                                                      const Tensor& idx_in, const Tensor& weight_in,
+std::tuple<Tensor, Tensor> three_interpolate_backward(const Tensor& grad_in, const Tensor& features,
+                                                      const Tensor& idx_in, const Tensor& weight,
                                                       bool channels_first, bool for_features,
                                                       bool for_weight) {
   const char* op = "_three_interpolate_backward";
   Inputs in(op);
-  check_arguments(in, op, features_in, idx_in, weight_in, channels_first);
+  check_arguments(in, op, features, idx_in, weight, channels_first);
   in.add("grad", grad_in, Dtypes::kFloats, channels_first ? "[B, C, M]" : "[B, M, C]");
-  check_dtype(op, "grad", grad_in.scalar_type(), "features", features_in.scalar_type());
+  check_dtype(op, "grad", grad_in.scalar_type(), "features", features.scalar_type());
   if (for_features) {
-    check_gradient_limit(op, features_in.sym_size(channels_first ? 2 : 1), idx_in.sym_size(1) * 3);
+    check_gradient_limit(op, features.sym_size(channels_first ? 2 : 1), idx_in.sym_size(1) * 3);
   }
-  const Tensor grad_features = empty_gradient(features_in, for_features);
-  const Tensor grad_weight = empty_gradient(weight_in, for_weight);
+  SegmentSumArgs sum;
+  InterpolateWeightGradArgs args;
+  const Tensor grad_features = output_gradient(sum.out, features, for_features);
+  const Tensor grad_weight = output_gradient(args.grad_weight, weight, for_weight);
   if (grad_in.is_meta()) return {grad_features, grad_weight};
 
+  Memory memory;
   const Tensor grad = grad_in.contiguous(), idx = idx_in.contiguous();
+  args.clouds = features.size(0);
+  args.rows = features.size(channels_first ? 2 : 1);
+  args.queries = idx.size(1);
+  args.channels = sum.channels = features.size(channels_first ? 1 : 2);
+  args.channels_first = sum.channels_first = channels_first;
+  args.dtype = sum.dtype = dtype_of(grad.scalar_type());
+  args.grad = sum.grad = grad.const_data_ptr();
   if (for_features) {
     const bool is_double = grad.scalar_type() == at::kDouble;
-    const Tensor weight = weight_in.contiguous().to(is_double ? at::kDouble : at::kFloat);
-    sum_features(op, grad, idx, weight, grad_features, channels_first);
+    const Tensor wide = weight.contiguous().to(is_double ? at::kDouble : at::kFloat);
+    const OwnedInverseIndex owned = build_inverse_index(op, idx, args.clouds, args.rows);
+    sum.weight = wide.const_data_ptr();
+    sum.inverse = owned.inverse;
+    run(op, grad, sum);
   }
   if (for_weight) {
-    sum_weights(op, grad, features_in.contiguous(), idx, grad_weight, channels_first);
+    args.features = memory.of(features);
+    args.idx = index_array(idx);
+    args.weight_dtype = dtype_of(weight.scalar_type());
+    run(op, grad, args);
   }
   return {grad_features, grad_weight};
 }
@@ -142,8 +123,7 @@ TORCHVOX_REGISTER_OPS(ops) {
                      {.backward = "_three_interpolate_backward",
                       .prepare = check_interpolation_gradient,
                       .compose = interpolate_packed});
-  ops.add("_three_interpolate_backward", three_interpolate_backward);
-  ops.autograd("_three_interpolate_backward", no_second_derivative());
+  ops.add("_three_interpolate_backward", three_interpolate_backward, no_second_derivative());
 }
 
 }  // namespace

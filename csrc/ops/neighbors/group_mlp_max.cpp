@@ -6,7 +6,7 @@
 namespace torchvox {
 namespace {
 
-// idx [B, M, k] or count [B, M], int32.
+// `in` columns of the first weight.
 void check_layers(const char* op, at::TensorList weights, at::TensorList biases, c10::SymInt in,
                   const Tensor& points) {
   check_value(weights.size() >= 1 && weights.size() <= size_t{kMostMlpLayers}, op,
@@ -35,16 +35,6 @@ void check_layers(const char* op, at::TensorList weights, at::TensorList biases,
   }
 }
 
-void check_mlp_features(const char* op, const OptionalTensor& features, const Tensor& points,
-                        at::ScalarType type, bool use_xyz) {
-  check_value(features || use_xyz, op, "features must be given without use_xyz", "None");
-  if (!features) return;
-  Inputs in(op);
-  in.add("points", points, Dtypes::kFloats, "[B, N, D]");
-  in.add("features", features, Dtypes::kFloats, "[B, N, C]");
-  check_dtype(op, "features", features->scalar_type(), "weights", type);
-}
-
 // The tensor, or a copy, whose B * M rows lie at equal distances.
 Tensor with_even_rows(const Tensor& tensor) {
   const bool unit = tensor.dim() == 2 || tensor.size(2) <= 1 || tensor.stride(2) == 1;
@@ -53,41 +43,38 @@ Tensor with_even_rows(const Tensor& tensor) {
 }
 
 Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
-                     const OptionalTensor& features_in, const Tensor& idx_in,
-                     const Tensor& count_in, at::TensorList weights_in, at::TensorList biases_in,
-                     bool use_xyz, std::optional<double> normalize_radius, bool features_first) {
+                     const OptionalTensor& features, const Tensor& idx_in, const Tensor& count_in,
+                     at::TensorList weights, at::TensorList biases, bool use_xyz,
+                     std::optional<double> normalize_radius, bool features_first) {
   const char* op = "group_mlp_max";
-  check_points_and_query(op, points_in, query_in, {});
-  Inputs inputs(op);
-  inputs.add("query", query_in, Dtypes::kFloats, "[B, M, D]");
-  inputs.add("idx", idx_in, Dtypes::kInt32, "[B, M, k]");
-  inputs.add("count", count_in, Dtypes::kInt32, "[B, M]");
-  check_below(idx_in.sym_size(2), kIndexLimit, op, "idx must have k below 2^31",
-              idx_in.sym_sizes());
-  c10::SymInt in = use_xyz ? points_in.sym_size(2) : c10::SymInt(0);
-  if (features_in && features_in->dim() == 3) in = in + features_in->sym_size(2);
-  const at::ScalarType type = weights_in.empty() ? at::kFloat : weights_in[0].scalar_type();
-  check_mlp_features(op, features_in, points_in, type, use_xyz);
-  check_layers(op, weights_in, biases_in, in, points_in);
+  Inputs in(op);
+  add_points_and_query(in, points_in, query_in, {}, false);
+  in.add("idx", idx_in, Dtypes::kInt32, "[B, M, k]");
+  in.add("count", count_in, Dtypes::kInt32, "[B, M]");
+  check_below(in["k"], kIndexLimit, op, "idx must have k below 2^31", idx_in.sym_sizes());
+  check_value(features || use_xyz, op, "features must be given without use_xyz", "None");
+  in.add("features", features, Dtypes::kFloats, "[B, N, C]");
+  const at::ScalarType type = weights.empty() ? at::kFloat : weights[0].scalar_type();
+  if (features) check_dtype(op, "features", features->scalar_type(), "weights", type);
+  check_layers(op, weights, biases,
+               (use_xyz ? in["D"] : c10::SymInt(0)) + (features ? in["C"] : c10::SymInt(0)),
+               points_in);
   check_value(!normalize_radius || *normalize_radius > 0, op, "normalize_radius must be > 0",
               normalize_radius.value_or(0));
 
-  const Tensor out = empty_beside(
-      {query_in.sym_size(0), query_in.sym_size(1), weights_in.back().sym_size(0)}, type, points_in);
+  GroupMlpArgs args;
+  const Tensor out =
+      output(args.out, {in["B"], in["M"], weights.back().sym_size(0)}, type, points_in);
   if (points_in.is_meta()) return out;
 
   const Clouds points(points_in, {}, {}), query(query_in, {}, {});
-  const OptionalTensor features = contiguous(features_in);
   const Tensor idx = with_even_rows(idx_in), count = with_even_rows(count_in);
-  std::vector<Tensor> kept;  // while the kernels read them
-  GroupMlpArgs args;
+  Memory memory;
   args.points = points.view;
   args.query = query.view;
   args.mlp_dtype = dtype_of(type);
-  if (features) {
-    args.features = features->const_data_ptr();
-    args.channels = features->size(2);
-  }
+  args.features = memory.of(features);
+  if (features) args.channels = features->size(2);
   args.idx = idx.const_data_ptr<int32_t>();
   args.slots = idx.size(2);
   args.idx_stride = idx.stride(1);
@@ -96,23 +83,20 @@ Tensor group_mlp_max(const Tensor& points_in, const Tensor& query_in,
   args.use_xyz = use_xyz;
   args.features_first = features_first;
   args.divisor = normalize_radius.value_or(0);
-  args.layers = static_cast<int>(weights_in.size());
-  for (size_t l = 0; l < weights_in.size(); ++l) {
-    const Tensor& weight = kept.emplace_back(weights_in[l].contiguous());
-    args.layer[l].weight = weight.const_data_ptr();
-    args.layer[l].in = weight.size(1);
-    args.layer[l].out = weight.size(0);
-    args.layer[l].bias = kept.emplace_back(biases_in[l].contiguous()).const_data_ptr();
+  args.layers = static_cast<int>(weights.size());
+  for (size_t l = 0; l < weights.size(); ++l) {
+    args.layer[l].weight = memory.of(weights[l]);
+    args.layer[l].in = weights[l].size(1);
+    args.layer[l].out = weights[l].size(0);
+    args.layer[l].bias = memory.of(biases[l]);
   }
-  args.out = out.mutable_data_ptr();
   run(op, points.points, args);
   return out;
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("group_mlp_max", group_mlp_max);
+  ops.add("group_mlp_max", group_mlp_max, inference_only<kQueryAndGroup>());
   ops.autocast("group_mlp_max", {{{"points", "query"}, {"features", "weights", "biases"}}});
-  ops.autograd("group_mlp_max", inference_only<kQueryAndGroup>());
 }
 
 }  // namespace

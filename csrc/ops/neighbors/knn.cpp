@@ -11,16 +11,16 @@ using Neighbors = std::tuple<Tensor, Tensor>;
 Neighbors search(const char* op, const Tensor& points_in, const Tensor& query_in,
                  const c10::SymInt& k, int64_t norm, std::string_view dist_order,
                  const CloudLayout& layout) {
-  check_points_and_query(op, points_in, query_in, layout, kPaddedOrPacked);
+  Inputs in(op);
+  add_padded_or_packed(in, points_in, query_in, layout);
   check_count(op, "k", k);
   check_value(norm == 1 || norm == 2, op, "norm must be 1 or 2", norm);
   KnnArgs args;
   args.order = parse_dist_order(op, dist_order);
   c10::SymDimVector shape(query_in.sym_sizes());
   shape.back() = k;
-  const at::ScalarType type = points_in.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const Tensor dist2 = empty_beside(shape, type, points_in);
-  const Tensor idx = empty_beside(shape, at::kInt, points_in);
+  const Tensor dist2 = output(args.dist2, shape, distance_type(points_in), points_in);
+  const Tensor idx = output(args.idx, shape, points_in);
   if (points_in.is_meta()) return {dist2, idx};
 
   const Clouds points(points_in, layout.batch_offsets, layout.lengths);
@@ -31,8 +31,6 @@ Neighbors search(const char* op, const Tensor& points_in, const Tensor& query_in
   args.k = k.guard_int(__FILE__, __LINE__);
   if (points.view.columns != 3) args.order = DistOrder::kLoop;
   args.manhattan = norm == 1;
-  args.dist2 = dist2.mutable_data_ptr();
-  args.idx = idx.mutable_data_ptr<int32_t>();
   run(op, points.points, args);
   return {dist2, idx};
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/kernels/neighbors/query_and_group.h"
 
-#include <functional>
-
 #include "csrc/kernels/grouping/segment_sum.h"
 #include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/gradient_limit.h"
@@ -50,15 +48,6 @@ void check_layout(const char* op, const Layout& layout) {
   for (const c10::SymInt& k : layout.ks) check_count(op, "ks", k);
 }
 
-void check_features(const char* op, const OptionalTensor& features, const Tensor& points,
-                    bool use_xyz) {
-  check_value(features || use_xyz, op, "features must be given without use_xyz", "None");
-  if (!features) return;
-  Inputs in(op);
-  in.add("points", points, Dtypes::kFloats, "[B, N, D]");
-  in.add("features", features, Dtypes::kFloats, "[B, N, C]");
-}
-
 // The balls of a row, kMostRadii at a time.
 void find_neighbors(const char* op, const Clouds& points, const Clouds& query, const Layout& layout,
                     bool closed, DistOrder order, const Tensor& idx, const Tensor& count) {
@@ -86,61 +75,49 @@ void find_neighbors(const char* op, const Clouds& points, const Clouds& query, c
 }
 
 std::tuple<Tensor, Tensor, Tensor> query_and_group(
-    const Tensor& points_in, const Tensor& query_in, const OptionalTensor& features_in,
+    const Tensor& points_in, const Tensor& query_in, const OptionalTensor& features,
     c10::ArrayRef<double> radii, c10::SymIntArrayRef ks, bool use_xyz, bool normalize_xyz,
     bool features_first, bool closed, std::string_view dist_order, const OptionalTensor& lengths,
     const OptionalTensor& query_lengths) {
   const char* op = "query_and_group";
-  check_points_and_query(op, points_in, query_in,
-                         {kNoTensor, kNoTensor, false, lengths, query_lengths});
-  const c10::SymInt clouds = points_in.sym_size(0), queries = query_in.sym_size(1);
-  check_features(op, features_in, points_in, use_xyz);
+  Inputs in(op);
+  add_points_and_query(in, points_in, query_in,
+                       {kNoTensor, kNoTensor, false, lengths, query_lengths}, false);
+  const c10::SymInt clouds = in["B"], queries = in["M"];
+  check_value(features || use_xyz, op, "features must be given without use_xyz", "None");
+  in.add("features", features, Dtypes::kFloats, "[B, N, C]");
   const Layout layout{radii, ks, use_xyz, normalize_xyz, features_first};
   check_layout(op, layout);
   const DistOrder order = parse_dist_order(op, dist_order);
 
   const c10::SymInt slots = layout.slots();
-  const c10::SymInt channels = features_in ? features_in->sym_size(2) : c10::SymInt(0);
+  const c10::SymInt channels = features ? in["C"] : c10::SymInt(0);
   const c10::SymInt columns = use_xyz ? channels + points_in.sym_size(2) : channels;
-  const Tensor& typed = features_in ? *features_in : points_in;
+  const Tensor& typed = features ? *features : points_in;
+  QueryAndGroupArgs args;
   const Tensor grouped =
-      empty_beside({clouds, queries, slots, columns}, typed.scalar_type(), points_in);
+      output(args.grouped, {clouds, queries, slots, columns}, typed.scalar_type(), points_in);
   const Tensor idx = empty_beside({clouds, queries, slots}, at::kInt, points_in);
   const Tensor count = empty_beside({clouds, queries, c10::SymInt(static_cast<int64_t>(ks.size()))},
                                     at::kInt, points_in);
   if (points_in.is_meta()) return {grouped, idx, count};
 
   const Clouds points(points_in, {}, lengths), query(query_in, {}, query_lengths);
-  const OptionalTensor features = contiguous(features_in);
   find_neighbors(op, points, query, layout, closed, order, idx, count);
 
-  QueryAndGroupArgs args;
+  Memory memory;
   args.points = points.view;
   args.query = query.view;
   args.grouped_dtype = dtype_of(typed.scalar_type());
-  if (features) {
-    args.features = features->const_data_ptr();
-    args.channels = features->size(2);
-  }
+  args.features = memory.of(features);
+  if (features) args.channels = features->size(2);
   args.idx = idx.const_data_ptr<int32_t>();
   args.slots = idx.size(2);
   args.radii = layout.divisors();
   args.use_xyz = use_xyz;
   args.features_first = features_first;
-  args.grouped = grouped.mutable_data_ptr();
   run(op, points.points, args);
   return {grouped, idx, count};
-}
-
-void check_backward(const char* op, const Tensor& grad, const Tensor& points, const Tensor& query,
-                    const Tensor& idx, const c10::SymInt& columns) {
-  check_points_and_query(op, points, query, {});
-  Inputs in(op);
-  in.add("points", points, Dtypes::kFloats, "[B, N, D]");
-  in.add("query", query, Dtypes::kFloats, "[B, M, D]");
-  in.add("idx", idx, Dtypes::kInt32, "[B, M, K]");
-  in.add_size("columns", columns);
-  in.add("grad", grad, Dtypes::kFloats, "[B, M, K, columns]");
 }
 
 std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
@@ -153,23 +130,26 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
   check_size(channels.sym_ge(0), op, "channels must be >= 0", channels);
   check_value(use_xyz || !(for_points || for_query), op,
               "for_points and for_query must be False without use_xyz", "True");
-  check_value(points.dim() == 3, op, "points must be [B, N, D]", points.sym_sizes());
-  const c10::SymInt columns = use_xyz ? channels + points.sym_size(2) : channels;
-  check_backward(op, grad_in, points, query, idx_in, columns);
+  Inputs in(op);
+  add_points_and_query(in, points, query, {}, false);
+  in.add("idx", idx_in, Dtypes::kInt32, "[B, M, K]");
+  in.add_size("columns", use_xyz ? channels + in["D"] : channels);
+  in.add("grad", grad_in, Dtypes::kFloats, "[B, M, K, columns]");
   if (for_points || for_features) {
-    check_gradient_limit(op, points.sym_size(1), idx_in.sym_size(1) * idx_in.sym_size(2));
+    check_gradient_limit(op, in["N"], in["M"] * in["K"]);
   }
-  const Tensor none = empty_beside({c10::SymInt(0)}, points.scalar_type(), points);
-  const Tensor no_query = empty_beside({c10::SymInt(0)}, points.scalar_type(), points);
-  const Tensor no_features = empty_beside({c10::SymInt(0)}, grad_in.scalar_type(), points);
+  const auto empty_like = [&](const Tensor& like) {
+    return empty_beside({0}, like.scalar_type(), points);
+  };
+  Tensor grad_points = empty_like(points), grad_query = empty_like(points);
+  Tensor grad_features = empty_like(grad_in);
+  if (for_query) grad_query = empty_as(query);
   if (grad_in.is_meta()) {
-    Tensor grad_features = no_features;
+    if (for_points) grad_points = empty_as(points);
     if (for_features) {
-      grad_features = empty_beside({points.sym_size(0), points.sym_size(1), channels},
-                                   grad_in.scalar_type(), points);
+      grad_features = empty_beside({in["B"], in["N"], channels}, grad_in.scalar_type(), points);
     }
-    return {for_points ? empty_as(points) : none, for_query ? empty_as(query) : no_query,
-            grad_features};
+    return {grad_points, grad_query, grad_features};
   }
 
   const Tensor grad = grad_in.contiguous(), idx = idx_in.contiguous();
@@ -194,7 +174,6 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
 
   // All columns are summed at once where those of the coordinates need nothing done to them.
   const bool as_they_are = grad.scalar_type() == points.scalar_type() && !normalize_xyz;
-  Tensor grad_points = none, grad_query = no_query, grad_features = no_features;
   if (for_features) {
     const Tensor sums = sum_by_point(grad);
     const auto columns_of = [&](int64_t first, int64_t count) {
@@ -204,7 +183,6 @@ std::tuple<Tensor, Tensor, Tensor> query_and_group_backward(
     if (for_points && as_they_are) grad_points = columns_of(first_axis, dims);
   }
   const bool points_left = for_points && !(for_features && as_they_are);
-  if (for_query) grad_query = empty_as(query);
   if (points_left || for_query) {
     Tensor of_slots;
     if (points_left) {
@@ -253,8 +231,7 @@ TORCHVOX_REGISTER_OPS(ops) {
                       .derived = {{"channels", channels_of_features}},
                       .coordinates_flag = "use_xyz",
                       .prepare = check_gradient});
-  ops.add("_query_and_group_backward", query_and_group_backward);
-  ops.autograd("_query_and_group_backward", no_second_derivative());
+  ops.add("_query_and_group_backward", query_and_group_backward, no_second_derivative());
 }
 
 }  // namespace

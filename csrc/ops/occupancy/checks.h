@@ -20,13 +20,13 @@ struct StateTensor {
 inline constexpr StateTensor kStateTensors[kStateParts] = {
     {"table", at::kInt, "int32", 1, 0, "[H], a power of two of 2 C or more"},
     {"region_key", at::kLong, "int64", 1, 0, "[C]"},
-    {"region_stamp", at::kInt, "int32", 1, 0, "a row a region, [..]"},
+    {"region_stamp", at::kInt, "int32", 1, 0, "one row per region, [..]"},
     {"status", at::kLong, "int64", 1, 0, "[8]"},
-    {"logodds", at::kShort, "int16", 2, 0, "a row a region, [.., 512]"},
-    {"hit_miss", at::kInt, "int32", 3, 2, "a row a region or none, [.., 512, 2]"},
-    {"touch", at::kInt, "int32", 2, 0, "a row a region or none, [.., 512]"},
-    {"traversal", at::kLong, "int64", 2, 0, "a row a region or none, [.., 512]"},
-    {"sample_row", at::kInt, "int32", 1, 0, "a row a region, none without samples, [..]"},
+    {"logodds", at::kShort, "int16", 2, 0, "one row per region, [.., 512]"},
+    {"hit_miss", at::kInt, "int32", 3, 2, "one row per region or none, [.., 512, 2]"},
+    {"touch", at::kInt, "int32", 2, 0, "one row per region or none, [.., 512]"},
+    {"traversal", at::kLong, "int64", 2, 0, "one row per region or none, [.., 512]"},
+    {"sample_row", at::kInt, "int32", 1, 0, "one row per region, none without samples, [..]"},
     {"sample_count", at::kInt, "int32", 2, 0, "[D, 512]"},
     {"sample_mean", at::kFloat, "float32", 3, 3, "as sample_count, [D, 512, 3]"},
     {"sample_cov", at::kFloat, "float32", 3, 6, "as sample_count or without rows, [D, 512, 6]"},
@@ -148,11 +148,11 @@ inline double parse_threshold(const char* op, double threshold) {
 }
 
 // Bools [C] of regions.
-inline void check_mask(const char* op, const Tensor& mask, at::TensorList state) {
+inline void check_mask(const char* op, const OptionalTensor& mask, at::TensorList state) {
   Inputs in(op);
   in.add_size("C", state[kRegionKey].sym_size(0), "region_key");
   in.add("mask", mask, Dtypes::kBool, "[C]");
-  check_device(op, "mask", mask, "the state", state[0]);
+  if (mask) check_device(op, "mask", *mask, "the state", state[0]);
 }
 
 }  // namespace torchvox

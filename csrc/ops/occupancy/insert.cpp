@@ -42,27 +42,21 @@ T* read_only(const Tensor& tensor) {
 
 Tensor occupancy_insert_(at::TensorList state, const Tensor& keys_in, at::TensorList layers_in,
                          c10::ArrayRef<double> sensor, std::string_view merge,
-                         const OptionalTensor& num_valid_in) {
+                         const OptionalTensor& num_valid) {
   const char* op = "occupancy_insert_";
   InsertArgs args;
   args.state = parse_state(op, state);
   Inputs in(op);
   in.add("keys", keys_in, Dtypes::kInt64, "[K]");
   check_device(op, "keys", keys_in, "the state", state[0]);
-  check_below(keys_in.sym_size(0), kIndexLimit, op, "keys must have K < 2^31 elements",
-              keys_in.sym_size(0));
+  check_below(in["K"], kIndexLimit, op, "keys must have K < 2^31 elements", in["K"]);
   check_layers(op, state, keys_in, layers_in);
   args.sensor = parse_sensor(op, sensor);
   args.merge = parse_choice<Merge>(
       op, "merge", merge,
       {{"add", Merge::kAdd}, {"replace", Merge::kReplace}, {"keep", Merge::kKeep}});
-  if (num_valid_in) {
-    check_integers(op, "num_valid", *num_valid_in);
-    check_device(op, "num_valid", *num_valid_in, "the state", state[0]);
-    check_size(num_valid_in->sym_numel().sym_eq(1), op, "num_valid must be one number",
-               num_valid_in->sym_sizes());
-  }
-  const Tensor counts = empty_beside({1, int64_t{kStateCounts}}, at::kLong, state[0]);
+  in.add("num_valid", num_valid, Dtypes::kIndices, "[] or [1]");
+  const Tensor counts = output(args.counts, {1, int64_t{kStateCounts}}, state[0]);
   if (counts.is_meta()) return counts;
   const Tensor keys = keys_in.contiguous();
   check_apart(op, "keys", keys, state);
@@ -71,7 +65,6 @@ Tensor occupancy_insert_(at::TensorList state, const Tensor& keys_in, at::Tensor
     layers.push_back(layer.contiguous());
     check_apart(op, "layers", layers.back(), state);
   }
-  const OptionalTensor num_valid = contiguous(num_valid_in);
   args.given.region_key = read_only<int64_t>(keys);
   args.given.capacity = keys.size(0);
   if (!layers.empty()) {
@@ -85,16 +78,13 @@ Tensor occupancy_insert_(at::TensorList state, const Tensor& keys_in, at::Tensor
                           read_only<float>(layers[8]),    read_only<float>(layers[9]),
                           read_only<int32_t>(layers[10]), layers[6].size(0)};
   }
-  args.num_valid = index_array(num_valid);
-  args.counts = counts.mutable_data_ptr<int64_t>();
+  Memory memory;
+  args.num_valid = memory.indices(num_valid);
   run(op, state[0], args);
   return counts;
 }
 
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("occupancy_insert_", occupancy_insert_);
-  ops.in_place("occupancy_insert_", mutating);
-}
+TORCHVOX_REGISTER_OPS(ops) { ops.add_in_place("occupancy_insert_", occupancy_insert_); }
 
 }  // namespace
 }  // namespace torchvox

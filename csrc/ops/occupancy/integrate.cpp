@@ -57,13 +57,14 @@ Tensor occupancy_integrate_(
     const OptionalTensor& ray_flags, std::optional<c10::ArrayRef<double>> point_cloud_range,
     double min_range, double max_range, std::string_view long_rays, std::string_view rule,
     const std::optional<c10::List<std::string>>& flags, double threshold, std::string_view missing,
-    const OptionalTensor& stamp_in, const OptionalTensor& timestamps_in, double time_base,
-    std::optional<c10::ArrayRef<double>> ndt, const OptionalTensor& intensity_in,
+    const OptionalTensor& stamp, const OptionalTensor& timestamps, double time_base,
+    std::optional<c10::ArrayRef<double>> ndt, const OptionalTensor& intensity,
     std::optional<c10::ArrayRef<double>> intensity_range) {
   const char* op = "occupancy_integrate_";
   OccupancyIntegrateArgs args;
   args.state = parse_state(op, state);
-  check_rays(op, points, origins, origin_index, {}, num_valid, ray_flags);
+  Inputs in(op);
+  add_rays(in, points, origins, origin_index, {}, num_valid, ray_flags);
   check_device(op, "state", state[kTable], points);
   args.rays = parse_map_rays(op, voxel_size, map_origin, point_cloud_range, min_range, max_range,
                              long_rays);
@@ -77,11 +78,9 @@ Tensor occupancy_integrate_(
   args.skip_missing = parse_word(op, "missing", missing, "allocate", "skip");
   check_value(!(args.skip_missing && args.has(kStopAtOccupied)), op,
               "missing must be 'allocate' with the flag 'stop_at_occupied'", "'skip'");
-  Inputs in(op);
-  in.add("points", points, Dtypes::kFloats, "[N, C]");
-  in.add("stamp", stamp_in, Dtypes::kInt32, stamp_in && stamp_in->dim() == 0 ? "[]" : "[1]");
-  in.add("timestamps", timestamps_in, Dtypes::kFloat64, "[N]");
-  in.add("intensity", intensity_in, Dtypes::kFloat32, "[N]");
+  in.add("stamp", stamp, Dtypes::kInt32, "[] or [1]");
+  in.add("timestamps", timestamps, Dtypes::kFloat64, "[N]");
+  in.add("intensity", intensity, Dtypes::kFloat32, "[N]");
   check_value(std::isfinite(time_base), op, "time_base must be finite", time_base);
   const auto is_on = [&](int k) { return state[k].sym_size(0) != 0; };
   check_value(is_on(kSampleCov) == ndt.has_value(), op,
@@ -89,13 +88,12 @@ Tensor occupancy_integrate_(
               ndt ? "it without rows" : "rows without it");
   check_value(!(ndt && args.scan), op, "rule must be 'every_ray' with ndt", "'", rule, "'");
   args.ndt = parse_ndt(op, ndt, voxel_size, args.sensor);
-  check_value(intensity_in.has_value() == intensity_range.has_value(), op,
+  check_value(intensity.has_value() == intensity_range.has_value(), op,
               "intensity and intensity_range must be given together", "one of them");
-  check_value(is_on(kIntensity) || !intensity_in, op,
+  check_value(is_on(kIntensity) || !intensity, op,
               "intensity must be left out where intensity of the state has no rows", "it");
-  check_value(
-      !is_on(kIntensity) || intensity_in || args.has(kEndAsFree) || args.has(kExcludeSample), op,
-      "intensity must be given where intensity of the state has rows", "none");
+  check_value(!is_on(kIntensity) || intensity || args.has(kEndAsFree) || args.has(kExcludeSample),
+              op, "intensity must be given where intensity of the state has rows", "none");
   if (intensity_range) {
     const c10::ArrayRef<double> v = *intensity_range;
     check_value(v.size() == 2 && std::isfinite(v[1] - v[0]) && v[0] < v[1], op,
@@ -103,29 +101,24 @@ Tensor occupancy_integrate_(
     args.dark = v[0];
     args.span = v[1] - v[0];
   }
-  const Tensor counts = empty_beside({1, int64_t{kIntegrateCounts}}, at::kLong, points);
-  if (!points.is_meta()) {
-    const RayTensors tensors(points, origins, origin_index, {}, num_valid, ray_flags);
-    tensors.fill(args.rays);
-    args.limited = max_touched.expect_int() >= 0;
-    args.max_touched = args.limited ? max_touched.expect_int() : args.state.capacity;
-    args.stamp = stamp_in ? stamp_in->const_data_ptr<int32_t>() : nullptr;
-    const OptionalTensor timestamps = contiguous(timestamps_in);
-    if (timestamps) args.timestamps = timestamps->const_data_ptr<double>();
-    args.time_base = time_base;
-    const OptionalTensor intensity = contiguous(intensity_in);
-    if (intensity) args.intensity = intensity->const_data_ptr<float>();
-    args.threads = cpu_threads();
-    args.counts = counts.mutable_data_ptr<int64_t>();
-    run(op, points, args);
-  }
+  const Tensor counts = output(args.counts, {1, int64_t{kIntegrateCounts}}, points);
+  if (points.is_meta()) return counts;
+
+  const RayTensors tensors(points, origins, origin_index, {}, num_valid, ray_flags);
+  tensors.fill(args.rays);
+  Memory memory;
+  args.limited = max_touched.expect_int() >= 0;
+  args.max_touched = args.limited ? max_touched.expect_int() : args.state.capacity;
+  args.stamp = memory.of<int32_t>(stamp);
+  args.timestamps = memory.of<double>(timestamps);
+  args.time_base = time_base;
+  args.intensity = memory.of<float>(intensity);
+  args.threads = cpu_threads();
+  run(op, points, args);
   return counts;
 }
 
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("occupancy_integrate_", occupancy_integrate_);
-  ops.in_place("occupancy_integrate_", mutating);
-}
+TORCHVOX_REGISTER_OPS(ops) { ops.add_in_place("occupancy_integrate_", occupancy_integrate_); }
 
 }  // namespace
 }  // namespace torchvox

@@ -29,18 +29,16 @@ std::tuple<Tensor, Tensor> occupancy_query(at::TensorList state, const Tensor& p
   const char* op = "occupancy_query";
   OccupancyQueryArgs args;
   parse_lookup(op, args, state, voxel_size, map_origin, threshold, fill);
-  check_packed_points(op, points);
+  Inputs in(op);
+  add_points(in, points);
   check_device(op, "state", state[kTable], points);
-  check_batch(op, points, {}, num_valid);
-  const Tensor logodds = empty_beside({points.sym_size(0)}, at::kFloat, points);
-  const Tensor label = empty_beside({points.sym_size(0)}, at::kChar, points);
-  if (!points.is_meta()) {
-    const Clouds packed(points, {}, num_valid);
-    args.points = packed.view;
-    args.logodds = logodds.mutable_data_ptr<float>();
-    args.label = label.mutable_data_ptr<int8_t>();
-    run(op, points, args);
-  }
+  add_batch(in, {}, num_valid);
+  const Tensor logodds = output(args.logodds, {in["N"]}, points);
+  const Tensor label = output(args.label, {in["N"]}, points);
+  if (points.is_meta()) return {logodds, label};
+  const Clouds packed(points, {}, num_valid);
+  args.points = packed.view;
+  run(op, points, args);
   return {logodds, label};
 }
 
@@ -48,36 +46,30 @@ std::tuple<Tensor, Tensor> occupancy_crop(at::TensorList state, double voxel_siz
                                           c10::ArrayRef<double> map_origin,
                                           c10::ArrayRef<double> cell_size,
                                           c10::ArrayRef<double> point_cloud_range,
-                                          const OptionalTensor& poses_in, double threshold,
+                                          const OptionalTensor& poses, double threshold,
                                           std::optional<double> fill) {
   const char* op = "occupancy_crop";
   OccupancyCropArgs args;
   parse_lookup(op, args, state, voxel_size, map_origin, threshold, fill);
   args.grid = parse_voxel_grid(op, cell_size, point_cloud_range);
-  c10::SymInt crops = 1;
-  if (poses_in) {
-    Inputs in(op);
-    in.add("poses", *poses_in, Dtypes::kFloats, "[B, 3, 4]");
-    check_device(op, "poses", *poses_in, "the state", state[kTable]);
-    crops = poses_in->sym_size(0);
+  Inputs in(op);
+  if (poses) {
+    in.add("poses", poses, Dtypes::kFloats, "[B, 3, 4]");
+    check_device(op, "poses", *poses, "the state", state[kTable]);
+  } else {
+    in.add_size("B", 1);
   }
-  check_keys(op, args.grid, crops);
-  const int32_t* const cells = args.grid.cells;
-  const std::vector<c10::SymInt> shape{crops, cells[2], cells[1], cells[0]};
+  check_keys(op, args.grid, in["B"]);
+  const auto [nx, ny, nz] = args.grid.cells;
   const Tensor& beside = state[kTable];
-  const Tensor logodds = empty_beside(shape, at::kFloat, beside);
-  const Tensor label = empty_beside(shape, at::kChar, beside);
-  if (!beside.is_meta()) {
-    const OptionalTensor poses = contiguous(poses_in);
-    args.crops = crops.expect_int();
-    if (poses) {
-      args.poses = poses->const_data_ptr();
-      args.pose_type = dtype_of(poses->scalar_type());
-    }
-    args.logodds = logodds.mutable_data_ptr<float>();
-    args.label = label.mutable_data_ptr<int8_t>();
-    run(op, beside, args);
-  }
+  const Tensor logodds = output(args.logodds, {in["B"], nz, ny, nx}, beside);
+  const Tensor label = output(args.label, {in["B"], nz, ny, nx}, beside);
+  if (beside.is_meta()) return {logodds, label};
+  Memory memory;
+  args.crops = in["B"].expect_int();
+  args.poses = memory.of(poses);
+  if (poses) args.pose_type = dtype_of(poses->scalar_type());
+  run(op, beside, args);
   return {logodds, label};
 }
 
@@ -88,30 +80,25 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> occupancy_raycast(
   const char* op = "occupancy_raycast";
   OccupancyRaycastArgs args;
   args.state = parse_state(op, state);
-  check_rays(op, points, origins, origin_index, {}, num_valid, {});
+  Inputs in(op);
+  add_rays(in, points, origins, origin_index, {}, num_valid, {});
   check_device(op, "state", state[kTable], points);
   args.rays = parse_map_rays(op, voxel_size, map_origin);
   args.threshold = parse_threshold(op, threshold);
   check_value(std::isfinite(solid_angle) && solid_angle >= 0, op,
               "solid_angle must be finite and >= 0", solid_angle);
-  const c10::SymInt n = points.sym_size(0);
-  const Tensor distance = empty_beside({n}, at::kFloat, points);
-  const Tensor unseen = empty_beside({n}, at::kFloat, points);
-  const Tensor status = empty_beside({n}, at::kChar, points);
-  const Tensor indices = empty_beside({n, 4}, at::kInt, points);
-  const Tensor unknown = empty_beside({n}, at::kInt, points);
-  if (!points.is_meta()) {
-    const RayTensors tensors(points, origins, origin_index, {}, num_valid, {});
-    tensors.fill(args.rays);
-    args.stop_unknown = stop_unknown;
-    args.solid_angle = solid_angle;
-    args.distance = distance.mutable_data_ptr<float>();
-    args.unseen = unseen.mutable_data_ptr<float>();
-    args.status = status.mutable_data_ptr<int8_t>();
-    args.indices = indices.mutable_data_ptr<int32_t>();
-    args.unknown = unknown.mutable_data_ptr<int32_t>();
-    run(op, points, args);
-  }
+  const c10::SymInt n = in["N"];
+  const Tensor distance = output(args.distance, {n}, points);
+  const Tensor unseen = output(args.unseen, {n}, points);
+  const Tensor status = output(args.status, {n}, points);
+  const Tensor indices = output(args.indices, {n, 4}, points);
+  const Tensor unknown = output(args.unknown, {n}, points);
+  if (points.is_meta()) return {distance, unseen, status, indices, unknown};
+  const RayTensors tensors(points, origins, origin_index, {}, num_valid, {});
+  tensors.fill(args.rays);
+  args.stop_unknown = stop_unknown;
+  args.solid_angle = solid_angle;
+  run(op, points, args);
   return {distance, unseen, status, indices, unknown};
 }
 
@@ -129,32 +116,23 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> occupancy_extract(at::TensorL
                                                {"observed", OccupancySelect::kObserved}});
   args.threshold = parse_threshold(op, threshold);
   const Tensor& beside = state[kTable];
-  const Tensor logodds = empty_beside({max_out}, at::kFloat, beside);
-  const Tensor mean = empty_beside({max_out, 3}, at::kFloat, beside);
-  const Tensor indices = empty_beside({max_out, 4}, at::kInt, beside);
-  const Tensor num_samples = empty_beside({max_out}, at::kInt, beside);
-  const Tensor counts = empty_beside({1, int64_t{kStateCounts}}, at::kLong, beside);
+  const Tensor logodds = output(args.logodds, {max_out}, beside);
+  const Tensor mean = output(args.mean, {max_out, 3}, beside);
+  const Tensor indices = output(args.indices, {max_out, 4}, beside);
+  const Tensor num_samples = output(args.num_samples, {max_out}, beside);
+  const Tensor counts = output(args.counts, {1, int64_t{kStateCounts}}, beside);
   if (!beside.is_meta()) {
     args.max_out = max_out.expect_int();
-    args.logodds = logodds.mutable_data_ptr<float>();
-    args.mean = mean.mutable_data_ptr<float>();
-    args.indices = indices.mutable_data_ptr<int32_t>();
-    args.num_samples = num_samples.mutable_data_ptr<int32_t>();
-    args.counts = counts.mutable_data_ptr<int64_t>();
     run(op, beside, args);
   }
   return {logodds, mean, indices, num_samples, counts};
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("occupancy_query", occupancy_query);
-  ops.add("occupancy_crop", occupancy_crop);
-  ops.add("occupancy_raycast", occupancy_raycast);
-  ops.add("occupancy_extract", occupancy_extract);
-  for (const char* op :
-       {"occupancy_query", "occupancy_crop", "occupancy_raycast", "occupancy_extract"}) {
-    ops.autograd(op, not_differentiable());
-  }
+  ops.add("occupancy_query", occupancy_query, not_differentiable());
+  ops.add("occupancy_crop", occupancy_crop, not_differentiable());
+  ops.add("occupancy_raycast", occupancy_raycast, not_differentiable());
+  ops.add("occupancy_extract", occupancy_extract, not_differentiable());
 }
 
 }  // namespace

@@ -12,9 +12,9 @@
 namespace torchvox {
 
 // [V, 4] int32: b, z, y, x.
-inline void add_indices(const char* op, Inputs& in, const Tensor& indices) {
+inline void add_indices(Inputs& in, const Tensor& indices) {
   in.add("indices", indices, Dtypes::kInt32, "[V, 4]");
-  check_below(in["V"], kIndexLimit, op, "indices must have V < 2^31 rows", in["V"]);
+  check_below(in["V"], kIndexLimit, in.op(), "indices must have V < 2^31 rows", in["V"]);
 }
 
 inline void check_batch_size(const char* op, const c10::SymInt& batch_size) {
@@ -31,10 +31,6 @@ inline VoxelGrid parse_pillar_grid(const char* op, c10::ArrayRef<double> voxel_s
   return grid;
 }
 
-inline void check_center_axes(const char* op, int64_t center_axes) {
-  check_value(center_axes == 2 || center_axes == 3, op, "center_axes must be 2 or 3", center_axes);
-}
-
 // Points and the map of their pillars, as an op gets them.
 struct PillarInputs {
   const Tensor& points;
@@ -43,10 +39,9 @@ struct PillarInputs {
   const Tensor& point_voxel;
   const Tensor& point_slot;
 
-  void add_to(const char* op, Inputs& in) const {
-    check_packed_points(op, points);
-    in.add("points", points, Dtypes::kFloats, "[N, C]");
-    add_indices(op, in, indices);
+  void add_to(Inputs& in) const {
+    add_points(in, points);
+    add_indices(in, indices);
     in.add("num_points", num_points, Dtypes::kInt32, "[V]");
     in.add("point_voxel", point_voxel, Dtypes::kInt32, "[N]");
     in.add("point_slot", point_slot, Dtypes::kInt32, "[N]");
@@ -65,7 +60,8 @@ struct PillarOptions {
   void put(const char* op, PillarMap& map) const {
     map.grid = parse_pillar_grid(op, voxel_size, range);
     check_value(max_points >= -1, op, "max_points must be -1 (no limit) or more", max_points);
-    check_center_axes(op, center_axes);
+    check_value(center_axes == 2 || center_axes == 3, op, "center_axes must be 2 or 3",
+                center_axes);
     map.max_points = max_points;
     map.center_axes = static_cast<int>(center_axes);
     map.legacy = legacy;

@@ -12,51 +12,45 @@ at::ScalarType calculation(at::ScalarType points, at::ScalarType weight) {
 }
 
 struct Encoded {
-  Tensor canvas;
-  Tensor arg;
-  Tensor mean;
+  Tensor canvas, arg, mean;
 };
 
-Encoded encode(const char* op, const PillarInputs& in, const Tensor& weight_in,
-               const Tensor& bias_in, const PillarOptions& options, const c10::SymInt& batch_size,
+Encoded encode(const char* op, const PillarInputs& in, const Tensor& weight, const Tensor& bias,
+               const PillarOptions& options, const c10::SymInt& batch_size,
                std::optional<at::ScalarType> out_dtype, bool train) {
   Inputs inputs(op);
-  in.add_to(op, inputs);
+  in.add_to(inputs);
   check_batch_size(op, batch_size);
   PillarEncodeArgs args;
   options.put(op, args.map);
-  inputs.add("weight", weight_in, Dtypes::kFloats, "[O >= 1, D]");
-  inputs.add("bias", bias_in, Dtypes::kFloats, "[O]");
+  inputs.add("weight", weight, Dtypes::kFloats, "[O >= 1, D]");
+  inputs.add("bias", bias, Dtypes::kFloats, "[O]");
   check_size(inputs["D"].sym_eq(inputs["C"] + 3 + options.center_axes), op,
-             "weight must be [O, D] with D = columns + 3 + center_axes", weight_in.sym_sizes());
-  check_dtype(op, "bias", bias_in.scalar_type(), "weight", weight_in.scalar_type());
-  const at::ScalarType type = out_dtype.value_or(weight_in.scalar_type());
+             "weight must be [O, D] with D = columns + 3 + center_axes", weight.sym_sizes());
+  check_dtype(op, "bias", bias.scalar_type(), "weight", weight.scalar_type());
+  const at::ScalarType type = out_dtype.value_or(weight.scalar_type());
   check_type(is_coordinate_type(type), op,
              "out_dtype must be float16, bfloat16, float32 or float64", type);
-  const c10::SymInt rows = in.indices.sym_size(0), outputs = weight_in.sym_size(0);
+  const c10::SymInt rows = in.indices.sym_size(0), outputs = weight.sym_size(0);
   Encoded out;
   out.canvas =
       empty_canvas(batch_size, outputs, args.map.rows.nx, args.map.rows.ny, type, in.points);
   if (train) {
-    out.arg = empty_beside({rows, outputs}, at::kInt, in.points);
-    out.mean = empty_beside(
-        {rows, 3}, calculation(in.points.scalar_type(), weight_in.scalar_type()), in.points);
+    out.arg = output(args.arg, {rows, outputs}, in.points);
+    out.mean = output(args.mean, {rows, 3},
+                      calculation(in.points.scalar_type(), weight.scalar_type()), in.points);
   }
   if (in.points.is_meta()) return out;
 
   const PillarTensors tensors(in);
-  const Tensor weight = weight_in.contiguous(), bias = bias_in.contiguous();
+  Memory memory;
   tensors.put(args.map, out.canvas.size(0));
-  args.weight = weight.const_data_ptr();
-  args.bias = bias.const_data_ptr();
+  args.weight = memory.of(weight);
+  args.bias = memory.of(bias);
   args.weight_dtype = dtype_of(weight.scalar_type());
   args.outputs = weight.size(0);
   args.out_dtype = dtype_of(type);
   args.canvas = out.canvas.mutable_data_ptr();
-  if (train) {
-    args.arg = out.arg.mutable_data_ptr<int32_t>();
-    args.mean = out.mean.mutable_data_ptr();
-  }
   run(op, in.points, args);
   return out;
 }
@@ -80,8 +74,8 @@ auto pillar_encode(const Tensor& points, const Tensor& indices, const Tensor& nu
   }
 }
 
-std::tuple<Tensor, Tensor> pillar_encode_backward(const Tensor& grad, const Tensor& mean_in,
-                                                  const Tensor& arg_in, const Tensor& points,
+std::tuple<Tensor, Tensor> pillar_encode_backward(const Tensor& grad, const Tensor& mean,
+                                                  const Tensor& arg, const Tensor& points,
                                                   const Tensor& indices,
                                                   c10::ArrayRef<double> voxel_size,
                                                   c10::ArrayRef<double> range, at::ScalarType dtype,
@@ -89,37 +83,34 @@ std::tuple<Tensor, Tensor> pillar_encode_backward(const Tensor& grad, const Tens
   const char* op = "_pillar_encode_backward";
   PillarEncodeBackwardArgs args;
   PillarOptions{voxel_size, range, -1, center_axes, legacy, "none"}.put(op, args.map);
-  check_packed_points(op, points);
   Inputs in(op);
-  in.add("points", points, Dtypes::kFloats, "[N, C]");
-  add_indices(op, in, indices);
+  add_points(in, points);
+  add_indices(in, indices);
   in.add_size("ny", args.map.rows.ny);
   in.add_size("nx", args.map.rows.nx);
   in.add("grad", grad, Dtypes::kFloats, "[B, O, ny, nx]");
-  in.add("arg", arg_in, Dtypes::kInt32, "[V, O]");
-  in.add("mean", mean_in, Dtypes::kWideFloats, "[V, 3]");
-  check_type(points.scalar_type() != at::kDouble || mean_in.scalar_type() == at::kDouble, op,
-             "mean must be float64 with float64 points", mean_in.scalar_type());
+  in.add("arg", arg, Dtypes::kInt32, "[V, O]");
+  in.add("mean", mean, Dtypes::kWideFloats, "[V, 3]");
+  check_type(points.scalar_type() != at::kDouble || mean.scalar_type() == at::kDouble, op,
+             "mean must be float64 with float64 points", mean.scalar_type());
   check_type(is_coordinate_type(dtype), op, "dtype must be float16, bfloat16, float32 or float64",
              dtype);
-  const c10::SymInt outputs = grad.sym_size(1);
-  Tensor grad_weight = empty_beside({outputs, points.sym_size(1) + 3 + center_axes}, dtype, points);
-  Tensor grad_bias = empty_beside({outputs}, dtype, points);
+  Tensor grad_weight =
+      output(args.grad_weight, {in["O"], in["C"] + 3 + center_axes}, dtype, points);
+  Tensor grad_bias = output(args.grad_bias, {in["O"]}, dtype, points);
   if (points.is_meta()) return {grad_weight, grad_bias};
 
   const PillarTensors tensors(points, indices);
-  const Tensor arg = arg_in.contiguous(), mean = mean_in.contiguous();
+  Memory memory;
   tensors.put(args.map, grad.size(0));
   args.grad = grad.const_data_ptr();
   args.grad_dtype = dtype_of(grad.scalar_type());
   put_strides(grad, args.grad_strides);
-  args.arg = arg.const_data_ptr<int32_t>();
-  args.mean = mean.const_data_ptr();
+  args.arg = memory.of<int32_t>(arg);
+  args.mean = memory.of(mean);
   args.wide = mean.scalar_type() == at::kDouble;
   args.outputs = arg.size(1);
   args.weight_dtype = dtype_of(dtype);
-  args.grad_weight = grad_weight.mutable_data_ptr();
-  args.grad_bias = grad_bias.mutable_data_ptr();
   run(op, points, args);
   return {grad_weight, grad_bias};
 }
@@ -127,8 +118,7 @@ std::tuple<Tensor, Tensor> pillar_encode_backward(const Tensor& grad, const Tens
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add("pillar_encode", pillar_encode<false>);
   ops.autocast("pillar_encode", {{{"weight", "bias"}}});
-  ops.add("_pillar_encode_train", pillar_encode<true>);
-  ops.autograd("_pillar_encode_train", not_differentiable());
+  ops.add("_pillar_encode_train", pillar_encode<true>, not_differentiable());
   // The forward remembers who won each channel of each pillar; the gradients of the layer gather
   // from there. The points have none: exact batch norm rests on their moments being constants.
   ops.differentiable("pillar_encode",
@@ -136,8 +126,7 @@ TORCHVOX_REGISTER_OPS(ops) {
                       .train = "_pillar_encode_train",
                       .derived = {{"dtype", dtype_of_argument("weight")}},
                       .constant = "points"});
-  ops.add("_pillar_encode_backward", pillar_encode_backward);
-  ops.autograd("_pillar_encode_backward", no_second_derivative());
+  ops.add("_pillar_encode_backward", pillar_encode_backward, no_second_derivative());
 }
 
 }  // namespace

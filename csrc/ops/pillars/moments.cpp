@@ -20,26 +20,22 @@ Tensor pillar_moments(const Tensor& points, const Tensor& indices, const Tensor&
   const char* op = "pillar_moments";
   const PillarInputs in{points, indices, num_points, point_voxel, point_slot};
   Inputs inputs(op);
-  in.add_to(op, inputs);
+  in.add_to(inputs);
   check_size(points.sym_size(1).sym_le(kMostColumns), op, "points must have at most 24 columns",
              points.sym_sizes());
   PillarMomentsArgs args;
   PillarOptions{voxel_size, range, max_points, center_axes, legacy, pad_semantics}.put(op,
                                                                                        args.map);
   const c10::SymInt size = points.sym_size(1) + (4 + center_axes);
-  Tensor moments = empty_beside({size * (size + 1) / 2}, at::kDouble, points);
+  Tensor moments = output(args.moments, {size * (size + 1) / 2}, points);
   if (points.is_meta()) return moments;
   const PillarTensors tensors(in);
   tensors.put(args.map, std::numeric_limits<int32_t>::max());
-  args.moments = moments.mutable_data_ptr<double>();
   run(op, points, args);
   return moments;
 }
 
-TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("pillar_moments", pillar_moments);
-  ops.autograd("pillar_moments", inference_only());
-}
+TORCHVOX_REGISTER_OPS(ops) { ops.add("pillar_moments", pillar_moments, inference_only()); }
 
 }  // namespace
 }  // namespace torchvox

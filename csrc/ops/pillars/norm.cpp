@@ -24,39 +24,32 @@ void check_norm(const char* op, Inputs& in, const Tensor& moments, const Tensor&
   check_value(std::isfinite(eps) && eps > 0, op, "eps must be finite and above 0", eps);
 }
 
-struct NormTensors {
-  Tensor moments, weight, gamma;
-
-  NormTensors(const Tensor& moments, const Tensor& weight, const Tensor& gamma)
-      : moments(moments.contiguous()), weight(weight.contiguous()), gamma(gamma.contiguous()) {}
-  void put(PillarNormArgs& args, double eps) const {
-    args.moments = moments.const_data_ptr<double>();
-    args.weight = weight.const_data_ptr();
-    args.gamma = gamma.const_data_ptr();
-    args.dtype = dtype_of(weight.scalar_type());
-    args.outputs = weight.size(0);
-    args.columns = weight.size(1);
-    args.eps = eps;
-  }
-};
+void put(PillarNormArgs& args, Memory& memory, const Tensor& moments, const Tensor& weight,
+         const Tensor& gamma, double eps) {
+  args.moments = memory.of<double>(moments);
+  args.weight = memory.of(weight);
+  args.gamma = memory.of(gamma);
+  args.dtype = dtype_of(weight.scalar_type());
+  args.outputs = weight.size(0);
+  args.columns = weight.size(1);
+  args.eps = eps;
+}
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm(const Tensor& moments,
-                                                       const Tensor& weight_in,
-                                                       const Tensor& gamma_in,
-                                                       const Tensor& beta_in, double eps) {
+                                                       const Tensor& weight_in, const Tensor& gamma,
+                                                       const Tensor& beta, double eps) {
   const char* op = "pillar_norm";
   Inputs in(op);
-  check_norm(op, in, moments, weight_in, gamma_in, eps);
-  in.add("beta", beta_in, Dtypes::kFloats, "[O]");
-  check_dtype(op, "beta", beta_in.scalar_type(), "weight", weight_in.scalar_type());
-  Tensor weight = empty_as(weight_in), bias = empty_as(beta_in);
-  Tensor mean = empty_as(beta_in), var = empty_as(beta_in);
+  check_norm(op, in, moments, weight_in, gamma, eps);
+  in.add("beta", beta, Dtypes::kFloats, "[O]");
+  check_dtype(op, "beta", beta.scalar_type(), "weight", weight_in.scalar_type());
+  Tensor weight = empty_as(weight_in), bias = empty_as(beta);
+  Tensor mean = empty_as(beta), var = empty_as(beta);
   if (weight_in.is_meta()) return {weight, bias, mean, var};
-  const NormTensors tensors(moments, weight_in, gamma_in);
-  const Tensor beta = beta_in.contiguous();
   PillarNormArgs args;
-  tensors.put(args, eps);
-  args.beta = beta.const_data_ptr();
+  Memory memory;
+  put(args, memory, moments, weight_in, gamma, eps);
+  args.beta = memory.of(beta);
   args.folded_weight = weight.mutable_data_ptr();
   args.folded_bias = bias.mutable_data_ptr();
   args.mean = mean.mutable_data_ptr();
@@ -68,34 +61,32 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm(const Tensor& moments,
 // A gradient that is None is 0.
 std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const OptionalTensor& grad_weight_or_none,
                                                         const OptionalTensor& grad_bias_or_none,
-                                                        const Tensor& moments,
-                                                        const Tensor& weight_in,
-                                                        const Tensor& gamma_in, double eps) {
+                                                        const Tensor& moments, const Tensor& weight,
+                                                        const Tensor& gamma, double eps) {
   const char* op = "_pillar_norm_backward";
   Inputs in(op);
-  check_norm(op, in, moments, weight_in, gamma_in, eps);
+  check_norm(op, in, moments, weight, gamma, eps);
   const auto or_zeros = [](const OptionalTensor& grad, const Tensor& like) {
     return grad ? *grad : at::zeros_like(like);
   };
-  const Tensor grad_weight_in = or_zeros(grad_weight_or_none, weight_in);
-  const Tensor grad_bias_in = or_zeros(grad_bias_or_none, gamma_in);
-  in.add("grad_weight", grad_weight_in, Dtypes::kFloats, "[O, D]");
-  in.add("grad_bias", grad_bias_in, Dtypes::kFloats, "[O]");
-  check_dtype(op, "grad_weight", grad_weight_in.scalar_type(), "weight", weight_in.scalar_type());
-  check_dtype(op, "grad_bias", grad_bias_in.scalar_type(), "weight", weight_in.scalar_type());
-  Tensor to_weight = empty_as(weight_in), to_gamma = empty_as(gamma_in);
-  Tensor to_beta = empty_as(gamma_in);
-  if (weight_in.is_meta()) return {to_weight, to_gamma, to_beta};
-  const NormTensors tensors(moments, weight_in, gamma_in);
-  const Tensor grad_weight = grad_weight_in.contiguous(), grad_bias = grad_bias_in.contiguous();
+  const Tensor grad_weight = or_zeros(grad_weight_or_none, weight);
+  const Tensor grad_bias = or_zeros(grad_bias_or_none, gamma);
+  in.add("grad_weight", grad_weight, Dtypes::kFloats, "[O, D]");
+  in.add("grad_bias", grad_bias, Dtypes::kFloats, "[O]");
+  check_dtype(op, "grad_weight", grad_weight.scalar_type(), "weight", weight.scalar_type());
+  check_dtype(op, "grad_bias", grad_bias.scalar_type(), "weight", weight.scalar_type());
+  Tensor to_weight = empty_as(weight), to_gamma = empty_as(gamma);
+  Tensor to_beta = empty_as(gamma);
+  if (weight.is_meta()) return {to_weight, to_gamma, to_beta};
   PillarNormBackwardArgs args;
-  tensors.put(args.norm, eps);
-  args.grad_weight = grad_weight.const_data_ptr();
-  args.grad_bias = grad_bias.const_data_ptr();
+  Memory memory;
+  put(args.norm, memory, moments, weight, gamma, eps);
+  args.grad_weight = memory.of(grad_weight);
+  args.grad_bias = memory.of(grad_bias);
   args.to_weight = to_weight.mutable_data_ptr();
   args.to_gamma = to_gamma.mutable_data_ptr();
   args.to_beta = to_beta.mutable_data_ptr();
-  if (args.norm.outputs > 0) run(op, weight_in, args);
+  if (args.norm.outputs > 0) run(op, weight, args);
   return {to_weight, to_gamma, to_beta};
 }
 
@@ -103,8 +94,7 @@ TORCHVOX_REGISTER_OPS(ops) {
   ops.add("pillar_norm", pillar_norm);
   ops.autocast("pillar_norm", {{{"weight", "gamma", "beta"}}, {"moments"}, "", at::kDouble});
   ops.differentiable("pillar_norm", {.backward = "_pillar_norm_backward", .constant = "moments"});
-  ops.add("_pillar_norm_backward", pillar_norm_backward);
-  ops.autograd("_pillar_norm_backward", no_second_derivative());
+  ops.add("_pillar_norm_backward", pillar_norm_backward, no_second_derivative());
 }
 
 }  // namespace

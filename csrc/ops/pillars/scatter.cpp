@@ -7,28 +7,28 @@
 namespace torchvox {
 namespace {
 
-Tensor pillar_scatter(const Tensor& feats_in, const Tensor& indices_in, c10::SymInt batch_size,
+Tensor pillar_scatter(const Tensor& feats, const Tensor& indices, c10::SymInt batch_size,
                       c10::IntArrayRef size) {
   const char* op = "pillar_scatter";
   Inputs in(op);
-  add_indices(op, in, indices_in);
-  in.add("feats", feats_in, Dtypes::kFloats, "[V, C]");
+  add_indices(in, indices);
+  in.add("feats", feats, Dtypes::kFloats, "[V, C]");
   check_batch_size(op, batch_size);
   check_value(size.size() == 2 && size[0] >= 1 && size[1] >= 1, op,
               "size must be (nx, ny), both at least 1", size);
   check_value(size[0] < kIndexLimit && size[1] < kIndexLimit, op,
               "size must be below 2^31 on each axis", size);
-  Tensor canvas = empty_canvas(batch_size, feats_in.sym_size(1), size[0], size[1],
-                               feats_in.scalar_type(), feats_in);
-  if (feats_in.is_meta() || canvas.numel() == 0) return canvas;
-  const Tensor feats = feats_in.contiguous(), indices = indices_in.contiguous();
+  Tensor canvas =
+      empty_canvas(batch_size, feats.sym_size(1), size[0], size[1], feats.scalar_type(), feats);
+  if (feats.is_meta() || canvas.numel() == 0) return canvas;
   PillarScatterArgs args;
-  args.rows.indices = indices.const_data_ptr<int32_t>();
+  Memory memory;
+  args.rows.indices = memory.of<int32_t>(indices);
   args.rows.rows = indices.size(0);
   args.rows.batches = canvas.size(0);
   args.rows.nx = size[0];
   args.rows.ny = size[1];
-  args.feats = feats.const_data_ptr();
+  args.feats = memory.of(feats);
   args.dtype = dtype_of(feats.scalar_type());
   args.channels = feats.size(1);
   args.canvas = canvas.mutable_data_ptr();
@@ -36,17 +36,16 @@ Tensor pillar_scatter(const Tensor& feats_in, const Tensor& indices_in, c10::Sym
   return canvas;
 }
 
-Tensor pillar_scatter_backward(const Tensor& grad, const Tensor& indices_in) {
+Tensor pillar_scatter_backward(const Tensor& grad, const Tensor& indices) {
   const char* op = "_pillar_scatter_backward";
   Inputs in(op);
   in.add("grad", grad, Dtypes::kFloats, "[B, C, ny, nx]");
-  add_indices(op, in, indices_in);
-  Tensor grad_feats =
-      empty_beside({indices_in.sym_size(0), grad.sym_size(1)}, grad.scalar_type(), grad);
-  if (grad.is_meta() || grad_feats.numel() == 0) return grad_feats;
-  const Tensor indices = indices_in.contiguous();
+  add_indices(in, indices);
   PillarScatterBackwardArgs args;
-  args.rows.indices = indices.const_data_ptr<int32_t>();
+  Tensor grad_feats = output(args.grad_feats, {in["V"], in["C"]}, grad.scalar_type(), grad);
+  if (grad.is_meta() || grad_feats.numel() == 0) return grad_feats;
+  Memory memory;
+  args.rows.indices = memory.of<int32_t>(indices);
   args.rows.rows = indices.size(0);
   args.rows.batches = grad.size(0);
   args.rows.nx = grad.size(3);
@@ -55,7 +54,6 @@ Tensor pillar_scatter_backward(const Tensor& grad, const Tensor& indices_in) {
   put_strides(grad, args.grad_strides);
   args.dtype = dtype_of(grad.scalar_type());
   args.channels = grad.size(1);
-  args.grad_feats = grad_feats.mutable_data_ptr();
   run(op, grad, args);
   return grad_feats;
 }
@@ -63,8 +61,7 @@ Tensor pillar_scatter_backward(const Tensor& grad, const Tensor& indices_in) {
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add("pillar_scatter", pillar_scatter);
   ops.differentiable("pillar_scatter", {"_pillar_scatter_backward"});
-  ops.add("_pillar_scatter_backward", pillar_scatter_backward);
-  ops.autograd("_pillar_scatter_backward", no_second_derivative());
+  ops.add("_pillar_scatter_backward", pillar_scatter_backward, no_second_derivative());
 }
 
 }  // namespace

@@ -8,24 +8,20 @@
 
 namespace torchvox {
 
-// Points and origins of rays; returns the number of samples.
-inline c10::SymInt check_rays(const char* op, const Tensor& points, const Tensor& origins,
-                              const OptionalTensor& origin_index,
-                              const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
-                              const OptionalTensor& ray_flags) {
-  check_packed_points(op, points);
-  const c10::SymInt samples = check_batch(op, points, batch_offsets, num_valid);
-  Inputs in(op);
-  in.add("points", points, Dtypes::kFloats, "[N, C]");
+// Points [N, C] and origins [O, 3] of rays, of B samples.
+inline void add_rays(Inputs& in, const Tensor& points, const Tensor& origins,
+                     const OptionalTensor& origin_index, const OptionalTensor& batch_offsets,
+                     const OptionalTensor& num_valid, const OptionalTensor& ray_flags) {
+  add_points(in, points);
+  add_batch(in, batch_offsets, num_valid);
   in.add("origins", origins, Dtypes::kFloats, "[O, 3]");
   in.add("origin_index", origin_index, Dtypes::kIndices, "[N]");
   in.add("ray_flags", ray_flags, Dtypes::kUInt8, "[N]");
   if (!origin_index) {
-    check_size(in["O"].sym_eq(samples), op,
-               "origins must have one row a sample where origin_index is None",
+    check_size(in["O"].sym_eq(in["B"]), in.op(),
+               "origins must have one row per sample where origin_index is None",
                origins.sym_sizes());
   }
-  return samples;
 }
 
 // The tensors of rays, which must outlive the call, and rays over them.

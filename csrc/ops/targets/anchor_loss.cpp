@@ -99,21 +99,21 @@ LossMap loss_map(const Tensor& map, int64_t per_cell) {
 
 template <class Body>
 void AnchorLossCall::bind(const Body& body) {
-  const Tensor rows = readable(boxes), numbers = labels.contiguous(), base = anchors.contiguous(),
-               chosen = assigned.contiguous();
+  Memory memory;
+  const Tensor rows = readable(boxes);
   args.cls = loss_map(cls, args.per_cell);
   args.box = loss_map(box, args.per_cell);
   if (direction) args.direction = loss_map(*direction, args.per_cell);
   args.dtype = dtype_of(cls.scalar_type());
   args.batches = cls.size(0);
-  args.height = base.size(0);
-  args.width = base.size(1);
+  args.height = anchors.size(0);
+  args.width = anchors.size(1);
   check_value(args.num_anchors() < kIndexLimit, op, "anchors must be fewer than 2^31",
               anchors.sym_sizes());
-  args.anchors = base.const_data_ptr<float>();
+  args.anchors = memory.of<float>(anchors);
   args.boxes = box_array(rows);
-  args.labels = index_array(numbers);
-  args.assigned = chosen.const_data_ptr<int32_t>();
+  args.labels = memory.indices(labels);
+  args.assigned = memory.of<int32_t>(assigned);
   body(args);
 }
 
@@ -140,7 +140,7 @@ Tensor anchor_loss(const Tensor& cls, const Tensor& box, const OptionalTensor& d
 
 // As the maps: convolutions in channels_last take gradients in channels_last.
 std::tuple<Tensor, Tensor, Tensor> anchor_loss_backward(
-    const Tensor& grad_in, const Tensor& cls, const Tensor& box, const OptionalTensor& direction,
+    const Tensor& grad, const Tensor& cls, const Tensor& box, const OptionalTensor& direction,
     const Tensor& anchors, const Tensor& boxes, const Tensor& labels, const Tensor& assigned,
     double dir_offset, double dir_limit, std::optional<Numbers> code_weights, double beta,
     double negative_weight, std::string_view mode) {
@@ -148,21 +148,16 @@ std::tuple<Tensor, Tensor, Tensor> anchor_loss_backward(
       "_anchor_loss_backward", cls, box, direction, anchors, boxes, labels, assigned};
   call.check_tensors();
   call.check_options(dir_offset, dir_limit, code_weights, beta, negative_weight, mode);
-  const char* rule = "grad must be [B, 3], as the loss";
-  check_dtype(call.op, "grad", grad_in.scalar_type(), "the loss", loss_type(cls));
-  check_device(call.op, "grad", grad_in, "cls", cls);
-  check_value(grad_in.dim() == 2, call.op, rule, grad_in.sym_sizes());
-  check_size(grad_in.sym_size(0).sym_eq(cls.sym_size(0)), call.op, rule, grad_in.sym_sizes());
-  check_size(grad_in.sym_size(1).sym_eq(kLossTerms), call.op, rule, grad_in.sym_sizes());
+  check_same(call.op, "grad", grad, "the loss", cls, {cls.sym_size(0), kLossTerms}, loss_type(cls));
   const Tensor grad_cls = at::empty_like(cls), grad_box = at::empty_like(box);
   const Tensor grad_direction =
       direction ? at::empty_like(*direction) : empty_beside({0}, cls.scalar_type(), cls);
   if (cls.is_meta()) return {grad_cls, grad_box, grad_direction};
-  const Tensor grad = grad_in.contiguous();
+  Memory memory;
   call.bind([&](const AnchorLossArgs& forward) {
     AnchorLossBackwardArgs args;
     args.forward = forward;
-    args.grad = grad.const_data_ptr();
+    args.grad = memory.of(grad);
     args.cls = loss_map(grad_cls, forward.per_cell);
     args.box = loss_map(grad_box, forward.per_cell);
     if (direction) args.direction = loss_map(grad_direction, forward.per_cell);
@@ -175,8 +170,7 @@ TORCHVOX_REGISTER_OPS(ops) {
   ops.add("anchor_loss", anchor_loss);
   ops.autocast("anchor_loss", {{{"cls", "box", "direction"}}, {"anchors", "boxes"}});
   ops.differentiable("anchor_loss", {"_anchor_loss_backward"});
-  ops.add("_anchor_loss_backward", anchor_loss_backward);
-  ops.autograd("_anchor_loss_backward", no_second_derivative());
+  ops.add("_anchor_loss_backward", anchor_loss_backward, no_second_derivative());
 }
 
 }  // namespace

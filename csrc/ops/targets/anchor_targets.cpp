@@ -11,7 +11,7 @@ constexpr const char* kAnchorTargets = "anchor_targets";
 
 void check_per_anchor(const char* name, size_t length, int64_t per_cell) {
   check_value(length == static_cast<size_t>(per_cell), kAnchorTargets,
-              {name, " must be one number an anchor of a cell"}, length);
+              {name, " must be one number per anchor of a cell"}, length);
 }
 
 // A threshold of overlaps, above 0 or, where that is allowed, 0.
@@ -23,8 +23,8 @@ float overlap_threshold(const char* name, double value, bool may_be_0) {
 
 std::tuple<Tensor, Tensor> anchor_targets(const Tensor& boxes_in, const Tensor& labels_in,
                                           const OptionalTensor& weight_in,
-                                          const OptionalTensor& num_boxes_in,
-                                          const Tensor& anchors_in, at::IntArrayRef class_of_anchor,
+                                          const OptionalTensor& num_boxes_in, const Tensor& anchors,
+                                          at::IntArrayRef class_of_anchor,
                                           at::ArrayRef<double> matched,
                                           at::ArrayRef<double> unmatched, std::string_view mode,
                                           std::optional<at::ArrayRef<double>> min_pos) {
@@ -32,12 +32,12 @@ std::tuple<Tensor, Tensor> anchor_targets(const Tensor& boxes_in, const Tensor& 
   Inputs in(op);
   Targets::add(in, boxes_in, labels_in, weight_in, num_boxes_in);
   check_few_rows(op, boxes_in);
-  in.add("anchors", anchors_in, Dtypes::kFloat32, "[H, W, A, 7]");
-  const int64_t per_cell = anchors_in.sym_size(2).guard_int(__FILE__, __LINE__);
+  in.add("anchors", anchors, Dtypes::kFloat32, "[H, W, A, 7]");
+  const int64_t per_cell = anchors.sym_size(2).guard_int(__FILE__, __LINE__);
   check_value(per_cell <= kMostAnchors, op, "anchors must be [H, W, A, 7] with A <= 64",
-              anchors_in.sym_sizes());
+              anchors.sym_sizes());
   check_below(in["H"] * in["W"] * per_cell, kIndexLimit, op, "anchors must be fewer than 2^31",
-              anchors_in.sym_sizes());
+              anchors.sym_sizes());
   check_per_anchor("class_of_anchor", class_of_anchor.size(), per_cell);
   check_per_anchor("matched", matched.size(), per_cell);
   check_per_anchor("unmatched", unmatched.size(), per_cell);
@@ -52,26 +52,23 @@ std::tuple<Tensor, Tensor> anchor_targets(const Tensor& boxes_in, const Tensor& 
     args.rule[a].unmatched = overlap_threshold("unmatched", unmatched[a], false);
     args.rule[a].min_pos = overlap_threshold("min_pos", (min_pos ? *min_pos : unmatched)[a], true);
   }
-  const Tensor assigned = empty_beside({in["B"], in["H"], in["W"], per_cell}, at::kInt, boxes_in);
-  const Tensor num_pos = empty_beside({in["B"]}, at::kInt, boxes_in);
+  const Tensor assigned = output(args.assigned, {in["B"], in["H"], in["W"], per_cell}, boxes_in);
+  const Tensor num_pos = output(args.num_pos, {in["B"]}, boxes_in);
   if (boxes_in.is_meta()) return {assigned, num_pos};
 
   const Targets targets(boxes_in, labels_in, weight_in, num_boxes_in);
-  const Tensor anchors = anchors_in.contiguous();
+  Memory memory;
   args.targets = targets.view();
-  args.anchors = anchors.const_data_ptr<float>();
+  args.anchors = memory.of<float>(anchors);
   args.cells = anchors.size(0) * anchors.size(1);
   args.per_cell = per_cell;
-  args.assigned = assigned.mutable_data_ptr<int32_t>();
-  args.num_pos = num_pos.mutable_data_ptr<int32_t>();
   run(op, boxes_in, args);
   return {assigned, num_pos};
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("anchor_targets", anchor_targets);
+  ops.add("anchor_targets", anchor_targets, not_differentiable());
   ops.autocast("anchor_targets", {{}, {"boxes", "weight", "anchors"}});
-  ops.autograd("anchor_targets", not_differentiable());
 }
 
 }  // namespace

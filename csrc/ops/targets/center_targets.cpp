@@ -60,29 +60,23 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> center_targets(
               min_radius);
   args.overlap = overlap;
   args.min_radius = min_radius;
-  const c10::SymInt batches = boxes_in.sym_size(0);
   const Tensor heatmap =
-      empty_beside({batches, args.classes, args.height, args.width}, at::kFloat, boxes_in);
-  const Tensor cell = empty_beside({batches, args.tasks, max_objects}, at::kInt, boxes_in);
-  const Tensor box = empty_beside({batches, args.tasks, max_objects}, at::kInt, boxes_in);
-  const Tensor count = empty_beside({batches, args.tasks}, at::kInt, boxes_in);
+      output(args.heatmap, {in["B"], args.classes, args.height, args.width}, boxes_in);
+  const Tensor cell = output(args.cell, {in["B"], args.tasks, max_objects}, boxes_in);
+  const Tensor box = output(args.box, {in["B"], args.tasks, max_objects}, boxes_in);
+  const Tensor count = output(args.count, {in["B"], args.tasks}, boxes_in);
   if (boxes_in.is_meta()) return {heatmap, cell, box, count};
 
   const Targets targets(boxes_in, labels_in, weight_in, num_boxes_in);
   args.targets = targets.view();
   args.max_objects = cell.size(2);
-  args.heatmap = heatmap.mutable_data_ptr<float>();
-  args.cell = cell.mutable_data_ptr<int32_t>();
-  args.box = box.mutable_data_ptr<int32_t>();
-  args.count = count.mutable_data_ptr<int32_t>();
   run(op, boxes_in, args);
   return {heatmap, cell, box, count};
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
-  ops.add("center_targets", center_targets);
+  ops.add("center_targets", center_targets, not_differentiable());
   ops.autocast("center_targets", {{}, {"boxes", "weight"}});
-  ops.autograd("center_targets", not_differentiable());
 }
 
 }  // namespace

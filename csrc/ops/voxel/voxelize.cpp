@@ -30,13 +30,7 @@ struct Reduction {
 };
 
 struct Outputs {
-  Tensor features;
-  Tensor indices;
-  Tensor num_points;
-  Tensor point_voxel;
-  Tensor counts;
-  Tensor point_slot;
-  Tensor arg;
+  Tensor features, indices, num_points, point_voxel, counts, point_slot, arg;
 };
 
 // Everything that is known before data is read; the same for the CPU, CUDA and Meta keys.
@@ -47,7 +41,8 @@ struct Plan {
 };
 
 Plan make_plan(const Request& r) {
-  check_packed_points(r.op, r.points);
+  Inputs in(r.op);
+  add_points(in, r.points);
   Plan plan;
   VoxelizeArgs& args = plan.args;
   args.grid = parse_voxel_grid(r.op, r.voxel_size, r.range);
@@ -60,7 +55,7 @@ Plan make_plan(const Request& r) {
   check_size(r.max_voxels.sym_ge(-1), r.op, "max_voxels must be -1 (no limit) or more",
              r.max_voxels);
   args.max_points = r.max_points;
-  plan.batches = check_batch(r.op, r.points, r.batch_offsets, r.num_valid);
+  plan.batches = add_batch(in, r.batch_offsets, r.num_valid);
   check_keys(r.op, args.grid, plan.batches);
   const bool unlimited = r.max_voxels.sym_lt(0).guard_bool(__FILE__, __LINE__);
   const auto batches = plan.batches.maybe_as_int(), cap = r.max_voxels.maybe_as_int();
@@ -85,53 +80,41 @@ void add_reduction(const Request& r, const Reduction& reduction, Plan& plan) {
   args.center_relative = reduction.center_relative;
 }
 
-Outputs empty_outputs(const Request& r, const Plan& plan, const Reduction* reduction,
-                      bool with_slot, bool with_arg) {
-  const auto integers = [&](c10::SymIntArrayRef shape) {
-    return empty_beside(shape, at::kInt, r.points);
-  };
+// Makes the outputs; `args` gets their memory. `reduction` is null for a map without features.
+Outputs make_outputs(const Request& r, Plan& plan, const Reduction* reduction, bool with_slot,
+                     bool with_arg) {
+  VoxelizeArgs& args = plan.args;
   const c10::SymInt rows = r.points.sym_size(0), columns = r.points.sym_size(1);
   Outputs out;
   if (reduction != nullptr) {
+    c10::SymDimVector shape{plan.capacity, columns};
+    if (args.reduce == VoxelReduce::kNone) shape.insert(shape.begin() + 1, args.max_points);
     const at::ScalarType type = reduction->out_dtype.value_or(r.points.scalar_type());
-    out.features = plan.args.reduce == VoxelReduce::kNone
-        ? empty_beside({plan.capacity, plan.args.max_points, columns}, type, r.points)
-        : empty_beside({plan.capacity, columns}, type, r.points);
+    out.features = output(args.features, shape, type, r.points);
   }
-  out.indices = integers({plan.capacity, 4});
-  out.num_points = integers({plan.capacity});
-  out.point_voxel = integers({rows});
-  out.counts = integers({plan.batches + 1, int64_t{kVoxelCounts}});
-  if (with_slot) out.point_slot = integers({rows});
-  if (with_arg) {
-    out.arg = has_arg(plan.args.reduce) ? integers({plan.capacity, columns}) : integers({0});
+  out.indices = output(args.indices, {plan.capacity, 4}, r.points);
+  out.num_points = output(args.num_points, {plan.capacity}, r.points);
+  out.point_voxel = output(args.point_voxel, {rows}, r.points);
+  out.counts = output(args.counts, {plan.batches + 1, int64_t{kVoxelCounts}}, r.points);
+  if (with_slot) out.point_slot = output(args.point_slot, {rows}, r.points);
+  if (with_arg && has_arg(args.reduce)) {
+    out.arg = output(args.arg, {plan.capacity, columns}, r.points);
+  } else if (with_arg) {
+    out.arg = empty_beside({0}, at::kInt, r.points);
   }
   return out;
 }
 
-int32_t* data_or_null(const Tensor& tensor) {
-  return tensor.defined() ? tensor.mutable_data_ptr<int32_t>() : nullptr;
-}
-
-// `reduction` is null for a map without features.
 Outputs compute(const Request& r, const Reduction* reduction, bool with_slot, bool with_arg) {
   Plan plan = make_plan(r);
   if (reduction != nullptr) add_reduction(r, *reduction, plan);
-  Outputs out = empty_outputs(r, plan, reduction, with_slot, with_arg);
+  Outputs out = make_outputs(r, plan, reduction, with_slot, with_arg);
   if (r.points.is_meta()) return out;
   const Clouds packed(r.points, r.batch_offsets, r.num_valid);
-  VoxelizeArgs& args = plan.args;
-  args.points = packed.view;
-  args.max_voxels = r.max_voxels.guard_int(__FILE__, __LINE__);
-  args.threads = cpu_threads();
-  args.features = out.features.defined() ? out.features.mutable_data_ptr() : nullptr;
-  args.indices = data_or_null(out.indices);
-  args.num_points = data_or_null(out.num_points);
-  args.point_voxel = data_or_null(out.point_voxel);
-  args.counts = data_or_null(out.counts);
-  args.point_slot = data_or_null(out.point_slot);
-  args.arg = has_arg(args.reduce) ? data_or_null(out.arg) : nullptr;
-  run(r.op, r.points, args);
+  plan.args.points = packed.view;
+  plan.args.max_voxels = r.max_voxels.guard_int(__FILE__, __LINE__);
+  plan.args.threads = cpu_threads();
+  run(r.op, r.points, plan.args);
   return out;
 }
 
@@ -184,25 +167,22 @@ Tensor voxelize_backward(const Tensor& grad, const Tensor& point_voxel, const Te
   in.add("arg", arg, Dtypes::kInt32, has_arg(reduce) ? "[C, F]" : "[0]");
   check_type(is_coordinate_type(dtype), op, "dtype must be float16, bfloat16, float32 or float64",
              dtype);
-  Tensor grad_points = at::empty_symint({in["N"], in["F"]}, grad.options().dtype(dtype));
-  if (grad.is_meta()) return grad_points;
-  const Tensor g = grad.contiguous(), voxel = point_voxel.contiguous(),
-               slot = point_slot.contiguous(), stored = num_points.contiguous(),
-               best = arg.contiguous();
   VoxelizeBackwardArgs args;
-  args.rows = voxel.size(0);
-  args.columns = g.size(dim - 1);
-  args.capacity = g.size(0);
-  args.max_points = dim == 3 ? g.size(1) : -1;
+  Tensor grad_points = output(args.grad_input, {in["N"], in["F"]}, dtype, grad);
+  if (grad.is_meta()) return grad_points;
+  Memory memory;
+  args.rows = point_voxel.size(0);
+  args.columns = grad.size(dim - 1);
+  args.capacity = grad.size(0);
+  args.max_points = dim == 3 ? grad.size(1) : -1;
   args.reduce = reduce;
-  args.grad_dtype = dtype_of(g.scalar_type());
+  args.grad_dtype = dtype_of(grad.scalar_type());
   args.dtype = dtype_of(dtype);
-  args.grad = g.const_data_ptr();
-  args.point_voxel = voxel.const_data_ptr<int32_t>();
-  args.point_slot = slot.const_data_ptr<int32_t>();
-  args.num_points = stored.const_data_ptr<int32_t>();
-  args.arg = best.const_data_ptr<int32_t>();
-  args.grad_input = grad_points.mutable_data_ptr();
+  args.grad = memory.of(grad);
+  args.point_voxel = memory.of<int32_t>(point_voxel);
+  args.point_slot = memory.of<int32_t>(point_slot);
+  args.num_points = memory.of<int32_t>(num_points);
+  args.arg = memory.of<int32_t>(arg);
   run(op, grad, args);
   return grad_points;
 }
@@ -215,12 +195,9 @@ TORCHVOX_REGISTER_OPS(ops) {
                      {.backward = "_voxelize_backward",
                       .train = "_voxelize_train",
                       .derived = {{"dtype", dtype_of_argument("points")}}});
-  ops.add("_voxelize_backward", voxelize_backward);
-  ops.autograd("_voxelize_backward", no_second_derivative());
-  ops.add("_voxelize_train", voxelize<true>);
-  ops.autograd("_voxelize_train", not_differentiable());
-  ops.add("voxel_map", voxel_map);
-  ops.autograd("voxel_map", not_differentiable());
+  ops.add("_voxelize_backward", voxelize_backward, no_second_derivative());
+  ops.add("_voxelize_train", voxelize<true>, not_differentiable());
+  ops.add("voxel_map", voxel_map, not_differentiable());
   ops.composite("grid_size", grid_size);
 }
 
