@@ -63,7 +63,7 @@ struct Plan {
   std::vector<size_t> inputs;  // arguments with a gradient, in the order of `backward`'s outputs
   std::vector<size_t> others;  // further tensors
   std::vector<size_t> required;  // tensors that may not be None
-  std::vector<size_t> outputs;  // of `forward`: those that the op has
+  size_t outputs;  // of the op: the first ones of `forward`
   std::vector<Source> sources;
   size_t gradients = 0;  // of outputs, the first ones
 
@@ -83,13 +83,11 @@ struct Plan {
       if (!has_gradient) others.push_back(place);
       if (arguments[place].type()->kind() == c10::TypeKind::TensorType) required.push_back(place);
     }
-    for (const auto& output : op.schema().returns()) {
-      outputs.push_back(output.name().empty() ? 0 : *place_of(returns, output.name()));
-    }
+    outputs = op.schema().returns().size();
     for (const auto& argument : backward.schema().arguments()) {
       sources.push_back(source_of(argument, derivative, arguments, returns));
     }
-    TORCH_INTERNAL_ASSERT(gradients >= 1 && gradients <= returns.size(), derivative.backward,
+    TORCH_INTERNAL_ASSERT(gradients >= 1 && gradients <= outputs, derivative.backward,
                           " takes an argument that ", name, " has not");
   }
 
@@ -184,6 +182,7 @@ class Differentiable : public torch::autograd::Function<Differentiable> {
     for (const Source& source : plan.sources) {
       if (source.from == From::kOutput) saved.push_back(outputs[source.place]);
     }
+    outputs.resize(plan.outputs);  // the others are only saved
     variable_list constants;
     for (size_t place = 0; place < outputs.size(); ++place) {
       if (place >= plan.gradients || !outputs[place].is_floating_point()) {
@@ -299,8 +298,8 @@ class DifferentiableKernel : public c10::OperatorKernel {
     }
     const variable_list outputs = Differentiable::apply(
         at::TensorList(inputs), Request{place_, plan, call, left_out, keys, stack});
-    torch::jit::drop(*stack, outputs.size());
-    for (const size_t place : plan.outputs) stack->emplace_back(outputs[place]);
+    torch::jit::drop(*stack, plan.forward.schema().returns().size());
+    for (const Tensor& output : outputs) stack->emplace_back(output);
   }
 
  private:

@@ -34,6 +34,11 @@ class Call {
   // Undefined where the argument is None.
   const Tensor& tensor(const char* name) const { return tensor_of((*this)[name]); }
   OptionalTensor optional(const char* name) const;
+  // 0 without such an axis, which the op then refuses in its own words.
+  c10::SymInt size(const char* name, int64_t axis) const {
+    const Tensor& tensor = this->tensor(name);
+    return tensor.defined() && tensor.dim() > axis ? tensor.sym_size(axis) : c10::SymInt(0);
+  }
 
   static const Tensor& tensor_of(const c10::IValue& value) {
     static const Tensor undefined;
@@ -74,7 +79,7 @@ inline auto dtype_of_argument(const char* name) {
   return [name](const Call& call) { return c10::IValue(call.tensor(name).scalar_type()); };
 }
 inline auto size_of_argument(const char* name, int axis) {
-  return [name, axis](const Call& call) { return c10::IValue(call.tensor(name).sym_size(axis)); };
+  return [name, axis](const Call& call) { return c10::IValue(call.size(name, axis)); };
 }
 
 // The autograd kernel of `op`.

@@ -113,7 +113,7 @@ void check_group_gradient(const Call& call) {
 }
 
 c10::IValue rows_of_features(const Call& call) {
-  return call.tensor("features").sym_size(call["channels_first"].toBool() ? 2 : 1);
+  return call.size("features", call["channels_first"].toBool() ? 2 : 1);
 }
 
 // Packed rows as one padded cloud.

@@ -219,8 +219,7 @@ void check_gradient(const Call& call) {
 }
 
 c10::IValue channels_of_features(const Call& call) {
-  const OptionalTensor features = call.optional("features");
-  return features ? features->sym_size(2) : c10::SymInt(0);
+  return call.size("features", 2);
 }
 
 TORCHVOX_REGISTER_OPS(ops) {

@@ -72,8 +72,8 @@ Tensor voxel_scatter_backward(const Tensor& grad, const Tensor& point_voxel, con
   const char* op = "_voxel_scatter_backward";
   const Reduction reduce = parse_reduction(op, reduce_name);
   Inputs in(op);
+  add_rows(op, in, point_voxel, offsets.sym_numel() - 1);
   in.add("grad", grad, Dtypes::kFloats, "[num_rows, C]");
-  in.add("point_voxel", point_voxel, Dtypes::kInt32, "[N]");
   in.add("offsets", offsets, Dtypes::kInt32, "[num_rows + 1]");
   in.add("arg", arg, Dtypes::kInt32, is_extreme(reduce) ? "[num_rows, C]" : "[0]");
   SegmentSpreadArgs args;
