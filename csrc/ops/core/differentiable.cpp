@@ -63,7 +63,7 @@ struct Plan {
   std::vector<size_t> inputs;  // arguments with a gradient, in the order of `backward`'s outputs
   std::vector<size_t> others;  // further tensors
   std::vector<size_t> required;  // tensors that may not be None
-  size_t outputs;  // of the op: the first ones of `forward`
+  std::vector<size_t> outputs;  // of `forward`: those that the op has
   std::vector<Source> sources;
   size_t gradients = 0;  // of outputs, the first ones
 
@@ -83,11 +83,13 @@ struct Plan {
       if (!has_gradient) others.push_back(place);
       if (arguments[place].type()->kind() == c10::TypeKind::TensorType) required.push_back(place);
     }
-    outputs = op.schema().returns().size();
+    for (const auto& output : op.schema().returns()) {
+      outputs.push_back(output.name().empty() ? 0 : *place_of(returns, output.name()));
+    }
     for (const auto& argument : backward.schema().arguments()) {
       sources.push_back(source_of(argument, derivative, arguments, returns));
     }
-    TORCH_INTERNAL_ASSERT(gradients >= 1 && gradients <= outputs, derivative.backward,
+    TORCH_INTERNAL_ASSERT(gradients >= 1 && gradients <= outputs.size(), derivative.backward,
                           " takes an argument that ", name, " has not");
   }
 
@@ -173,16 +175,13 @@ class Differentiable : public torch::autograd::Function<Differentiable> {
       }
     }
     plan.forward.redispatchBoxed(request.keys & c10::after_autograd_keyset, request.stack);
-    variable_list outputs;
-    outputs.reserve(plan.forward.schema().returns().size());
-    for (const c10::IValue& output :
-         torch::jit::last(*request.stack, plan.forward.schema().returns().size())) {
-      outputs.push_back(output.toTensor());
-    }
+    const auto returned = torch::jit::last(*request.stack, plan.forward.schema().returns().size());
     for (const Source& source : plan.sources) {
-      if (source.from == From::kOutput) saved.push_back(outputs[source.place]);
+      if (source.from == From::kOutput) saved.push_back(returned[source.place].toTensor());
     }
-    outputs.resize(plan.outputs);  // the others are only saved
+    variable_list outputs;
+    outputs.reserve(plan.outputs.size());
+    for (const size_t place : plan.outputs) outputs.push_back(returned[place].toTensor());
     variable_list constants;
     for (size_t place = 0; place < outputs.size(); ++place) {
       if (place >= plan.gradients || !outputs[place].is_floating_point()) {

@@ -8,12 +8,17 @@
 namespace torchvox {
 namespace {
 
+void check_rows(const char* op, const Inputs& in) {
+  check_below(in["N"], kMostEntries, op, "point_voxel must have N < 2^31 - 1 elements", in["N"]);
+  check_below(in["num_rows"], kMostEntries, op, "num_rows must be in [0, 2^31 - 1)",
+              in["num_rows"]);
+}
+
 void add_rows(const char* op, Inputs& in, const Tensor& point_voxel, const c10::SymInt& num_rows) {
   in.add("point_voxel", point_voxel, Dtypes::kInt32, "[N]");
   in.add_size("num_rows", num_rows);
-  check_below(in["N"], kMostEntries, op, "point_voxel must have N < 2^31 - 1 elements", in["N"]);
   check_size(num_rows.sym_ge(0), op, "num_rows must be in [0, 2^31 - 1)", num_rows);
-  check_below(num_rows, kMostEntries, op, "num_rows must be in [0, 2^31 - 1)", num_rows);
+  check_rows(op, in);
 }
 
 std::tuple<Tensor, Tensor> voxel_csr(const Tensor& point_voxel, c10::SymInt num_rows) {
@@ -72,10 +77,11 @@ Tensor voxel_scatter_backward(const Tensor& grad, const Tensor& point_voxel, con
   const char* op = "_voxel_scatter_backward";
   const Reduction reduce = parse_reduction(op, reduce_name);
   Inputs in(op);
-  add_rows(op, in, point_voxel, offsets.sym_numel() - 1);
   in.add("grad", grad, Dtypes::kFloats, "[num_rows, C]");
+  in.add("point_voxel", point_voxel, Dtypes::kInt32, "[N]");
   in.add("offsets", offsets, Dtypes::kInt32, "[num_rows + 1]");
   in.add("arg", arg, Dtypes::kInt32, is_extreme(reduce) ? "[num_rows, C]" : "[0]");
+  check_rows(op, in);
   SegmentSpreadArgs args;
   Tensor grad_feats = output(args.out, {in["N"], in["C"]}, grad.scalar_type(), grad);
   if (grad.is_meta()) return grad_feats;
