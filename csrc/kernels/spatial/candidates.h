@@ -86,8 +86,15 @@ struct CandidateCloud : CloudRows {
 
 // Point i of a cloud for the fast paths: fp32 after widening, at most three axes.
 TORCHVOX_HD Point3 load_point(const CandidatePoints& args, const CloudRows& cloud, uint32_t i) {
-  return load_axes(args.points, args.order, args.points.data,
-                   cloud.base + i * args.points.row_stride);
+  // Not by load_axes: nvcc then keeps fewer registers in FPS, and 32 x 1,024 points take 4 % longer.
+  const int64_t at = cloud.base + i * args.points.row_stride;
+  const float x =
+      args.points.columns > 0 ? load_coordinate(args.points.data, args.points.dtype, at) : 0.0f;
+  const float y =
+      args.points.columns > 1 ? load_coordinate(args.points.data, args.points.dtype, at + 1) : 0.0f;
+  const float z =
+      args.points.columns > 2 ? load_coordinate(args.points.data, args.points.dtype, at + 2) : 0.0f;
+  return args.order == DistOrder::kPn2 ? Point3{y, x, z} : Point3{x, y, z};
 }
 
 // Pointnet2_PyTorch compares a float with the double 1e-3; the next float above it is 0.001f.

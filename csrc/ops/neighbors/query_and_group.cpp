@@ -218,9 +218,7 @@ void check_gradient(const Call& call) {
   }
 }
 
-c10::IValue channels_of_features(const Call& call) {
-  return call.size("features", 2);
-}
+c10::IValue channels_of_features(const Call& call) { return call.size("features", 2); }
 
 TORCHVOX_REGISTER_OPS(ops) {
   ops.add("query_and_group", query_and_group);
