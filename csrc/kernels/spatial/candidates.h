@@ -86,7 +86,8 @@ struct CandidateCloud : CloudRows {
 
 // Point i of a cloud for the fast paths: fp32 after widening, at most three axes.
 TORCHVOX_HD Point3 load_point(const CandidatePoints& args, const CloudRows& cloud, uint32_t i) {
-  // Not by load_axes: nvcc then keeps fewer registers in FPS, and 32 x 1,024 points take 4 % longer.
+  // Not by load_axes: nvcc then keeps fewer registers in FPS, and 32 x 1,024 points take 4 %
+  // longer.
   const int64_t at = cloud.base + i * args.points.row_stride;
   const float x =
       args.points.columns > 0 ? load_coordinate(args.points.data, args.points.dtype, at) : 0.0f;
