@@ -17,6 +17,7 @@
 
 #include "csrc/kernels/core/entry.h"
 
+// NOLINTBEGIN(bugprone-macro-parentheses): the name of a template takes none
 #define TORCHVOX_MAP(Args, function, count, per_task, threads)          \
   template <class Side>                                                 \
   auto map_elements(const Args& args, const Side& side) {               \
@@ -31,3 +32,4 @@
     });                                                                                   \
   }                                                                                       \
   TORCHVOX_KERNEL_WITHOUT_WORKSPACE(Args)
+// NOLINTEND(bugprone-macro-parentheses)
