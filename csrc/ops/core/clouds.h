@@ -66,7 +66,7 @@ inline void add_points_and_query(Inputs& in, const Tensor& points, const Tensor&
   in.add("query", query, Dtypes::kFloats, packed ? "[U, D]" : "[B, M, D]");
   check_dtype(in.op(), "query", query.scalar_type(), "points", points.scalar_type());
   check_below(in[packed ? "T" : "N"], kIndexLimit, in.op(),
-              "points must be fewer than 2^31 a cloud", points.sym_sizes());
+              "points must be fewer than 2^31 per cloud", points.sym_sizes());
   if (packed && layout.packed()) add_offsets(in, layout);
   if (packed) return check_queries(in.op(), layout.packed() ? in["B"] : c10::SymInt(1), in["U"]);
   in.add("lengths", layout.lengths, Dtypes::kIndices, "[B]");

@@ -10,7 +10,7 @@ namespace torchvox {
 
 inline void check_gradient_limit(const char* op, const c10::SymInt& rows,
                                  const c10::SymInt& slots) {
-  check_below(rows, kIndexLimit, op, "a gradient takes fewer than 2^31 points a cloud", rows);
+  check_below(rows, kIndexLimit, op, "a gradient takes fewer than 2^31 points per cloud", rows);
   check_below(slots, kIndexLimit, op,
               "a gradient takes fewer than 2^31 slots a cloud, queries times neighbors", slots);
 }
