@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.results import comparison, grouped, number, torchvox_of, where
-from torchvox._extras import require
+from torchvox._util.extras import require
 from torchvox.io.writers import atomic_path
 
 BAR, DOT, INK, FAINT = "#4c8fd6", "#1f5f9e", "#7d8590", "#7d859055"  # on light and dark grounds

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from torchvox import _configs
+from torchvox._util import config_files
 from torchvox.io.writers import write_text
 from torchvox.models import checkpoints
 from torchvox.models.detection.files import KINDS
@@ -39,7 +39,7 @@ KEPT = {  # of what torchvox eval measures
 
 def entry(name: str) -> dict[str, Any]:
     """The entry of a configuration in the registry, without weights."""
-    content = _configs.read(name)
+    content = config_files.read(name)
     task, kind, args = content["task"], content["model"]["kind"], content["model"].get("args", {})
     labels = labels_of(load_config(name)) if name in config_names() else None
     if task == "detect":
@@ -62,7 +62,7 @@ def entry(name: str) -> dict[str, Any]:
 
 def registry(before: dict[str, Any]) -> dict[str, Any]:
     """All entries; weights are those of the registry before."""
-    entries = {name: entry(name) for name in _configs.names()}
+    entries = {name: entry(name) for name in config_files.names()}
     for name, one in entries.items():
         if weights := before.get(name, {}).get("weights"):
             one["weights"] = weights

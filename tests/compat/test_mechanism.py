@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import torchvox.compat as compat
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.compat.pcdet_ops import pointnet2_stack_cuda
 from torchvox.compat.pointnet2_ops import pointnet2_utils
 

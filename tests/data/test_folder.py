@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.data.readers.folder import ScanFolder, find_scans, read_boxes
 
 HEAD = "class,x,y,z,l,w,h,yaw"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers import DATA, real_scan
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.data.readers.kitti import Kitti, export_kitti, standard_split
 from torchvox.data.readers.kitti_files import Camera, boxes_of, objects_of
 from torchvox.data.worlds.street import World

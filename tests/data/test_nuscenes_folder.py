@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.data.readers import nuscenes_files
 from torchvox.data.readers.nuscenes import ATTRIBUTES, CLASSES, NuScenes, held_back
 from torchvox.io.poses import rotations

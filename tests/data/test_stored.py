@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import assert_same_bits
 
-from torchvox._errors import CloudFileError
+from torchvox._util.errors import CloudFileError
 from torchvox.data.readers.modelnet import ModelNet40
 from torchvox.data.readers.s3dis import S3DIS
 from torchvox.data.worlds.furniture import CLASSES

@@ -18,7 +18,7 @@ from helpers import disk_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.filter import OutsideFrameError, VoxelAccumulator, downsample
 from torchvox.filter.accumulator import WORK, _bytes, _cut
 from torchvox.filter.saved import ABOUT, write_state

@@ -11,7 +11,7 @@ import table_cases as cases
 from helpers import read_points as read
 from helpers import write_points as write
 
-from torchvox._errors import CloudFileError, TorchvoxError, WrongUseError
+from torchvox._util.errors import CloudFileError, TorchvoxError, WrongUseError
 from torchvox.filter import FilterJob, FilterOptions, downsample
 from torchvox.filter.accumulator import WORK
 from torchvox.filter.ray import Accumulate, merge_states, range_rows

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.filter import OutsideFrameError, VoxelAccumulator, downsample
 from torchvox.filter.lattice import ALIGNED, MOST_BITS, Lattice
 from torchvox.filter.memory import origin_of

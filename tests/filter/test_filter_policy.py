@@ -8,7 +8,7 @@ import pytest
 import table_cases as cases
 import torch
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.filter import KEEP, RULES, downsample
 from torchvox.filter.columns import NONE
 from torchvox.filter.policy import rules_of

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers import read_points as read
 
-from torchvox._errors import TorchvoxError
+from torchvox._util.errors import TorchvoxError
 from torchvox.io import open_points
 
 

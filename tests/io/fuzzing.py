@@ -282,7 +282,7 @@ def peak_kib():
 
 def judge(kind, path, base):
     """(what the reader did, what is wrong with that or None)."""
-    from torchvox._errors import TorchvoxError
+    from torchvox._util.errors import TorchvoxError
 
     Path("/proc/self/clear_refs").write_text("5")  # restarts the peak
     begin, fault, outcome = time.process_time(), None, "read"

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.io import Grid, PointCloud, grid_around, grid_names, load_grid
 
 

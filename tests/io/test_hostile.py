@@ -260,7 +260,7 @@ def test_a_file_that_claims_too_much(name, verdicts):
 
 
 def test_a_message_of_a_configuration_is_short():
-    from torchvox._errors import WrongUseError
+    from torchvox._util.errors import WrongUseError
     from torchvox.train.config import load_config, make_config
 
     shared, plain = "word", load_config("pointnet2_cls_shapes_small").plain()
@@ -282,7 +282,7 @@ def test_a_message_of_a_configuration_is_short():
 
 
 def test_values_of_an_import_are_bounded(tmp_path):
-    from torchvox._errors import WrongUseError
+    from torchvox._util.errors import WrongUseError
     from torchvox.cli.importing import _declared, _settings
 
     (tmp_path / "a.yaml").write_text(aliases("", "{{a: [{}], b: 1}}"))

@@ -7,7 +7,7 @@ import fuzzing
 import numpy as np
 import pytest
 
-from torchvox._errors import CloudFileError
+from torchvox._util.errors import CloudFileError
 from torchvox.io import read_cloud
 
 laspy = pytest.importorskip("laspy", reason="the extra las is not installed")

@@ -12,7 +12,7 @@ import pytest
 from helpers import read_points, write_points
 from test_las_tables import TYPES, copy, write
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.io import PointTable, open_points, read_cloud
 from torchvox.io.las_records import descriptors, head_records
 from torchvox.io.laz import QUIET

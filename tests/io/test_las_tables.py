@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers import DATA, read_points, write_points
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.io import PointTable, create_points, open_points, read_cloud
 from torchvox.io.las_records import EVLR, head_records, records
 from torchvox.io.table import join

@@ -9,7 +9,7 @@ import fuzzing
 import numpy as np
 import pytest
 
-from torchvox._errors import CloudFileError
+from torchvox._util.errors import CloudFileError
 from torchvox.io import MapContents, read_map, write_map, write_npz
 from torchvox.mapping.contents import FACTS
 

@@ -13,7 +13,7 @@ from helpers import DATA
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.io import MapContents, read_graph, read_octomap, write_octomap
 
 SENSOR = [0.7, 0.4, 0.1192029, 0.971]

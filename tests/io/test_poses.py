@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.io import Trajectory, read_extrinsic, read_poses
 
 AXIS = np.array([0.6, 0.0, 0.8])

@@ -12,7 +12,7 @@ from helpers import write_points as write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.io import PointTable, create_points, open_points, read_cloud
 from torchvox.io.table import colors_8, join
 

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import pytest
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.io import PointCloud, atomic_path, read_cloud, write_cloud
 from torchvox.io.writers import write_text
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from maps import CENTER, COUNTED, MEANS, file_of, mapped, sphere
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.io import open_points
 from torchvox.mapping import PRESETS, MapContents, NdtModel, OccupancyMap, read_map
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from maps import file_of
 
-from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox.mapping import NdtModel, OccupancyMap, RegionStore
 from torchvox.mapping.ray import MapPart, merge_parts, part_rows
 

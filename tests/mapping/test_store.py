@@ -11,7 +11,7 @@ import torch
 from helpers import assert_same_bits
 from maps import NDT, file_of, sphere
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.mapping import MapRegions, OccupancyMap, RegionStore, StreamedMap, store, streamed
 
 COUNTED = ("logodds", "hit_miss", "traversal")

@@ -4,8 +4,8 @@
 import pytest
 import yaml
 
-from torchvox._errors import WrongUseError
-from torchvox._values import from_plain, plain
+from torchvox._util.errors import WrongUseError
+from torchvox._util.values import from_plain, plain
 from torchvox.models import CenterPointPillarsConfig, PointPillars, PointPillarsConfig
 from torchvox.models.detection import detector
 

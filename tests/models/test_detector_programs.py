@@ -6,7 +6,7 @@ import torch
 from detectors import small
 from torch import nn
 
-from torchvox._errors import TorchvoxError
+from torchvox._util.errors import TorchvoxError
 from torchvox.models import export
 
 NAN = float("nan")

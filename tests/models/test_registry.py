@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from torchvox import models
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.models import CheckpointError, get_model, get_model_weights, list_models, registry
 from torchvox.models.detection import PillarDetector
 

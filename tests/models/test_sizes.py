@@ -18,7 +18,7 @@ from torchvox.models import checkpoints, get_model
 POINTS, PILLARS = "pointnet2_cls_shapes_small", "pointpillars_kitti"
 READER = """
 import json, re, sys, time
-from torchvox._errors import TorchvoxError
+from torchvox._util.errors import TorchvoxError
 from torchvox.models.checkpoints import load
 for path in sys.argv[1:]:
     if path.endswith(".ckpt"):

@@ -42,14 +42,13 @@ def test_libraries_of_the_wheel_are_stripped(wheel, tmp_path):
         assert ".symtab" not in call(tool("readelf"), "-S", "-W", library).stdout, library
 
 
-def test_wheel_says_who_made_it_for_what_and_where_to_look(wheel):
+def test_wheel_says_who_made_it_and_for_what(wheel):
     version = f"cp{sys.version_info.major}{sys.version_info.minor}"
     name = rf"torchvox-[\d.]+\+{LOCAL_VERSION}-{version}-{version}-linux_\w+\.whl"
     assert re.fullmatch(name, wheel.name)
     files = zipfile.ZipFile(wheel)
     (name,) = (n for n in files.namelist() if n.endswith(".dist-info/METADATA"))
     facts = email.message_from_bytes(files.read(name))
-    assert {url.split(",")[0] for url in facts.get_all("Project-URL")} >= {"Homepage", "Issues"}
     assert facts["Author"] == "torchvox developers" and "lidar" in facts["Keywords"]
     about = facts.get_all("Classifier")
     assert "Operating System :: POSIX :: Linux" in about

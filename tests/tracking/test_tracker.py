@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.data import generate_world
 from torchvox.data.worlds.street import CLASSES
 from torchvox.tracking import Tracker

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tiny import content
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.train.builders import build_data, build_model, labels_of
 from torchvox.train.config import config_names, load_config, make_config
 

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import Callback
 from tiny import equal_weights
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.cli.evaluate import _report_detections
 from torchvox.data.readers.kitti import export_kitti
 from torchvox.data.worlds.street import World

@@ -12,7 +12,7 @@ from helpers import disk_of
 from lightning.pytorch import Callback
 from tiny import content, equal_weights
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.train import fit, load_checkpoint, runs
 from torchvox.train.config import make_config

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from tiny import content, equal_weights
 
-from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox.train import evaluate, fit, load_checkpoint, runs
 from torchvox.train.builders import build_data
 from torchvox.train.config import load_config, make_config
@@ -149,7 +149,7 @@ def test_the_processes_of_one_training_share_its_folder(monkeypatch, devices, fi
 
 
 def test_one_training_at_a_time_has_a_folder(tmp_path):
-    code = "import sys, time, pathlib; from torchvox._locks import lock\n"
+    code = "import sys, time, pathlib; from torchvox._util.locks import lock\n"
     code += "with lock(pathlib.Path(sys.argv[1]), wait=False): print(flush=True), time.sleep(99)"
     other = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
     assert other.stdout.readline() == b"\n"

@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 import pytest
 
-from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox.viz import Pane, Scale, map_page, viewer, viewer_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchvox._errors import expect
+from torchvox._util.errors import expect
 from torchvox.augment.objects import rows_of
 from torchvox.augment.whole import Scans, turned
 from torchvox.data.counter_random import Draws, mix

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchvox._errors import expect
+from torchvox._util.errors import expect
 from torchvox.ops.boxes import points_in_boxes
 
 

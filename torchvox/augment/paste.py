@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchvox._errors import expect
+from torchvox._util.errors import expect
 from torchvox.augment.objects import ObjectDatabase, rows_of
 from torchvox.data.counter_random import Draws, mix
 from torchvox.ops.annotations import PlaceMode

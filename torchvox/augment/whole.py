@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchvox._errors import expect
+from torchvox._util.errors import expect
 from torchvox.data.counter_random import Draws, mix
 from torchvox.data.portable_math import sin_cos
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from torchvox._errors import MissingExtraError
-from torchvox._extras import require
+from torchvox._util.errors import MissingExtraError
+from torchvox._util.extras import require
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

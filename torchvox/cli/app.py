@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from torchvox._errors import InterruptedWorkError, TorchvoxError, WrongUseError
+from torchvox._util.errors import InterruptedWorkError, TorchvoxError, WrongUseError
 from torchvox.cli import (
     bench,
     bev,

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 import torchvox
-from torchvox._errors import TorchvoxError
+from torchvox._util.errors import TorchvoxError
 from torchvox.cli.options import Device, DeviceChoice, check_outputs
 from torchvox.cli.work import console, note, use_device
 

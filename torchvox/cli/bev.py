@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import torchvox
-from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import option, option_class
 from torchvox.cli.work import cloud_title, for_each, use_device, warn_if_none, write_result

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from torchvox._errors import WrongUseError, short
+from torchvox._util.errors import WrongUseError, short
 from torchvox.cli import options
 from torchvox.cli.notes import note, open_noted
 from torchvox.cli.options import option, option_class

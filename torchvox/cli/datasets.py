@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import typer
 
-from torchvox._errors import TorchvoxError
+from torchvox._util.errors import TorchvoxError
 from torchvox.cli import options
 from torchvox.cli.work import console, note
 from torchvox.data.readers import kitti

@@ -15,8 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import torchvox
-from torchvox._errors import TorchvoxError
-from torchvox._extras import require
+from torchvox._util.errors import TorchvoxError
+from torchvox._util.extras import require
 from torchvox.cli import options, work
 from torchvox.cli.options import argument, option, option_class
 from torchvox.data import generate_drive, generate_scan

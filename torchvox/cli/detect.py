@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchvox._errors import CloudFileError
+from torchvox._util.errors import CloudFileError
 from torchvox.cli import options
 from torchvox.cli.options import option, option_class
 from torchvox.cli.work import for_each, use_device, warn_if_none

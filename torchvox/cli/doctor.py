@@ -12,8 +12,8 @@ import typer
 from rich.table import Table
 
 import torchvox
-from torchvox._extras import EXTRAS
 from torchvox._library import BINDINGS, own_runtime
+from torchvox._util.extras import EXTRAS
 from torchvox.cli.work import build_facts, console
 
 GOOD, BAD, ABSENT = "[green]ok[/green]", "[red]broken[/red]", "[yellow]absent[/yellow]"

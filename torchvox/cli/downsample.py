@@ -24,8 +24,8 @@ import typer
 from rich.markup import escape
 from rich.progress import TaskProgressColumn
 
-from torchvox._bytes import number_of_bytes
-from torchvox._errors import WrongUseError
+from torchvox._util.byte_sizes import number_of_bytes
+from torchvox._util.errors import WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import numbers, option, option_class
 from torchvox.cli.work import (

@@ -15,9 +15,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from torchvox._configs import unknown_key
-from torchvox._errors import TorchvoxError, WrongUseError
-from torchvox._extras import require
+from torchvox._util.config_files import unknown_key
+from torchvox._util.errors import TorchvoxError, WrongUseError
+from torchvox._util.extras import require
 from torchvox.cli.options import (
     Device,
     DeviceChoice,

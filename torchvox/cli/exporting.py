@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox.cli.options import (
     Device,
     DeviceChoice,

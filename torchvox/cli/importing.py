@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from torchvox._errors import TorchvoxError, WrongUseError
-from torchvox._yaml import read_yaml
+from torchvox._util.errors import TorchvoxError, WrongUseError
+from torchvox._util.yaml import read_yaml
 from torchvox.cli.options import argument, check_model, check_outputs, command, option, option_class
 from torchvox.cli.work import console
 from torchvox.io.writers import write_text

@@ -14,7 +14,7 @@ import torch
 from rich.markup import escape
 from rich.table import Table
 
-from torchvox._errors import short
+from torchvox._util.errors import short
 from torchvox.cli import map_info, options
 from torchvox.cli.options import argument, option, option_class
 from torchvox.cli.work import console, for_each

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from torchvox._errors import WrongUseError
-from torchvox._extras import require
+from torchvox._util.errors import WrongUseError
+from torchvox._util.extras import require
 from torchvox.io.writers import write_whole
 from torchvox.mapping import MapVoxels, OccupancyMap
 from torchvox.mapping.files import MAP_SUFFIXES, VOXEL_SUFFIXES

@@ -17,7 +17,7 @@ import numpy as np
 import typer
 from typer import Option
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.cli import options as shared
 from torchvox.cli.map_outputs import SUFFIXES, MapOutputs
 from torchvox.cli.notes import open_noted

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from torchvox._errors import printable
+from torchvox._util.errors import printable
 from torchvox.io import PointCloud, PointReader, open_points
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import typer
 from typer.core import TyperCommand
 
-from torchvox._errors import WrongUseError, check_box
-from torchvox._extras import require
+from torchvox._util.errors import WrongUseError, check_box
+from torchvox._util.extras import require
 from torchvox.cli.notes import read_noted
 from torchvox.io import (
     Grid,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import option, option_class
 from torchvox.cli.work import (

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from torchvox._errors import InterruptedWorkError, WrongUseError
+from torchvox._util.errors import InterruptedWorkError, WrongUseError
 from torchvox.cli.options import argument, check_outputs, command, option, option_class
 
 Overrides = Annotated[

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 import torchvox
-from torchvox._errors import TorchvoxError, WrongUseError
-from torchvox._extras import require
+from torchvox._util.errors import TorchvoxError, WrongUseError
+from torchvox._util.extras import require
 from torchvox.cli import options
 from torchvox.cli.notes import note, open_noted
 from torchvox.cli.options import argument, option, option_class

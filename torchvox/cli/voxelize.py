@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 import torchvox
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import option, option_class
 from torchvox.cli.work import (

@@ -27,7 +27,7 @@ from rich.progress import (
 from rich.segment import Segment
 
 import torchvox
-from torchvox._errors import TorchvoxError, printable
+from torchvox._util.errors import TorchvoxError, printable
 from torchvox.cli.notes import note
 from torchvox.cli.options import DeviceChoice
 from torchvox.io import PointCloud, write_npy, write_npz

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from torchvox._errors import TorchvoxError
+from torchvox._util.errors import TorchvoxError
 
 
 class NotCoveredError(TorchvoxError, NotImplementedError):

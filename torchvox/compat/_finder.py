@@ -8,7 +8,7 @@ from importlib import abc, machinery
 from types import ModuleType
 from typing import Any, Dict, List, Optional
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.compat import _modules, table
 from torchvox.compat._errors import CompatOrderError
 from torchvox.compat._modules import ENTRIES, PATCHED, SHADOWED, Empty, Entry, Shim

@@ -17,7 +17,7 @@ from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
 from torch import nn
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.compat import table
 from torchvox.compat._finder import FINDER
 

@@ -18,7 +18,7 @@ import functools
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 
 FOLDER = Path(__file__).parent
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchvox._errors import expect
+from torchvox._util.errors import expect
 from torchvox.data.collate import collate_points
 from torchvox.io.writers import write_npz
 from torchvox.ops.boxes import points_in_boxes

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchvox._errors import expect
+from torchvox._util.errors import expect
 from torchvox.evaluation.matching import (
     LEAST_OVERLAP,
     LEVELS,

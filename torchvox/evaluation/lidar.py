@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchvox._errors import expect
+from torchvox._util.errors import expect
 from torchvox.evaluation.matching import (
     LEAST_OVERLAP,
     LEVELS,

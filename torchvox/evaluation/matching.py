@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchvox._errors import expect
+from torchvox._util.errors import expect
 from torchvox.ops.boxes import rotated_iou
 
 Frames = Sequence[Mapping[str, Any]]

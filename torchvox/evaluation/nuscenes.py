@@ -8,7 +8,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from torchvox._errors import expect
+from torchvox._util.errors import expect
 from torchvox.evaluation.matching import Columns, Frames, greedy, pairs, select, stack
 
 __all__ = ["evaluate"]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torchvox._errors import WrongUseError, file_errors, short
+from torchvox._util.errors import WrongUseError, file_errors, short
 from torchvox.filter.lattice import Lattice
 from torchvox.filter.policy import check_steps, rules_of
 from torchvox.filter.saved import map_columns, read_about, write_columns, write_state

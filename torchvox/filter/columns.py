@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 
 if TYPE_CHECKING:
     from torchvox.io import PointTable

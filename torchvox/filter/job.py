@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torchvox._errors import WrongUseError, check_box, short
+from torchvox._util.errors import WrongUseError, check_box, short
 from torchvox.filter.accumulator import WORK, VoxelAccumulator
 from torchvox.filter.lattice import Lattice, OutsideFrameError
 from torchvox.filter.memory import ORIGINS, centroid_scores, means_only, origin_of

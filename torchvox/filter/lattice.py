@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import torchvox
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.ops.annotations import KeyLayout
 
 if TYPE_CHECKING:

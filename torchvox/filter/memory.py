@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchvox._errors import WrongUseError, short
+from torchvox._util.errors import WrongUseError, short
 from torchvox.filter.accumulator import VoxelAccumulator
 from torchvox.filter.policy import rules_by_values
 from torchvox.filter.states import square_distance

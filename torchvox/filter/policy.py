@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchvox._errors import WrongUseError, short
+from torchvox._util.errors import WrongUseError, short
 from torchvox.io.las import WAVES
 from torchvox.io.roles import is_whole, names_classes, plain_name
 from torchvox.io.table import other_steps

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchvox._errors import TorchvoxError, file_errors, short
+from torchvox._util.errors import TorchvoxError, file_errors, short
 from torchvox.filter.job import FilterJob
 from torchvox.filter.stages import digest_of, raise_row_errors, try_row
 from torchvox.io import cloud_stem, create_points, open_points

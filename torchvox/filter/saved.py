@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torchvox._errors import CloudFileError, TorchvoxError, short
+from torchvox._util.errors import CloudFileError, TorchvoxError, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

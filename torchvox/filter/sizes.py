@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from torchvox._errors import expect
+from torchvox._util.errors import expect
 from torchvox.ops.filter import voxel_keys
 
 BITS = 21  # of an axis of a key

@@ -7,7 +7,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from torchvox._errors import TorchvoxError
+from torchvox._util.errors import TorchvoxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import torchvox
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.data.counter_random import mix
 from torchvox.filter.columns import NONE, Column, addends, fitting, ordered
 from torchvox.filter.policy import normals

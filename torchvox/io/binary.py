@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError, explained, short
+from torchvox._util.errors import CloudFileError, WrongUseError, explained, short
 from torchvox.io.cloud import FLOAT32_REACH, PointCloud, make_cloud
 from torchvox.io.layouts import SKIP, layout_choices
 from torchvox.io.roles import column_named, with_colors

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchvox import _configs
-from torchvox._errors import CloudFileError, WrongUseError, short
-from torchvox._yaml import read_yaml
+from torchvox._util import config_files
+from torchvox._util.errors import CloudFileError, WrongUseError, short
+from torchvox._util.yaml import read_yaml
 
 if TYPE_CHECKING:
     from torchvox.io.cloud import PointCloud
@@ -79,7 +79,7 @@ class Grid:
 
 def grid_names() -> list[str]:
     """The names that load_grid knows, sorted."""
-    return _configs.names("grids")
+    return config_files.names("grids")
 
 
 def load_grid(name: str) -> Grid:
@@ -95,7 +95,7 @@ def load_grid(name: str) -> Grid:
     else:
         if name not in grid_names():
             raise WrongUseError(f"grid {name!r} is unknown: choose {', '.join(grid_names())}")
-        source = _configs.folder("grids") / f"{name}.yaml"
+        source = config_files.folder("grids") / f"{name}.yaml"
     try:
         with source.open("rb") as file:
             content = read_yaml(file, "to read named grids")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from torchvox._errors import explained
-from torchvox._extras import require
+from torchvox._util.errors import explained
+from torchvox._util.extras import require
 from torchvox.io.las_points import read_header
 from torchvox.io.las_records import (
     CITATION,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, short
-from torchvox._extras import require
+from torchvox._util.errors import CloudFileError, short
+from torchvox._util.extras import require
 from torchvox.io.las_records import (
     ANGLE_STEPS,
     EXTRA,

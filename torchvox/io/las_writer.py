@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError, short
-from torchvox._extras import require
+from torchvox._util.errors import CloudFileError, WrongUseError, short
+from torchvox._util.extras import require
 from torchvox.io.las import WAVES
 from torchvox.io.las_header import WAVE_DATA, HeaderBytes, Seen
 from torchvox.io.las_records import ANGLE_STEPS, EVLR, TYPES, LasSource, no_data, records

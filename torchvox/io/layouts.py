@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Column layouts of files without a header, by name or as a list; sizes are never guessed from."""
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 
 LAYOUTS = {
     "kitti": ("x", "y", "z", "intensity"),

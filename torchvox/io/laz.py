@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from torchvox._extras import require
+from torchvox._util.extras import require
 
 if TYPE_CHECKING:
     from torchvox.io.las_records import LasSource

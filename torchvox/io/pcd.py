@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from torchvox._errors import WrongUseError, explained, short
-from torchvox._extras import require
+from torchvox._util.errors import WrongUseError, explained, short
+from torchvox._util.extras import require
 from torchvox.io.roles import COLORS, distinct_names
 from torchvox.io.table import PointTable, TableReader, WholeWriter, named, table_of
 from torchvox.io.words import are_numbers, decoded, number, read_words

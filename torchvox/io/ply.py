@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from torchvox._errors import WrongUseError, explained, short
+from torchvox._util.errors import WrongUseError, explained, short
 from torchvox.io.roles import distinct_names
 from torchvox.io.table import PointTable, PointWriter, TableReader, flat, named, table_of
 from torchvox.io.text import TextSource, text_form, text_rows

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError, expect, explained
+from torchvox._util.errors import CloudFileError, WrongUseError, expect, explained
 from torchvox.io.binary import load_npy
 
 if TYPE_CHECKING:

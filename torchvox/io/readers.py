@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchvox._errors import CloudFileError, WrongUseError, file_errors
+from torchvox._util.errors import CloudFileError, WrongUseError, file_errors
 from torchvox.io import text
 from torchvox.io.binary import open_bin, open_npy, open_npz
 from torchvox.io.las import LasReader

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchvox._errors import short
+from torchvox._util.errors import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

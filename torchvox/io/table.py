@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError, short
+from torchvox._util.errors import CloudFileError, WrongUseError, short
 from torchvox.io.cloud import make_cloud
 from torchvox.io.roles import COLORS, coordinate_names, with_colors
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, WrongUseError, short
+from torchvox._util.errors import CloudFileError, WrongUseError, short
 from torchvox.io.layouts import SKIP, layout_choices
 from torchvox.io.roles import COLORS, distinct_names
 from torchvox.io.table import PointTable, PointWriter, TableReader, flat, named, table_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchvox._errors import short
+from torchvox._util.errors import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchvox._errors import WrongUseError, file_errors
+from torchvox._util.errors import WrongUseError, file_errors
 from torchvox.io import binary, las_writer, pcd, ply, text
 
 if TYPE_CHECKING:

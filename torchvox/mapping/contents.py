@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from torchvox._errors import expect, explained, short
+from torchvox._util.errors import expect, explained, short
 from torchvox.io.binary import check_claim
 from torchvox.io.table import PointTable
 from torchvox.io.writers import create_points, write_npz

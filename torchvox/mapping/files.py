@@ -6,7 +6,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-from torchvox._errors import explained
+from torchvox._util.errors import explained
 from torchvox.mapping.contents import MapContents, read_map
 from torchvox.mapping.octomap import read_octomap
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.io import PointReader, Trajectory, open_points, read_extrinsic, read_poses
 from torchvox.mapping.counts import IntegrateCounts
 from torchvox.mapping.files import is_map

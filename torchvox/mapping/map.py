@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from torchvox._errors import WrongUseError, expect
+from torchvox._util.errors import WrongUseError, expect
 from torchvox.mapping.contents import MapContents, write_map, write_voxels
 from torchvox.mapping.counts import INTEGRATE, EditCounts, IntegrateCounts
 from torchvox.mapping.files import MAP_SUFFIXES, VOXEL_SUFFIXES, read

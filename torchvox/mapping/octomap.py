@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from torchvox._errors import WrongUseError, explained
+from torchvox._util.errors import WrongUseError, explained
 from torchvox.io.poses import rigid, rotations
 from torchvox.io.writers import write_whole
 from torchvox.mapping.contents import UNOBSERVED, MapContents

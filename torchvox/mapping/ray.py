@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torchvox._errors import TorchvoxError, WrongUseError, expect, short
+from torchvox._util.errors import TorchvoxError, WrongUseError, expect, short
 from torchvox.filter.stages import Row, digest_of, raise_row_errors, try_row
 from torchvox.io import open_points
 from torchvox.mapping.map import OccupancyMap

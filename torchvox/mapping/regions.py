@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchvox._errors import expect
+from torchvox._util.errors import expect
 from torchvox.ops.occupancy import occupancy_layout
 
 NO_KEY = 2**63 - 1  # larger than every key

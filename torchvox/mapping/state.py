@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchvox._bytes import number_of_bytes
-from torchvox._errors import expect
+from torchvox._util.byte_sizes import number_of_bytes
+from torchvox._util.errors import expect
 from torchvox.mapping import counts
 from torchvox.mapping.counts import STATUS, EditCounts, IntegrateCounts
 from torchvox.mapping.regions import INDEX_LAYERS, SAMPLE_LAYERS, MapRegions

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchvox._errors import CloudFileError, WrongUseError, expect, explained, short
+from torchvox._util.errors import CloudFileError, WrongUseError, expect, explained, short
 from torchvox.io.writers import write_text
 from torchvox.mapping.contents import MapContents, read_map, write_map
 from torchvox.mapping.regions import INDEX_LAYERS, SAMPLE_LAYERS, MapRegions

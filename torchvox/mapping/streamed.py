@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchvox._errors import expect
+from torchvox._util.errors import expect
 from torchvox.mapping.counts import EDIT, INTEGRATE, EditCounts, IntegrateCounts
 from torchvox.mapping.map import Box, Floats, OccupancyMap, Rays, Values
 from torchvox.mapping.regions import MapRegions, outside, tensors_of

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchvox._errors import TorchvoxError, short
+from torchvox._util.errors import TorchvoxError, short
 from torchvox.io.writers import write_whole
 from torchvox.models.detection import CenterPointPillars, PointPillars
 from torchvox.models.fuse import fuse_batch_norms, is_fused, is_merged, merge_heads

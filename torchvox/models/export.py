@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 import torch
 from torch import Tensor, nn
 
-from torchvox._errors import TorchvoxError, WrongUseError
+from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox.io.writers import write_whole
 from torchvox.models.detection import PillarDetector
 

@@ -15,8 +15,8 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from torch import nn
 
-from torchvox._configs import merged
-from torchvox._errors import WrongUseError, short
+from torchvox._util.config_files import merged
+from torchvox._util.errors import WrongUseError, short
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 

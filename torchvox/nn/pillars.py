@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchvox._errors import expect
+from torchvox._util.errors import expect
 from torchvox.nn.conv import autocast_dtype
 from torchvox.ops.annotations import PadSemantics
 

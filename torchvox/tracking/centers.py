@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 
 Array: TypeAlias = npt.NDArray[Any]
 # Largest distance in meters, by class, from a track to a detection moved back to its time.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training and evaluation: configurations, Lightning, metrics. Needs the extra train."""
 
-from torchvox._extras import require
+from torchvox._util.extras import require
 
 for _module in ("yaml", "lightning", "torchmetrics", "rich"):
     require(_module, "to train and evaluate models")

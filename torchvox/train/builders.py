@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from torchvox._errors import WrongUseError
-from torchvox._values import plain
+from torchvox._util.errors import WrongUseError
+from torchvox._util.values import plain
 from torchvox.data.generated import Generated
 from torchvox.data.readers.folder import ScanFolder
 from torchvox.data.readers.kitti import Kitti

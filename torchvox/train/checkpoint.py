@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchvox._errors import TorchvoxError, WrongUseError, short
-from torchvox._values import from_plain, plain
+from torchvox._util.errors import TorchvoxError, WrongUseError, short
+from torchvox._util.values import from_plain, plain
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.registry import DEFAULT, get_model, list_models, named_file

@@ -2,7 +2,7 @@
 """Configurations: YAML files that become frozen, checked objects.
 
 A file may name another as its `base:` and then holds only what differs. Unknown keys are errors
-that name the nearest known one. The type of a field says what it may hold (torchvox._values).
+that name the nearest known one. The type of a field says what it may hold (torchvox._util.values).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, get_args
 
 import yaml
 
-from torchvox._configs import overridden, read, shipped, unknown_key
-from torchvox._errors import WrongUseError
-from torchvox._extras import require
-from torchvox._values import (
+from torchvox._util.config_files import overridden, read, shipped, unknown_key
+from torchvox._util.errors import WrongUseError
+from torchvox._util.extras import require
+from torchvox._util.values import (
     AboveZero,
     Count,
     Limits,
@@ -27,7 +27,7 @@ from torchvox._values import (
     from_plain,
     plain,
 )
-from torchvox._yaml import check_size
+from torchvox._util.yaml import check_size
 from torchvox.augment import Nudge, WholeScan
 from torchvox.data.readers import nuscenes
 from torchvox.data.worlds import furniture, shapes

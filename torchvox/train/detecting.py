@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from torchvox._errors import WrongUseError, expect
+from torchvox._util.errors import WrongUseError, expect
 from torchvox.augment import Paste, collect_objects
 from torchvox.data.generated import Generated
 from torchvox.evaluation import lidar

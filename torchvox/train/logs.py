@@ -16,8 +16,8 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 
-from torchvox._errors import printable
-from torchvox._extras import require
+from torchvox._util.errors import printable
+from torchvox._util.extras import require
 from torchvox.io.writers import full_disk_of, write_text
 
 LOG = "log.jsonl"

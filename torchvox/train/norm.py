@@ -13,7 +13,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.nn.functional import all_reduce
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.nn import PillarFeatureNet
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchvox._errors import CloudFileError, WrongUseError
+from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.data.counter_random import permutation
 from torchvox.io import PointCloud
 from torchvox.train.checkpoint import Checkpoint

@@ -20,9 +20,9 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from torchvox import _configs
-from torchvox._errors import WrongUseError
-from torchvox._locks import lock
+from torchvox._util import config_files
+from torchvox._util.errors import WrongUseError
+from torchvox._util.locks import lock
 from torchvox.data.generated import Generated
 from torchvox.io.writers import write_text, write_whole
 from torchvox.models import checkpoints
@@ -246,7 +246,7 @@ def _check_folder(output: Path, resume: bool) -> None:
         )
     path = output / CONFIG
     if not resume and path.is_file():
-        own = parse_config(_configs.read_file(path), str(path)).text()
+        own = parse_config(config_files.read_file(path), str(path)).text()
         if own != path.read_text():
             raise WrongUseError(f"{path} is not of a run and would be replaced: --output elsewhere")
 
@@ -254,7 +254,7 @@ def _check_folder(output: Path, resume: bool) -> None:
 def _prepare(config: Config, output: Path, resume: bool) -> None:
     """Write the configuration into the output folder; of a resumed run it must be the same."""
     if resume:
-        before = _configs.read_file(output / CONFIG)
+        before = config_files.read_file(output / CONFIG)
         if parse_config(before, str(output / CONFIG)) != config:
             raise WrongUseError(
                 f"{output / CONFIG} is of another configuration: a resumed run must be the same"

@@ -12,8 +12,8 @@ from typing import Any
 from torch import nn
 
 from torchvox import models
-from torchvox._configs import unknown_key
-from torchvox._errors import WrongUseError
+from torchvox._util.config_files import unknown_key
+from torchvox._util.errors import WrongUseError
 from torchvox.models.detection.files import ModelConfig, checked_model
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {

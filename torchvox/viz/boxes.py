@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchvox._extras import require
+from torchvox._util.extras import require
 from torchvox.viz import style
 from torchvox.viz.pictures import Range, plan_figure_size
 

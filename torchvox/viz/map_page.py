@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchvox._errors import TorchvoxError
+from torchvox._util.errors import TorchvoxError
 from torchvox.viz.viewer import filled
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from torchvox._errors import TorchvoxError
+from torchvox._util.errors import TorchvoxError
 from torchvox.io.writers import write_text, write_whole
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchvox._extras import require
+from torchvox._util.extras import require
 from torchvox.viz import style
 from torchvox.viz.boxes import COLORS
 

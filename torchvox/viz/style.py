@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchvox._extras import require
+from torchvox._util.extras import require
 from torchvox.io.writers import atomic_path
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 import torchvox
-from torchvox._errors import WrongUseError
-from torchvox._extras import require
+from torchvox._util.errors import WrongUseError
+from torchvox._util.extras import require
 from torchvox.viz import style
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchvox._errors import CloudFileError, WrongUseError, expect, explained, short
+from torchvox._util.errors import CloudFileError, WrongUseError, expect, explained, short
 from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Generated
 from torchvox.io import read_cloud

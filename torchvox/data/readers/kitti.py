@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from torchvox._errors import WrongUseError, expect
+from torchvox._util.errors import WrongUseError, expect
 from torchvox.data.readers import kitti_files as files
 from torchvox.data.readers.folder import Scan, ScanBoxes, ScanFolder, detections, listed_scans
 from torchvox.data.worlds.street.sensors import CENTER_U, CENTER_V, FOCAL

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, explained, short
+from torchvox._util.errors import CloudFileError, explained, short
 
 Objects = dict[str, np.ndarray]
 IMAGE = (1242, 375)  # pixels of a frame without an image

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchvox._errors import CloudFileError, explained
-from torchvox._extras import require
+from torchvox._util.errors import CloudFileError, explained
+from torchvox._util.extras import require
 from torchvox.data.generated import Device, Generated
 from torchvox.data.readers.stored import Mapped, packed, read_table
 from torchvox.io.binary import DEFLATE_EXPANSION

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from torchvox._errors import WrongUseError, expect
+from torchvox._util.errors import WrongUseError, expect
 from torchvox.data.counter_random import Draws, permutation
 from torchvox.data.generated import Device, Generated
 from torchvox.data.readers.folder import detections

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, explained, short
+from torchvox._util.errors import CloudFileError, explained, short
 from torchvox.io.poses import rotations
 from torchvox.io.writers import write_npz
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchvox._errors import CloudFileError
+from torchvox._util.errors import CloudFileError
 from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Generated
 from torchvox.data.readers.stored import Mapped, packed, read_table

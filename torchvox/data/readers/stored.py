@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from torchvox._errors import CloudFileError, explained
+from torchvox._util.errors import CloudFileError, explained
 from torchvox.io.writers import atomic_path
 
 

@@ -5,7 +5,7 @@ of a configuration file, and what a checkpoint keeps. Lengths are meters, angles
 from dataclasses import dataclass, field
 from typing import Annotated, Dict, Literal, Optional, Tuple, Union
 
-from torchvox._values import AboveZero, Count, Limits, NotNegative, Number, Positive, Share
+from torchvox._util.values import AboveZero, Count, Limits, NotNegative, Number, Positive, Share
 
 Floats3 = Tuple[float, float, float]
 Floats6 = Tuple[float, float, float, float, float, float]

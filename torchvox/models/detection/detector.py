@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import torch
 from torch import Tensor, nn
 
-from torchvox._values import plain
+from torchvox._util.values import plain
 from torchvox.models.detection.anchor_head import (
     AnchorDecoder,
     AnchorHead,

@@ -7,9 +7,9 @@ from typing import Any, Dict, List, Literal, Mapping, Sequence, Tuple, Type, Uni
 
 from torch import nn
 
-from torchvox._configs import read, shipped
-from torchvox._errors import WrongUseError
-from torchvox._values import from_plain
+from torchvox._util.config_files import read, shipped
+from torchvox._util.errors import WrongUseError
+from torchvox._util.values import from_plain
 from torchvox.models.detection.config import CenterPointPillarsConfig, PointPillarsConfig
 from torchvox.models.detection.detector import CenterPointPillars, PointPillars
 from torchvox.models.detection.validation import validated

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.graphs import GraphRunner
 from torchvox.io import PointCloud
 from torchvox.models import checkpoints

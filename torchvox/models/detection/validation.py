@@ -7,8 +7,8 @@ from typing import Any, Mapping, Tuple, Type, TypeVar, Union
 import torch
 from torch import nn
 
-from torchvox._errors import expect
-from torchvox._values import Limits, from_plain, plain
+from torchvox._util.errors import expect
+from torchvox._util.values import Limits, from_plain, plain
 from torchvox.models.detection.config import (
     AnchorLossConfig,
     CenterHeadConfig,

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from torch import Tensor
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 from torchvox.models.importing.convert import Imported
 
 UPSTREAM = Path(__file__).resolve().parents[3] / "tests" / "upstream"

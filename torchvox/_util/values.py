@@ -14,9 +14,9 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union
 
-from torchvox._configs import unknown_key
-from torchvox._errors import short
-from torchvox._yaml import shown
+from torchvox._util.config_files import unknown_key
+from torchvox._util.errors import short
+from torchvox._util.yaml import shown
 
 T = TypeVar("T")
 MOST_ERRORS = 20  # of one dataclass in a message

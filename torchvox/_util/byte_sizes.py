@@ -3,7 +3,7 @@
 
 import re
 
-from torchvox._errors import WrongUseError
+from torchvox._util.errors import WrongUseError
 
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 

@@ -12,8 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from torchvox._errors import WrongUseError, short
-from torchvox._yaml import read_yaml
+from torchvox._util.errors import WrongUseError, short
+from torchvox._util.yaml import read_yaml
 
 PURPOSE = "to read configurations"
 
@@ -129,5 +129,5 @@ def _apply(content: dict[str, Any], override: str) -> None:
 def folder(kind: str = "models") -> Any:
     """configs/<kind> of the installed package, else of the source tree beside it."""
     installed = resources.files("torchvox") / "configs" / kind
-    tree = Path(__file__).resolve().parents[1]
+    tree = Path(__file__).resolve().parents[2]
     return installed if installed.is_dir() else tree / "configs" / kind

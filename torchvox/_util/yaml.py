@@ -8,8 +8,8 @@ import reprlib
 from collections.abc import Mapping
 from typing import IO, Any
 
-from torchvox._errors import short
-from torchvox._extras import require
+from torchvox._util.errors import short
+from torchvox._util.extras import require
 
 MOST_BYTES = 1 << 17  # of a file; PyYAML reads about 100 kB a second
 MOST_CHARACTERS = 1_000_000  # of everything, every alias written out

@@ -4,7 +4,7 @@
 import importlib
 from types import ModuleType
 
-from torchvox._errors import MissingExtraError
+from torchvox._util.errors import MissingExtraError
 
 # import name -> (name on PyPI, extra of torchvox that brings it)
 EXTRAS = {
