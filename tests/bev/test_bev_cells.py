@@ -10,7 +10,6 @@ from bev_cases import (
     SIZE,
     assert_all_as_reference,
     call,
-    cloud,
     polluted,
     scan,
 )
@@ -157,18 +156,3 @@ def test_offsets_and_counts_are_clamped_to_the_cloud(device, offsets, valid, len
         first = min(max((offsets or [0])[b], 0), 1000)
         rows = top[b][top[b] >= 0]
         assert len(rows) == 0 or (rows.min() >= first and rows.max() < first + length)
-
-
-def test_nan_padding_only_shows_in_the_counts(device):
-    points = cloud(500)
-    padded = torch.cat([points, torch.full((77, 4), float("nan"))])
-    plain = assert_all_as_reference(device, points)
-    with_nan = assert_all_as_reference(device, padded)
-    assert torch.equal(plain[0], with_nan[0]) and torch.equal(plain[1], with_nan[1])
-    assert (with_nan[2] - plain[2]).tolist() == [[0, 0, 0, 77]] * 2
-
-
-def test_many_samples(device):
-    assert_all_as_reference(
-        device, cloud(3000), size=[4, 3], batch_offsets=torch.arange(0, 3001, 3)
-    )

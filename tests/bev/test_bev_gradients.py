@@ -16,24 +16,6 @@ def noise(shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", ["bev_max_height", "bev_max_height_with_index"])
-@pytest.mark.parametrize("orientation", ["grid", "image"])
-def test_the_height_gradient_goes_to_the_top_point(device, name, dtype, orientation):
-    points = polluted(1500).to(dtype)
-    options = {"orientation": orientation, "batch_offsets": torch.tensor([0, 700, 1500])}
-    _, top, _ = call(device, "bev_max_height_with_index", points, RANGE, SIZE, **options)
-    grad = noise(top.shape)
-    leaf = leaf_on(device, points)
-    options["batch_offsets"] = options["batch_offsets"].to(device)
-    height = getattr(ops, name)(leaf, RANGE, SIZE, **options)[0]
-    height.backward(grad.to(device))
-    expected = torch.zeros_like(points)
-    filled = top >= 0
-    expected[top[filled].long(), 2] = grad[filled].to(dtype)
-    assert_same_bits(leaf.grad, expected)
-
-
 def test_ties_give_the_gradient_to_the_lowest_row(device):
     points = torch.full((3, 3), 0.5, device=device, requires_grad=True)
     ops.bev_max_height(points, [0.0, 0, 0, 1, 1, 1], [1, 1])[0].sum().backward()

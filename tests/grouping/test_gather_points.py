@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from helpers import assert_same_bits, forced, to
+from helpers import assert_same_bits, to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_infos import distances, grouping
@@ -123,21 +123,6 @@ def test_half_gradients_are_summed_in_float32(device):
     grad[0, 0] = 2048.0  # half sums stick at 2048
     idx = torch.zeros(1, 4097, dtype=torch.int32, device=device)
     assert ops._gather_points_backward(grad, idx, 1).item() == 6144
-
-
-@pytest.mark.parametrize("plan", ["counted", "sorted"])
-@pytest.mark.parametrize(("rows", "k"), [(1, 8), (50, 40), (3000, 8), (40_000, 3), (200_000, 3)])
-def test_every_way_to_list_slots_gives_the_same_gradient(device, plan, rows, k):
-    """Rows in one tile and in several, more than can be counted, and lists of many chunks."""
-    g = torch.Generator().manual_seed(rows)
-    idx = torch.randint(-1, rows + 1, (2, 700, k), generator=g, dtype=torch.int32)
-    idx[:, ::3, 0] = rows // 2
-    grad = torch.randn(2, 700, k, 4, generator=g)
-    expected = ops._group_points_backward(grad, idx, rows)
-    with forced(inverse_index=plan):
-        for dtype in (torch.int32, torch.int64):
-            actual = ops._group_points_backward(grad.to(device), idx.to(device, dtype), rows)
-            assert_same_bits(actual, expected)
 
 
 @pytest.mark.parametrize("local_index", [False, True])

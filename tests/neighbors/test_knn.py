@@ -65,23 +65,6 @@ def test_ties_at_the_last_place_go_to_the_lower_index(device, k):
     assert (dist2 == 0.75).all()
 
 
-def test_many_clouds_with_lengths_of_their_own(device):
-    points, query = lattice(150, seed=1, batch=9), lattice(20, seed=2, batch=9) + 0.25
-    lengths = torch.tensor([0, 1, 2, 149, 150, 151, -3, 1 << 40, 64])
-    counts = torch.tensor([20, 0, 1, 19, 21, -1, 5, 1 << 40, 7])
-    check_knn(device, points, query, 8, lengths=lengths, query_lengths=counts)
-
-
-def test_points_and_queries_that_are_not_finite(device):
-    points, query = lattice(400, seed=5), lattice(30, seed=6)
-    bad = torch.tensor([NAN, INF, -INF])
-    points[0, ::3, 0], points[0, 1::7, 2] = bad.repeat(45)[:134], NAN
-    query[0, ::4, 1] = bad.repeat(3)[:8]
-    for k in (1, 20, 300):
-        check_knn(device, points, query, k)
-    check_knn(device, points * NAN, query, 2)
-
-
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 900])
 def test_three_nn(device, n):
     points, query = cube(n, seed=n), cube(33, seed=5)

@@ -28,42 +28,7 @@ def test_rows_of_no_some_and_all_points(device, points, radius, kernel):
             check_op("radius_neighbors", device, points, query, radius, capacity)
 
 
-TWO = spoilt(1000)[0], spoilt(40, seed=1)[0]
 LATTICE = lattice(400, seed=1)[0], lattice(60, seed=2)[0] + 0.25
-CALLS = {
-    "closed": (*TWO, 0.2, 2000, {"closed": True}),
-    "without itself": (*TWO, 0.2, 2000, {"min_radius": 0.1, "core_dist2": -1.0}),
-    "a core": (*TWO, 0.2, 99, {"min_radius": 0.1, "core_dist2": 0.002, "dist_order": "loop"}),
-    "radius2": (*TWO, 0.2, 2000, {"radius2": 0.03, "return_dist2": False}),
-    **{
-        f"{d} axes of {dtype}": (
-            cube(300, d)[0].to(dtype), cube(20, d, seed=1)[0].to(dtype), 0.4, 5, {}
-        )
-        for dtype, d in ((torch.float16, 3), (torch.bfloat16, 2), (torch.float64, 3),
-                         (torch.float32, 5))
-    },
-    **{
-        f"clouds {i}": (*LATTICE, 1.5, 2000, {
-            "batch_offsets": torch.tensor(offsets),
-            "query_batch_offsets": torch.tensor(query_offsets),
-        })
-        for i, (offsets, query_offsets) in enumerate([
-            ([0, 3, 3, 250, 400], [0, 10, 20, 50, 60]),
-            ([50, 60, 80], [5, 6, 30]),  # points and queries of no cloud
-            ([-5, 100, 4000], [-9, 3, 1 << 40]),
-            ([0], [0]),
-        ])
-    },
-}  # fmt: skip
-
-
-@each_kernel
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_every_kernel_has_the_bits_of_the_reference(device, call, kernel):
-    *args, options = call
-    for level in (0, 1, 2) if device == "cpu" else (0,):  # instruction sets of the CPU
-        with forced(ball_kernel=kernel, ball_cpu=level):
-            check_op("radius_neighbors", device, *args, **options)
 
 
 @each_kernel
@@ -122,18 +87,3 @@ def test_trimmed_lists_are_the_part_in_use():
     assert len(without.index) == 40 and len(without.dist2) == 0 and without.count == full.count
     with pytest.raises(ValueError, match="convention must be one of"):
         torchvox.radius_neighbors(points, points, 0.2, 40, convention="mine")
-
-
-@pytest.mark.parametrize("strict", [True, False], ids=["strict", "non-strict"])
-def test_trimmed_lists_export(strict):
-    class Trimmed(torch.nn.Module):
-        def forward(self, points):
-            return tuple(torchvox.radius_neighbors(points, points, 0.3, 4000, trim=True))
-
-    shapes = ({0: torch.export.Dim.DYNAMIC},)
-    exported = torch.export.export(
-        Trimmed(), (cube(50)[0],), dynamic_shapes=shapes, strict=strict
-    ).module()
-    for n in (50, 77):
-        points = cube(n, seed=n)[0]
-        assert_same_bits(tuple(exported(points)), Trimmed()(points))

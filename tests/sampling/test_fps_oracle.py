@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from fps_cases import CLOUDS, assert_as_reference, samples
-from helpers import cube, lattice, real_scan
+from helpers import cube, lattice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -124,25 +124,3 @@ def test_any_small_cloud_under_any_rules(device, data):
         "init_dist2": data.draw(st.sampled_from([None, 1e10, 1.0])),
     }
     assert_as_reference(device, points, s, **options)
-
-
-SCANS = {
-    "kitti": ("lidar/kitti_000008.bin", 4),
-    "hdl64": ("lidar/hdl64_360.bin", 4),
-    "nuscenes": ("lidar/nuscenes_sweep.pcd.bin", 5),
-    "scannet": ("indoor/scannet_scene0000_00.bin", 6),
-}
-
-
-def scan(name):
-    file, columns = SCANS[name]
-    return real_scan(file, columns)[:, :3].contiguous()
-
-
-@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
-@pytest.mark.parametrize("name", SCANS)
-def test_whole_scans(device, name, tie):
-    points = scan(name)[None]
-    exhausted = "repeat" if tie == "mmcv" else "distinct"
-    idx, dist2 = assert_as_reference(device, points, 96, tie=tie, exhausted=exhausted)
-    assert len(set(idx[0].tolist())) == 96 and (dist2[0, 1:] <= dist2[0, :-1]).all()

@@ -11,8 +11,6 @@ import torch
 from fps_cases import assert_as_reference, ops
 from helpers import assert_same_bits, cube, forced, lattice
 
-from torchvox import reference
-
 # Threads and points per thread of the block classes.
 CLASSES = [(256, 1), (256, 2), (512, 2), (512, 4), (512, 8), (512, 16)]
 POOL_OF_64 = {"fps_kernel": "lazy", "fps_threads": 64, "fps_points_per_thread": 1}
@@ -40,20 +38,12 @@ def test_every_block_size_and_points_per_thread(threads, per_thread, tie):
             assert_as_reference("cuda", polluted(n, seed=n), min(n + 2, 40), **options)
 
 
-@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 255, 256, 257, 1000, 8191, 8192, 8193, 30_000])
-@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
-def test_the_lazy_kernel_at_every_size(n, tie):
-    with forced(fps_kernel="lazy"):
-        assert_as_reference("cuda", polluted(n, seed=n), min(n + 2, 60), tie=tie)
-
-
 def regular(side: int) -> torch.Tensor:
     """Top tie groups of thousands: more than a window or a pool holds."""
     points = torch.cartesian_prod(*[torch.arange(float(side))] * 3)[None]
     return torch.cat([points, points[:, ::3]], dim=1)
 
 
-THOUSAND = polluted(1000, seed=4)
 STARTS = torch.randperm(3000, generator=torch.Generator().manual_seed(0))[None, :1500]
 CALLS = {
     "a start set longer than a round": (cube(3000, seed=1), 2000, {"start_idx": STARTS}),
@@ -79,28 +69,6 @@ def test_every_call_in_every_kernel(plan, tie, call):
     points, samples, options = call
     with forced(**plan):
         assert_as_reference("cuda", points, samples, **{"tie": tie, **options})
-
-
-@pytest.mark.parametrize("members", [1, 2, 7, 8, 40])
-@pytest.mark.parametrize("n", [1, 700, 9000])
-def test_every_number_of_blocks_a_cloud(n, members):
-    with forced(fps_kernel="lazy", fps_members=members):
-        assert_as_reference("cuda", polluted(n, seed=n), min(n + 2, 60))
-    with forced(**POOL_OF_64, fps_members=members):
-        assert_as_reference("cuda", cube(n, batch=2, seed=n), min(n, 60), tie="mmcv")
-
-
-def test_blocks_that_share_a_cloud_in_a_replayed_graph():
-    points = cube(20_000, seed=1).cuda()
-    ops.furthest_point_sample(points, 300)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = ops.furthest_point_sample(points, 300)
-    for seed in [2, 3]:
-        points.copy_(cube(20_000, seed=seed))
-        graph.replay()
-        expected = reference.furthest_point_sample(cube(20_000, seed=seed), 300)
-        assert_same_bits(tuple(o.cpu() for o in outputs), expected)
 
 
 def test_threads_whose_clouds_need_shared_memory_of_different_sizes():

@@ -56,14 +56,6 @@ def test_num_valid_alone_cuts_the_only_sample(device):
         assert (cut.point_voxel[120:] == -1).all()
 
 
-def test_nan_padding_is_counted_as_non_finite(device):
-    cloud = torch.cat([street_cloud(200, seed=39).nan_to_num(), torch.full((56, 4), torch.nan)])
-    padded = check_voxelize(device, cloud, *GRID, 3, 100)
-    exact = check_voxelize(device, cloud[:200], *GRID, 3, 100)
-    assert_same_bits(padded[:3], exact[:3])
-    assert padded[4][0].tolist() == [*exact[4][0, :6].tolist(), 56, 0]
-
-
 @pytest.mark.parametrize("num_samples", [300, 1025, 5000])
 def test_many_samples(device, num_samples):
     generator = torch.Generator().manual_seed(40)

@@ -15,7 +15,6 @@ from voxel_cases import (
     BOUNDS,
     FLOAT_DTYPES,
     GRID,
-    KEPT,
     ORDERS,
     REDUCTIONS,
     UNIT_GRID,
@@ -178,11 +177,3 @@ def test_feature_columns_may_hold_anything(device, dtype, reduce):
     cloud = torch.full((40, 4), big, dtype=dtype)
     cloud[:, :3], cloud[7, 3] = 1, -big
     check_voxelize(device, cloud, *UNIT_GRID, 40, 1, reduce=reduce)
-
-
-def test_zero_padded_cloud_is_one_hot_voxel(device):
-    """The origin is an ordinary place: padding by zeros is points, not padding."""
-    cloud = torch.cat([street_cloud(300), torch.zeros(5000, 4)])
-    for name in ("voxelize", "voxel_map"):
-        counts = check_op(name, device, cloud, *GRID, 10, -1)[4]
-        assert counts[0, KEPT] > 1 and counts[0, 3] >= 4990

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import assert_same_bits
+from helpers import assert_same_bits, forced
 from voxel_cases import (
     FLOAT_DTYPES,
     GRID,
@@ -45,6 +45,22 @@ LENGTHS = [1, 2, 8, 9, 31, 32, 33, 63, 64, 65, 1000, 1023, 1024, 1025, 1056, 204
 @pytest.mark.parametrize("n", LENGTHS)
 def test_one_voxel_with_all_points(device, n, dtype, reduce):
     check_voxelize(device, one_voxel(noisy(n) % 1000, dtype), *UNIT_GRID, -1, 1, reduce=reduce)
+
+
+@pytest.mark.parametrize("n", [1023, 1024, 1025, 16_383, 16_384, 16_385])
+def test_runs_and_chunks_of_points_on_the_cpu(n):
+    """Points of one voxel in runs of every length, around the chunks that the CPU works in."""
+    length = torch.randint(1, 90, (n,), generator=torch.Generator().manual_seed(n))
+    voxel = torch.randint(0, 40, (n,), generator=torch.Generator().manual_seed(n + 1))
+    x = voxel.repeat_interleave(length)[:n].float() + 0.5
+    x[::97] = torch.nan
+    half = torch.full((n,), 0.5)
+    cloud = torch.stack([x, half, half, torch.linspace(-1, 1, n) / 3], dim=1)
+    grid = ([1.0] * 3, [0.0, 0.0, 0.0, 38.0, 1.0, 1.0])
+    for parts in (1, 2, 5):
+        with forced(voxel_partitions=parts):
+            check_voxelize("cpu", cloud, *grid, -1, -1, reduce="mean")
+            check_voxelize("cpu", cloud, *grid, 70, 30, reduce="sum")
 
 
 @pytest.mark.parametrize("max_points", [1, 10, 31, 32, 33, 64, 1000, 1024])
