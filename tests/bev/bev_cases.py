@@ -3,7 +3,7 @@
 
 import numpy as np
 import torch
-from helpers import check_op, real_scan, to
+from helpers import check_op, to
 
 import torchvox  # noqa: F401  (registers the ops)
 
@@ -33,31 +33,16 @@ def polluted(n=2000, seed=0):
     return points
 
 
-def scan(name="hdl64"):
-    file, columns = {
-        "hdl64": ("lidar/hdl64_360.bin", 4),
-        "kitti": ("lidar/kitti_000008.bin", 4),
-        "nuscenes": ("lidar/nuscenes_sweep.pcd.bin", 5),
-    }[name]
-    return real_scan(file, columns)
-
-
 def call(device, name, points, *args, **options):
     options = {k: to(device, v) for k, v in options.items()}
     outputs = getattr(ops, name)(points.to(device), *args, **options)
     return [o.cpu() for o in outputs]
 
 
-def assert_as_reference(device, name, points, *args, **options):
-    return check_op(name, device, points, *args, **options)
-
-
 def assert_all_as_reference(device, points, point_cloud_range=RANGE, size=SIZE, **options):
     """All three ops; the options are those they share. Returns height, top_index, counts."""
-    assert_as_reference(device, "bev_max_height", points, point_cloud_range, size, **options)
+    check_op("bev_max_height", device, points, point_cloud_range, size, **options)
     channels = CHANNELS if points.size(1) > 3 else [c for c in CHANNELS if "intensity" not in c]
     args = (point_cloud_range, size, channels)
-    assert_as_reference(device, "bev_rasterize", points, *args, **options)
-    return assert_as_reference(
-        device, "bev_max_height_with_index", points, point_cloud_range, size, **options
-    )
+    check_op("bev_rasterize", device, points, *args, **options)
+    return check_op("bev_max_height_with_index", device, points, point_cloud_range, size, **options)

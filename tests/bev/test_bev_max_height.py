@@ -10,11 +10,9 @@ from bev_cases import (
     RANGE,
     SIZE,
     assert_all_as_reference,
-    assert_as_reference,
     polluted,
 )
-
-ONE = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+from helpers import check_op
 
 
 def heights(*z, lo=0.0, hi=1.0, dtype=torch.float32):
@@ -25,7 +23,7 @@ def heights(*z, lo=0.0, hi=1.0, dtype=torch.float32):
 
 def code(device, dtype, z, lo, hi, **options):
     points, *grid = heights(z, lo=lo, hi=hi, dtype=options.pop("points", torch.float32))
-    out = assert_as_reference(device, "bev_max_height", points, *grid, out_dtype=dtype, **options)
+    out = check_op("bev_max_height", device, points, *grid, out_dtype=dtype, **options)
     assert out[0].dtype == dtype
     return int(out[0].int())
 
@@ -60,7 +58,7 @@ def test_empty_cells_hold_the_fill_and_integers_0(device, fill):
     for dtype in (torch.uint8, torch.uint16):
         call = (polluted(300), RANGE, SIZE)
         for name in ("bev_max_height", "bev_max_height_with_index"):
-            codes, *_ = assert_as_reference(device, name, *call, out_dtype=dtype, fill=fill)
+            codes, *_ = check_op(name, device, *call, out_dtype=dtype, fill=fill)
             assert (codes.int()[top < 0] == 0).all()
 
 
@@ -94,7 +92,5 @@ def test_codes(device, dtype, z, lo, hi, options, expected):
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16])
 def test_equal_codes_do_not_move_the_index(device, dtype):
     points, *grid = heights(0.50001, 0.50002, lo=0.0, hi=30.0)
-    _, top, _ = assert_as_reference(
-        device, "bev_max_height_with_index", points, *grid, out_dtype=dtype
-    )
+    _, top, _ = check_op("bev_max_height_with_index", device, points, *grid, out_dtype=dtype)
     assert top.item() == 1  # the higher point, though both have one code

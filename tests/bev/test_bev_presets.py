@@ -59,14 +59,6 @@ def test_an_unknown_preset_is_refused():
         torchvox.bev_preset("mv4d")
 
 
-def test_a_point_at_each_corner_stays_in_its_corner(device):
-    # `row = nx - ix` and `row = -x` wrap or leave the image in common code.
-    preset = torchvox.bev_preset("mv3d")
-    points = torch.tensor([[0.01, -39.99, 0, 1], [70.39, 39.99, 0, 1]])
-    (image,), _ = call(device, "bev_rasterize", points, **preset)
-    assert image[7].nonzero().tolist() == [[0, 0], [703, 799]]
-
-
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 def test_every_pixel_center_lands_in_its_pixel(device, orientation):
     rows, cols = (32, 20) if orientation == "image" else (20, 32)
@@ -79,12 +71,6 @@ def test_every_pixel_center_lands_in_its_pixel(device, orientation):
         device, "bev_max_height_with_index", points, RANGE, SIZE, orientation=orientation
     )
     assert torch.equal(top.flatten(), torch.arange(rows * cols, dtype=torch.int32))
-
-
-def test_grid_is_the_default():
-    exact = float(torch.tensor(12.0) / torch.tensor(20.0))  # 0.6, divided in float32
-    expected = [[0.5, 0, -7.75], [0, exact, -5.7], [0, 0, 1]]
-    torch.testing.assert_close(torchvox.bev_affine(RANGE, SIZE), torch.tensor(expected).double())
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Points and the one comparison that the tests of the filter ops share."""
+"""Points that the tests of the filter ops share, and calls of the ops."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from helpers import assert_same_bits, to
+from helpers import to
 from hypothesis import strategies as st
 
 import torchvox  # noqa: F401  (registers the ops)
-from torchvox import reference
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 POINT_DTYPES = (*FLOATS, torch.int32)
@@ -22,13 +21,6 @@ def run_op(name: str, device: str, *args, **options):
     moved = {k: to(device, v) for k, v in options.items()}
     out = getattr(torch.ops.torchvox, name)(*(to(device, a) for a in args), **moved)
     return out.cpu() if torch.is_tensor(out) else tuple(o.cpu() for o in out)
-
-
-def check(name: str, device: str, *args, **options):
-    """The op has the bits of the reference, which are returned."""
-    expected = getattr(reference, name)(*args, **options)
-    assert_same_bits(run_op(name, device, *args, **options), expected, name)
-    return expected
 
 
 def on_x(xs, dtype=torch.float32) -> torch.Tensor:

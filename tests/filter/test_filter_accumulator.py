@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 
 from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.filter import OutsideFrameError, VoxelAccumulator, downsample
-from torchvox.filter.accumulator import WORK, _bytes, _cut
+from torchvox.filter.accumulator import WORK
 from torchvox.filter.saved import ABOUT, write_state
 from torchvox.io import PointTable
 from torchvox.io.table import join
@@ -119,24 +118,6 @@ def test_spilling_does_not_change_the_result(device, expected, name, tmp_path):
             assert other._runs  # it came in parts
             cases.same(result(other), expected[name])
     assert not list((tmp_path / "new" / "spill").iterdir())
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(600, 2500), st.sampled_from(sorted(OPTIONS)))
-@settings(max_examples=4)
-def test_parts_of_the_result_fit_the_limit(seed, rows, name):
-    rng = np.random.default_rng(seed)
-    table, limit = cases.cloud(300, seed=seed % 99), rows * 10
-    with accumulator(**OPTIONS[name], memory_limit=limit * WORK) as cells:
-        for at in np.array_split(rng.permutation(300), 3):
-            cells.update(table.rows(at), at)
-        parts = cells._parts()
-        spans = cells._spans(parts)
-        assert spans[0][0] == 0 and all(a[1] == b[0] for a, b in pairwise(spans))
-        assert all(low % 8**cells.levels == 0 for low, _ in spans)
-        sizes = [sum(_bytes(_cut(part, *span)) for part in parts) for span in spans]
-        assert cells.levels or max(sizes) <= limit
-        assert len(sizes) <= 4 * sum(sizes) / limit + 1
-        cases.same(result(cells), downsample(table, SIZE, **OPTIONS[name]))
 
 
 def test_levels_of_zero_or_one_point_are_the_plain_filter():

@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from filter_cases import FLOATS, LAYOUTS, around, calls, check, on_x
+from filter_cases import FLOATS, LAYOUTS, around, calls, on_x
+from helpers import check_op
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ def cells_on_x(device, xs, size, dtype=torch.float32, lower=-(2**20), bits=21, *
     """Cell along x of each point, None where it is outside."""
     sizes, first = [size, 1e30, 1e30], [lower, 0, 0]
     frame = {"lower": first, "bits": bits, "layout": "zyx"}
-    keys, counts = check("voxel_keys", device, on_x(xs, dtype), sizes, **frame, **options)
+    keys, counts = check_op("voxel_keys", device, on_x(xs, dtype), sizes, **frame, **options)
     assert counts.tolist() == [[int((keys >= 0).sum()), int((keys < 0).sum()), 0]] * 2
     return [key + lower if key >= 0 else None for key in keys.tolist()]
 
@@ -30,12 +31,12 @@ def interleaved(cell, bits: int) -> int:
 def test_keys_worked_out_by_hand(device):
     points = torch.tensor([[0.5, 1.5, 2.5], [3.0, -0.1, 0.0], [NAN, 0.0, 0.0], [3.0, 0.0, 3.9]])
     frame = {"lower": [0, 0, 0], "bits": 2, "batch_offsets": torch.tensor([0, 2, 4])}
-    keys, counts = check("voxel_keys", device, points, [1.0] * 3, **frame)
+    keys, counts = check_op("voxel_keys", device, points, [1.0] * 3, **frame)
     assert keys.tolist() == [0b001010, -1, -1, 0b1_101101]
     assert counts.tolist() == [[2, 1, 1], [1, 1, 0], [1, 0, 1]]
-    cells = check("voxel_cells", device, keys, 2, [0, 0, 0])
+    cells = check_op("voxel_cells", device, keys, 2, [0, 0, 0])
     assert cells.tolist() == [[0, 2, 1, 0], [-1] * 4, [-1] * 4, [1, 3, 0, 3]]
-    keys, _ = check("voxel_keys", device, points, [1.0] * 3, **frame, layout="zyx")
+    keys, _ = check_op("voxel_keys", device, points, [1.0] * 3, **frame, layout="zyx")
     assert keys.tolist() == [0b100100, -1, -1, 0b1_110011]
 
 
@@ -52,7 +53,7 @@ def test_every_number_of_bits_there_and_back(device, bits, layout):
     batch = torch.linspace(0, len(steps), samples + 1).int()
     frame = {"lower": lower, "bits": bits, "layout": layout, "batch_offsets": batch}
     points = torch.from_numpy(steps + np.array(lower) + 0.5)
-    keys, counts = check("voxel_keys", device, points, [1.0] * 3, **frame)
+    keys, counts = check_op("voxel_keys", device, points, [1.0] * 3, **frame)
     sample = torch.bucketize(torch.arange(len(steps)), batch[1:], right=True).tolist()
     assert keys.tolist() == [
         b << 3 * bits | (interleaved(c, bits) if layout == "morton" else
@@ -60,7 +61,7 @@ def test_every_number_of_bits_there_and_back(device, bits, layout):
         for b, c in zip(sample, steps.tolist(), strict=True)
     ]  # fmt: skip
     assert counts[0].tolist() == [len(steps), 0, 0]
-    cells = check("voxel_cells", device, keys, bits, lower, layout=layout)
+    cells = check_op("voxel_cells", device, keys, bits, lower, layout=layout)
     assert cells[:, 0].tolist() == sample
     assert (cells[:, 1:].flip(1).numpy() == steps + lower).all()
 
@@ -72,10 +73,10 @@ def test_samples_take_bits_from_the_cells(device, samples, bits):
     batch = torch.zeros(samples + 1, dtype=torch.int32)
     batch[-1] = 1
     points = on_x([0.5])
-    keys, counts = check("voxel_keys", device, points, [1.0] * 3, batch_offsets=batch)
+    keys, counts = check_op("voxel_keys", device, points, [1.0] * 3, batch_offsets=batch)
     assert keys.tolist() == [samples - 1 << 3 * bits | 7 << 3 * (bits - 1)]
     assert counts.tolist() == [[1, 0, 0]] + [[0] * 3] * (samples - 1) + [[1, 0, 0]]
-    check("voxel_downsample", device, points, [1.0] * 3, batch_offsets=batch)
+    check_op("voxel_downsample", device, points, [1.0] * 3, batch_offsets=batch)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -154,10 +155,10 @@ def test_a_frame_far_from_the_world_is_compared_in_whole_numbers(device, dtype):
 def test_what_is_dropped_is_counted_once(device):
     rows = [[NAN, 0, 0, 0], [0, -INF, 0, 0], [1e30, INF, 0, 0], [1e30, 0, 0, 0], [0, 0, 0, NAN]]
     points = torch.tensor(rows)
-    keys, counts = check("voxel_keys", device, points, [1e-10, 1.0, 1.0])  # 1e30 / 1e-10: inf
+    keys, counts = check_op("voxel_keys", device, points, [1e-10, 1.0, 1.0])  # 1e30 / 1e-10: inf
     assert (keys >= 0).tolist() == [False] * 4 + [True]
     assert counts.tolist() == [[1, 1, 3]] * 2
-    keys, counts = check("voxel_keys", device, points, [1.0] * 3, origin=[-3e38, 3e38, 0.0])
+    keys, counts = check_op("voxel_keys", device, points, [1.0] * 3, origin=[-3e38, 3e38, 0.0])
     assert (keys < 0).all() and counts.tolist() == [[0, 2, 3]] * 2
 
 
@@ -165,6 +166,6 @@ def test_what_is_dropped_is_counted_once(device):
 @given(call=calls(), layout=st.sampled_from(LAYOUTS))
 def test_keys_equal_their_definition(device, call, layout):
     points, size, options = call
-    keys, counts = check("voxel_keys", device, points, size, **options, layout=layout)
+    keys, counts = check_op("voxel_keys", device, points, size, **options, layout=layout)
     assert counts[1:].sum(0).tolist() == counts[0].tolist()
     assert counts[0, 0] == (keys >= 0).sum() and (keys >= -1).all()

@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from filter_cases import BACKENDS, ORDERS, POINT_DTYPES, calls, check, run_op, scan
-from helpers import assert_same_bits
+from filter_cases import BACKENDS, ORDERS, POINT_DTYPES, calls, run_op, scan
+from helpers import assert_same_bits, check_op
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ METERS = [1.0] * 3
 
 
 def downsample(device, *args, **options):
-    return dict(zip(NAMES, check("voxel_downsample", device, *args, **options), strict=True))
+    return dict(zip(NAMES, check_op("voxel_downsample", device, *args, **options), strict=True))
 
 
 def used(outs) -> int:
@@ -111,19 +111,6 @@ def test_tables_of_parts_merge_into_that_of_the_whole(device):
         assert_same_bits(table(keys, sums), part(points))
 
 
-@pytest.mark.parametrize("dtype", POINT_DTYPES)
-@pytest.mark.parametrize("n", [0, 1, 300])
-def test_all_dropped_one_voxel_and_all_distinct(device, n, dtype):
-    cells = torch.cartesian_prod(*[torch.arange(9)] * 3)[:n].to(dtype)
-    for order in ORDERS:
-        frame = {"order": order, "lower": [0, 0, 0], "bits": 4}
-        assert used(downsample(device, cells, METERS, **frame)) == n
-        hot = downsample(device, cells, [9.0] * 3, **frame)
-        assert hot["num_points"][:1].tolist() == [n] * (n > 0)
-        far = downsample(device, cells, METERS, **{**frame, "lower": [100, 0, 0]})
-        assert far["counts"].tolist() == [[0, 0, n, 0]] * 2
-
-
 def test_trimming_keeps_the_rows_in_use_and_refuses_points_outside(device):
     points = torch.tensor([[0.5, 0, 0], [0.75, 0, 0], [NAN, 0, 0], [3.5, 0, 0]], device=device)
     whole = torchvox.voxel_downsample(points, METERS)
@@ -158,8 +145,3 @@ def test_points_outside_are_refused_or_warned_of_with_a_size_that_fits(reach, dt
     lower = [math.floor(-reach / size)] * 3
     actual = torchvox.voxel_downsample(points, [size] * 3, lower=lower, trim=True)
     assert actual.counts[0, 1] == 500
-
-
-def test_the_refusal_of_gradients_names_what_has_them():
-    with pytest.raises(NotImplementedError, match="voxel_map and voxel_scatter have one"):
-        torchvox.voxel_downsample(torch.zeros(2, 3, requires_grad=True), METERS)

@@ -4,8 +4,8 @@
 import numpy as np
 import pytest
 import torch
-from filter_cases import BACKENDS, ORDERS, check, run_op
-from helpers import assert_same_bits
+from filter_cases import BACKENDS, ORDERS, run_op
+from helpers import assert_same_bits, check_op
 
 from torchvox import reference
 
@@ -16,7 +16,7 @@ each_order = pytest.mark.parametrize("order", ORDERS)
 def check_backends(device, keys, order, key_bits=63):
     """All backends give the bits of the reference."""
     options = {"key_bits": key_bits, "order": order}
-    expected = check("voxel_group", device, keys, **options)
+    expected = check_op("voxel_group", device, keys, **options)
     for backend in BACKENDS[:2]:
         outs = run_op("voxel_group", device, keys, **options, backend=backend)
         assert_same_bits(outs, expected, backend)

@@ -6,13 +6,10 @@ from collections import Counter
 import numpy as np
 import pytest
 import table_cases as cases
-import torch
 
 from torchvox._util.errors import WrongUseError
 from torchvox.filter import KEEP, RULES, downsample
-from torchvox.filter.columns import NONE
 from torchvox.filter.policy import rules_of
-from torchvox.filter.states import Groups
 from torchvox.io import PointTable
 
 N = 90
@@ -264,13 +261,3 @@ def test_the_order_of_bytes_does_not_matter():
         {n: v.astype(v.dtype.newbyteorder(">")) for n, v in table.attributes.items()},
     )
     cases.same(downsample(swapped, 1.0), downsample(table, 1.0))
-
-
-def test_the_lowest_of_score_and_order_wins(device):
-    keys = torch.tensor([4, 1, 4, 4, 1], device=device)
-    score = torch.tensor([2, 0, 1, 1, 0], device=device)
-    order = torch.tensor([0, 9, 8, 7, 6], device=device)
-    assert Groups(keys, 3).winner(score, order).tolist() == [4, 3]
-    # The largest order of the lowest score, before a lower order of another.
-    last = torch.tensor([NONE, 5], device=device)
-    assert Groups(keys[:2] * 0, 3).winner(score[1:3], last).tolist() == [0]

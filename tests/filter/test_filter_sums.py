@@ -7,8 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from filter_cases import FLOATS, VALUE_DTYPES, check, rows_of, run_op, scan
-from helpers import assert_same_bits
+from filter_cases import FLOATS, VALUE_DTYPES, rows_of, run_op, scan
+from helpers import assert_same_bits, check_op
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,11 +29,11 @@ def column(values, dtype=F64):
 
 def means(device, values, offsets, perm):
     """(means, sums), after a check that those are the means of the sums."""
-    out = check("voxel_mean", device, values, offsets, perm)
-    sums = check("voxel_sum", device, values, offsets, perm)
+    out = check_op("voxel_mean", device, values, offsets, perm)
+    sums = check_op("voxel_sum", device, values, offsets, perm)
     for count in (torch.int32, torch.int64):
         call = sums, offsets.diff().to(count), values.dtype
-        assert_same_bits(check("voxel_mean_of_sums", device, *call), out)
+        assert_same_bits(check_op("voxel_mean_of_sums", device, *call), out)
     return out, sums
 
 
@@ -61,7 +61,7 @@ def mean(device, values, dtype=F64):
     ],
 )
 def test_words_worked_out_by_hand(device, values, words):
-    assert check("voxel_sum", device, *column(values))[0].tolist() == words
+    assert check_op("voxel_sum", device, *column(values))[0].tolist() == words
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_words_worked_out_by_hand(device, values, words):
     ],
 )
 def test_integers_worked_out_by_hand(device, values, dtype, total, average):
-    assert check("voxel_sum", device, *column(values, dtype))[0].tolist() == [total]
+    assert check_op("voxel_sum", device, *column(values, dtype))[0].tolist() == [total]
     assert mean(device, values, dtype) == average
 
 
@@ -93,7 +93,7 @@ def test_integers_worked_out_by_hand(device, values, dtype, total, average):
 def test_the_mean_of_integers_is_exact_for_every_sum(device, sums, n):
     count = torch.full((len(sums),), n)
     column = torch.tensor(sums, dtype=torch.int64)[:, None]
-    out = check("voxel_mean_of_sums", device, column, count, torch.int64)
+    out = check_op("voxel_mean_of_sums", device, column, count, torch.int64)
     assert out[:, 0].tolist() == [math.floor(Fraction(s, n) + Fraction(1, 2)) for s in sums]
 
 
@@ -132,7 +132,7 @@ def test_means_worked_out_by_hand(device, dtype, values, average):
 )
 def test_a_mean_is_rounded_once(device, dtype, words, average):
     one = torch.ones(1, dtype=torch.int32)
-    assert check("voxel_mean_of_sums", device, torch.tensor([words]), one, dtype) == average
+    assert check_op("voxel_mean_of_sums", device, torch.tensor([words]), one, dtype) == average
 
 
 lattice = st.one_of(st.integers(-(2**52), 2**52), st.integers(-9, 9), st.sampled_from([2**41, 0]))
@@ -179,7 +179,7 @@ def test_any_order_and_any_split_has_the_same_sums(device, seed, dtype):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 60))
     values = scan(n, dtype if dtype != torch.int64 else torch.int32, 3, seed % 1000).to(dtype)
-    whole = check("voxel_sum", device, values, *rows_of([list(range(n))], n))
+    whole = check_op("voxel_sum", device, values, *rows_of([list(range(n))], n))
     parts = np.split(rng.permutation(n), np.sort(rng.integers(0, n + 1, 3)))
     sums = run_op("voxel_sum", device, values, *rows_of([part.tolist() for part in parts], n))
     together = sums[rng.permutation(len(parts)).tolist()]

@@ -3,12 +3,11 @@
 
 import pytest
 import torch
-from helpers import assert_same_bits, to
+from helpers import assert_same_bits, check_op, to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchvox
-from torchvox import reference
 
 ops = torch.ops.torchvox
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -24,22 +23,13 @@ def values(n, channels, dtype=torch.float32, seed=0):
     return found.to(dtype)
 
 
-def check(device, src, offsets, reduce, index=None):
-    """The result of the op, which has the bits of the reference."""
-    expected = reference.segment_reduce(src, offsets, reduce, index=index)
-    call = (to(device, src), to(device, offsets), reduce)
-    actual = ops.segment_reduce(*call, index=to(device, index))
-    assert_same_bits(actual, expected)
-    return actual
-
-
 @each_reduction
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("channels", [1, 3, 16, 72, 264])
 def test_every_dtype_and_width(device, channels, dtype, reduce):
     src, offsets = values(130, channels, dtype), torch.tensor([0, 0, 7, 40, 41, 130])
     for index in (None, torch.arange(-20, 160).flip(0)):
-        check(device, src, offsets, reduce, index)
+        check_op("segment_reduce", device, src, offsets, reduce, index=index)
 
 
 @each_reduction
@@ -50,7 +40,7 @@ def test_long_segments_among_short_ones(device, ends, channels, reduce):
     if device == "cpu" and channels > 8:
         pytest.skip("a walk of its own on the GPU only")
     offsets = torch.tensor([*range(0, ends[0] // 4, 5), *ends], dtype=torch.int32)
-    check(device, values(ends[-1] + 3, channels), offsets, reduce)
+    check_op("segment_reduce", device, values(ends[-1] + 3, channels), offsets, reduce)
 
 
 @settings(max_examples=40, deadline=None)
@@ -64,8 +54,8 @@ def test_any_offsets_and_index_are_clamped(device, data):
     index[::11] = 2**40 if wide else -(2**31)
     src = values(n, data.draw(st.sampled_from([0, 1, 4])))
     reduce = data.draw(st.sampled_from(REDUCTIONS))
-    check(device, src, offsets, reduce, index if wide else index.int())
-    check(device, src, offsets, reduce)
+    check_op("segment_reduce", device, src, offsets, reduce, index=index if wide else index.int())
+    check_op("segment_reduce", device, src, offsets, reduce)
     leaf = src.clone().to(device).requires_grad_()
     for given_index in (None, index.to(device)):
         out, _ = ops.segment_reduce(leaf, offsets.to(device), reduce, index=given_index)
@@ -75,12 +65,19 @@ def test_any_offsets_and_index_are_clamped(device, data):
 def test_overlapping_chunks_of_segments_in_disorder(device):
     """Four segments have chunks in the same 1024 entries, and each its own sums."""
     offsets = torch.tensor([0, 3000, 500, 3600, 700, 3900, 1024, 4000])
-    check(device, values(4000, 4), offsets, "sum")
+    check_op("segment_reduce", device, values(4000, 4), offsets, "sum")
 
 
 @each_reduction
 def test_no_rows_that_an_index_could_name(device, reduce):
-    check(device, values(0, 4), torch.tensor([0, 2, 3]), reduce, torch.tensor([0, -1, 5]))
+    check_op(
+        "segment_reduce",
+        device,
+        values(0, 4),
+        torch.tensor([0, 2, 3]),
+        reduce,
+        index=torch.tensor([0, -1, 5]),
+    )
 
 
 @pytest.mark.gpu

@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from helpers import assert_same_bits, cube, forced, lattice, real_scan
+from helpers import cube, forced, lattice
 from hypothesis import given
 from hypothesis import strategies as st
 from search_cases import INF, NAN, check_ball_query, spoilt
@@ -161,17 +161,3 @@ def test_every_kernel_has_the_bits_of_the_reference(device, call, kernel):
     for level in levels:
         with forced(ball_kernel=kernel, ball_cpu=level):
             check_ball_query(device, *args, **options)
-
-
-@pytest.mark.parametrize(
-    ("scan", "columns", "radius"),
-    [("lidar/kitti_000008.bin", 4, 0.8), ("indoor/scannet_scene0000_00.bin", 6, 0.1)],
-)
-def test_real_scans_in_every_plan(device, scan, columns, radius):
-    points = real_scan(scan, columns)[None, :, :3].to(device)  # a view of wider rows
-    query = points[:, ::40]
-    with forced(ball_kernel="scan"):
-        expected = ops.ball_query(points, query, radius, 32)
-    with forced(ball_kernel="cells"):
-        assert_same_bits(ops.ball_query(points, query, radius, 32), expected, scan)
-    assert expected[2].max() == 32

@@ -67,16 +67,6 @@ def by_key(state) -> dict[int, list]:
     return {int(k): [layer[s].tolist() for layer in layers] for s, k in enumerate(keys)}
 
 
-def test_a_room_is_occupied_at_its_walls_free_inside_and_unknown_outside(device):
-    state, _ = mapped(room(20_000), device=device)
-    centers = torch.cartesian_prod(*(torch.arange(-20, 20) * 0.25 + o + 0.125 for o in ORIGIN))
-    label = torchvox.occupancy_query(state, centers.to(device), SIZE, ORIGIN).label.cpu()
-    share = (centers.abs() / torch.tensor([2.01, 1.51, 1.01])).max(1).values
-    depth = (torch.tensor([2.01, 1.51, 1.01]) - centers.abs()).min(1).values
-    assert (label[depth > 0.2] == 0).all() and (label[depth < -0.2] == -1).all()
-    assert (label == 1).sum() > 500 and (share[label == 1] > 0.8).all()
-
-
 @pytest.mark.parametrize("end", [(1.5, 40.0, 5.0), (30.0, 30.0, 30.0), None])
 def test_regions_are_those_of_the_reference_however_they_fill_their_box(end, device):
     """In a long box, in one that they hardly fill, and behind an origin that is left alone."""

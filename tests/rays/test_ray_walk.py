@@ -6,12 +6,11 @@ import math
 
 import pytest
 import torch
-from helpers import assert_same_bits
+from helpers import check_op
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchvox
-import torchvox.reference as reference
 
 INF, NAN = math.inf, math.nan
 ORIGIN = [0.0, 0.0, 0.0]
@@ -20,20 +19,6 @@ PLACES = [*(k / 4 for k in range(-14, 15)), *(math.nextafter(k, s) for k in (-2.
                                             for s in (-9.0, 9.0)), -0.0, 5e-324]  # fmt: skip
 ENDS = st.lists(st.tuples(*[st.sampled_from(PLACES)] * 6), min_size=1, max_size=20)
 SIZES = st.sampled_from([1.0, 0.5, 0.3])
-
-
-def check(name, device, points, origins, *arguments, **options):
-    """The op on a device, its bits compared with those of the reference."""
-
-    def moved(value):
-        return value.to(device) if torch.is_tensor(value) else value
-
-    found = getattr(torch.ops.torchvox, name)(
-        moved(points), moved(origins), *arguments, **{k: moved(v) for k, v in options.items()}
-    )
-    expected = getattr(reference, name)(points, origins, *arguments, **options)
-    assert_same_bits(tuple(t.cpu() for t in found), expected, name)
-    return [t.cpu() for t in found]
 
 
 RISING = [(0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1)]
@@ -62,7 +47,7 @@ FALLING = [(0, 0, 0), (0, 0, -1), (0, -1, -1), (-1, -1, -1)]
 )
 def test_walks_drawn_by_hand(start, end, options, voxels, device):
     ends, starts = (torch.tensor([place], dtype=torch.float64) for place in (end, start))
-    walk = check("ray_voxels", device, ends, starts, 1.0, ORIGIN, 100, **options)
+    walk = check_op("ray_voxels", device, ends, starts, 1.0, ORIGIN, 100, **options)
     assert [tuple(row[:0:-1]) for row in walk[0][: int(walk[4][0, 0])].tolist()] == voxels
 
 
@@ -72,7 +57,7 @@ def test_every_walk_is_that_of_the_sorted_crossings(ends, size, reverse):
     rays = torch.tensor(ends, dtype=torch.float64)
     options = {"origin_index": torch.arange(len(ends)), "reverse": reverse}
     starts = rays[:, 3:].contiguous()
-    check("ray_voxels", "cpu", rays[:, :3], starts, size, ORIGIN, 2000, **options)
+    check_op("ray_voxels", "cpu", rays[:, :3], starts, size, ORIGIN, 2000, **options)
 
 
 @settings(deadline=None, max_examples=60)
@@ -86,8 +71,8 @@ def test_a_clip_box_is_a_filter_and_regions_are_those_of_the_visits(ends, size, 
         "ray_flags": (torch.arange(len(ends)) % 5).to(torch.uint8),
     }
     starts = rays[:, 3:].contiguous()
-    check("ray_voxels", "cpu", rays[:, :3], starts, size, ORIGIN, 9000, **options)
-    check("ray_regions", "cpu", rays[:, :3], starts, size, ORIGIN, 900, **options)
+    check_op("ray_voxels", "cpu", rays[:, :3], starts, size, ORIGIN, 9000, **options)
+    check_op("ray_regions", "cpu", rays[:, :3], starts, size, ORIGIN, 900, **options)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -98,13 +83,13 @@ def test_a_box_is_entered_and_left_between_equal_crossings(axis, device):
     bounds[axis], bounds[axis + 3] = -1.0, 2.0
     starts, index = -ends + 0.5 * (ends == 0.5), torch.arange(4)
     options = {"origin_index": index, "point_cloud_range": bounds}
-    check("ray_voxels", device, ends, starts, 1.0, ORIGIN, 200, **options)
+    check_op("ray_voxels", device, ends, starts, 1.0, ORIGIN, 200, **options)
 
 
 def test_long_rays_with_ties_everywhere(device):
     """Thousands of steps, corner to corner and along planes of equal crossings."""
     ends = torch.tensor([[3e3, 3e3, 3e3], [-3e3, 2e3, 1e3], [3e4, 0.0, 0.0], [1e3, 1e3, -2e3]])
-    found = check("ray_voxels", device, ends, torch.zeros(1, 3), 1.0, ORIGIN, 60_000)
+    found = check_op("ray_voxels", device, ends, torch.zeros(1, 3), 1.0, ORIGIN, 60_000)
     assert found[3].tolist() == [0, 9_001, 15_002, 45_003, 49_004]
 
 
@@ -112,7 +97,7 @@ def test_long_rays_with_ties_everywhere(device):
 def test_spans_are_whole_and_voxels_are_neighbors(dtype, device):
     g = torch.Generator().manual_seed(1)
     points = (torch.randn(300, 3, generator=g) * 4).to(dtype)
-    found = check("ray_voxels", device, points, torch.rand(1, 3, generator=g), 0.7, ORIGIN, 9000)
+    found = check_op("ray_voxels", device, points, torch.rand(1, 3, generator=g), 0.7, ORIGIN, 9000)
     indices, ray, span, offsets, _ = found
     steps = (indices[1:] - indices[:-1]).abs().sum(1)
     same = (ray[1:] == ray[:-1]) & (ray[1:] >= 0)
@@ -142,10 +127,10 @@ def test_what_is_left_out_is_counted_by_its_reason(device):
         "min_range": 0.2,
         "num_valid": torch.tensor([len(cases)]),
     }
-    found = check("ray_voxels", device, points, origins, 1.0, ORIGIN, 10, **options)
+    found = check_op("ray_voxels", device, points, origins, 1.0, ORIGIN, 10, **options)
     assert found[4].tolist()[0][1:5] == [2**15 + 1, 2, 4, 3]
     options["num_valid"] -= 1  # the last one becomes padding
-    found = check("ray_voxels", device, points, origins, 1.0, ORIGIN, 10, **options)
+    found = check_op("ray_voxels", device, points, origins, 1.0, ORIGIN, 10, **options)
     assert found[4].tolist()[0][1:5] == [0, 2, 4, 3]
 
 
@@ -155,7 +140,7 @@ def test_regions_beyond_what_the_search_tells_apart(most, kept, device):
     ascending order, and in descending order, in which later ones take places of others."""
     for start, end in ((0.0, 100.0), (100.0, 0.0)):
         ends, starts = torch.tensor([[end, 0.0, 0.0]]), torch.tensor([[start, 0.0, 0.0]])
-        found = check("ray_regions", device, ends, starts, 1.0, ORIGIN, most)
+        found = check_op("ray_regions", device, ends, starts, 1.0, ORIGIN, most)
         total = 13 if most >= 4 else {0: 2, 3: 7}[most]
         assert found[1][0, :2].tolist() == [kept, total]
 

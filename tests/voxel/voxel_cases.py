@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from helpers import check_op, to
+from helpers import check_op
 
 import torchvox  # noqa: F401  (registers the ops)
 
@@ -24,12 +24,6 @@ UNIT_GRID = ([1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 4.0, 4.0, 4.0])
 
 # Columns of counts.
 KEPT, FOUND, STORED, OVER_POINTS, OVER_VOXELS, OUT_OF_RANGE, NON_FINITE, ZERO = range(8)
-
-
-def run_op(name: str, device: str, *args, **kwargs) -> tuple[torch.Tensor, ...]:
-    """The registered op on `device`, outputs brought back to the CPU."""
-    op, moved = getattr(torch.ops.torchvox, name), {k: to(device, v) for k, v in kwargs.items()}
-    return tuple(out.detach().cpu() for out in op(*(to(device, a) for a in args), **moved))
 
 
 def check_voxelize(device: str, *args, **kwargs) -> tuple[torch.Tensor, ...]:
