@@ -70,16 +70,6 @@ def keys_like(kind: str, n: int) -> torch.Tensor:
     return torch.from_numpy(keys)
 
 
-@pytest.mark.one_of("kind")
-@pytest.mark.parametrize(
-    "kind", ["distinct", "few", "hot", "runs", "high bits", "low bits", "dropped"]
-)
-@pytest.mark.parametrize("n", [0, 1, 2, 31, 33, 255, 1025, 4097])
-@each_order
-def test_every_kind_of_cloud(device, order, n, kind):
-    check_backends(device, keys_like(kind, n), order)
-
-
 def numpy_groups(keys: torch.Tensor, order: str) -> tuple[torch.Tensor, ...]:
     """By np.unique and a stable sort."""
     n, all_keys = len(keys), keys.numpy()
@@ -95,13 +85,18 @@ def numpy_groups(keys: torch.Tensor, order: str) -> tuple[torch.Tensor, ...]:
     return tuple(map(torch.from_numpy, (row_keys, offsets, perm, point_voxel, counts)))
 
 
+KINDS = ("distinct", "few", "hot", "runs", "high bits", "low bits", "dropped")
+LARGE = pytest.param(1 << 21, marks=pytest.mark.slow)
+
+
+@pytest.mark.one_of("kind")
 @each_order
-@pytest.mark.parametrize("n", [300, 60_000, pytest.param(1 << 21, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["distinct", "hot", "runs", "low bits"])
-def test_large_clouds_in_many_threads(device, order, n, kind):
+@pytest.mark.parametrize("n", [0, 1, 2, 31, 33, 255, 1025, 4097, 60_000, LARGE])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_cloud_in_any_number_of_threads(device, order, n, kind):
     keys = keys_like(kind, n)
     expected = numpy_groups(keys, order)
-    if n == 300:
+    if n < 60_000:
         assert_same_bits(expected, reference.voxel_group(keys, order=order))
     before = torch.get_num_threads()
     try:

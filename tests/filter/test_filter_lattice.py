@@ -43,29 +43,7 @@ def faces(size, origin, scale, offset, rng) -> np.ndarray:
     return np.clip(steps, -(2**31), 2**31 - 1).astype(np.int32)
 
 
-@pytest.mark.parametrize(
-    ("scale", "offset", "size", "mul"),
-    [
-        (0.01, 637000.0, 0.5, 1),
-        (0.01, 637000.0, 0.125, 2),
-        (0.001, -5.5, 0.1, 1),
-        (0.01, -850000.005, 0.3, 2),
-        (0.01, 0.0, 0.0999, 100),
-        (-0.01, 12.0, 0.25, -1),
-        (0.0025, 0.001, 1.0, 5),
-        (0.3048, 0.0, 1.0, 381),
-    ],
-)
-def test_cells_of_integers_are_those_of_fractions(device, scale, offset, size, mul):
-    rng = np.random.default_rng(0)
-    x = faces(size, 0.0, scale, offset, rng)
-    table = las(np.stack([x, x[::-1], x], 1), scale, offset)
-    lattice, cells = cells_of(table, (size,) * 3, device=device)
-    assert lattice.exact and lattice._steps()[0] == [mul] * 3
-    assert [tuple(c) for c in cells] == table_cells(table, (size,) * 3, ZERO)
-
-
-numbers = st.decimals(-1000, 1000, places=3).map(float)
+numbers = st.decimals(-850_000, 850_000, places=3).map(float)
 
 
 @given(
@@ -75,11 +53,11 @@ numbers = st.decimals(-1000, 1000, places=3).map(float)
     numbers,
     st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=20)
-def test_any_lattice_gives_the_cells_of_fractions(scale, size, offset, origin, seed):
+@settings(max_examples=40)
+def test_any_lattice_gives_the_cells_of_fractions(device, scale, size, offset, origin, seed):
     x = faces(size, origin, scale, offset, np.random.default_rng(seed))
     table = las(np.stack([x, x, x], 1), scale, offset)
-    lattice, cells = cells_of(table, (size,) * 3, (origin,) * 3)
+    lattice, cells = cells_of(table, (size,) * 3, (origin,) * 3, device)
     assert lattice.exact
     assert [tuple(c) for c in cells] == table_cells(table, (size,) * 3, (origin,) * 3)
 
