@@ -6,6 +6,8 @@ from functools import partial
 import torch
 from helpers import check_op, cube, lattice
 
+import torchvox  # noqa: F401  (registers the ops)
+
 NAN, INF = float("nan"), float("inf")
 
 check_ball_query = partial(check_op, "ball_query")

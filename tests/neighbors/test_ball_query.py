@@ -4,7 +4,7 @@
 import pytest
 import torch
 from helpers import cube, forced, lattice
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_cases import INF, NAN, check_ball_query, spoilt
 
@@ -84,17 +84,40 @@ def test_what_is_not_finite_has_and_is_no_neighbor(device, value, axis):
         assert search(device, points, radius, 2, query=bad, closed=True)[2] == 0
 
 
+each_kernel = pytest.mark.parametrize("kernel", ["scan", "cells"])
+
+
+@each_kernel
 @given(
-    n=st.integers(0, 40), m=st.integers(0, 4), k=st.integers(0, 9), seed=st.integers(0, 99),
-    radius=st.sampled_from([0.0, 0.5, 1.0, 2.0, 9.0]), min_radius=st.sampled_from([0.0, 1.0, 3.0]),
-    core=st.sampled_from([-1.0, 0.0, 1.0]), closed=st.booleans(),
-    fill=st.sampled_from(["first", "pad"]), order=st.sampled_from(["pn2", "loop"]),
+    n=st.integers(0, 40) | st.sampled_from([1023, 1024, 1025]),  # around warps and tiles
+    m=st.integers(0, 4), k=st.integers(0, 9) | st.sampled_from([31, 32, 33, 200]),
+    d=st.sampled_from([2, 3, 9]), half=st.booleans(), scale=st.sampled_from([1.0, 2e5, 1e-20]),
+    seed=st.integers(0, 99), radius=st.sampled_from([0.0, 0.5, 1.0, 2.0, 9.0]),
+    min_radius=st.sampled_from([0.0, 1.0, 3.0]), core=st.sampled_from([-1.0, 0.0, 1.0, 5.0]),
+    closed=st.booleans(), fill=st.sampled_from(["first", "pad"]),
+    order=st.sampled_from(["pn2", "loop"]), length=st.none() | st.integers(-1, 50),
 )  # fmt: skip
-def test_any_small_call(device, n, m, k, seed, radius, min_radius, core, closed, fill, order):
-    check_ball_query(
-        device, lattice(n, side=4, seed=seed), lattice(m, side=4, seed=seed + 1), radius, k,
-        min_radius=min_radius, core_dist2=core, closed=closed, fill=fill, dist_order=order,
-    )  # fmt: skip
+@settings(max_examples=100)
+def test_any_call_has_the_bits_of_the_reference(
+    device, kernel, n, m, k, d, half, scale, seed, radius, min_radius, core, closed, fill, order,
+    length,
+):  # fmt: skip
+    rng = torch.Generator().manual_seed(seed)
+    points, query = (torch.randint(0, 4, (2, rows, d), generator=rng) * scale for rows in (n, m))
+    points[:, ::19] = NAN
+    if half:
+        points, query = points.half(), query.half()
+    options = {
+        "min_radius": min_radius * scale,
+        "core_dist2": core * scale**2,
+        "closed": closed,
+        "fill": fill,
+        "dist_order": order,
+        "lengths": None if length is None else torch.tensor([length, n]),
+    }
+    for level in (0, 1, 2) if device == "cpu" else (0,):  # instruction sets of the CPU
+        with forced(ball_kernel=kernel, ball_cpu=level):
+            check_ball_query(device, points, query, radius * scale, k, **options)
 
 
 SPREAD = torch.randn(500, 3, generator=torch.Generator().manual_seed(0))
@@ -108,7 +131,6 @@ CLOUDS = {
     "across the origin": cube(700) - 0.5,
     "all scales": (SPREAD * 10.0 ** torch.linspace(-20, 18, 500)[:, None])[None],
 }
-each_kernel = pytest.mark.parametrize("kernel", ["scan", "cells"])
 
 
 @pytest.mark.one_of("radius")
@@ -120,44 +142,3 @@ def test_every_cloud_at_every_scale(device, name, radius, kernel):
     query = torch.cat([points[:, ::50], points[:, ::70] + 0.01], dim=1)
     with forced(ball_kernel=kernel):
         check_ball_query(device, points, query, radius, 20)
-
-
-TWO = spoilt(1000, batch=2), spoilt(40, seed=1, batch=2)
-TIES = lattice(400), lattice(400)[:, ::40]
-HALF = tuple(cube(n, 2, seed=n, batch=2).half() for n in (400, 30))
-LENGTHS = {"lengths": torch.tensor([0, 700]), "query_lengths": torch.tensor([9, 30])}
-CALLS = {
-    "closed": (*TWO, 0.2, 10, {"closed": True}),
-    "a hole": (*TWO, 0.2, 10, {"min_radius": 0.1, "fill": "pad"}),
-    "a core": (*TWO, 0.2, 10, {"min_radius": 0.1, "core_dist2": 0.002, "dist_order": "loop"}),
-    "a core beyond": (*TWO, 0.2, 10, {"core_dist2": 0.25}),
-    "without itself": (*TWO, 0.2, 10, {"core_dist2": -1.0}),
-    "radius2": (*TWO, 0.2, 10, {"radius2": 0.03}),
-    "lengths": (*TWO, 0.2, 10, LENGTHS),
-    "loop": (cube(500, seed=1), cube(7, seed=2), 0.4, 500, {"dist_order": "loop"}),
-    "halves of two axes": (*HALF, 0.1, 9, {}),
-    "nine axes": (cube(200, 9), cube(11, 9, seed=1), 0.9, 12, {}),
-    "shared buckets": (lattice(16, 3, 0, 500), lattice(4, 3, 1, 500), 1.5, 4, {}),
-    **{f"ties, {k}": (*TIES, 2.0, 50, {"closed": k}) for k in (False, True)},
-    **{f"ties at {s}": (*(t * s for t in TIES), 2.0 * s, 50, PAD) for s in (2e5, 1e-20)},
-    **{
-        f"{k} in {radius}": (cube(3000, seed=4), cube(20, seed=k), radius, k, {})
-        for radius in (0.05, 0.3, 0.8)
-        for k in (3, 100, 600)
-    },
-    # Sizes around those of warps and tiles.
-    **{
-        f"{n} points": (spoilt(n, seed=n), cube(5, seed=n), 0.5, k, {})
-        for n, k in ((1, 1), (31, 33), (32, 32), (33, 31), (1023, 64), (1024, 1), (1025, 200))
-    },
-}  # fmt: skip
-
-
-@each_kernel
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_every_kernel_has_the_bits_of_the_reference(device, call, kernel):
-    *args, options = call
-    levels = (0, 1, 2) if device == "cpu" else (0,)  # instruction sets of the CPU
-    for level in levels:
-        with forced(ball_kernel=kernel, ball_cpu=level):
-            check_ball_query(device, *args, **options)
