@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA graphs of models on scans of any size, and of functions of tensors."""
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
 Model = Callable[[Tensor, Tensor], Any]
 BUCKETS = (32_768, 65_536, 131_072, 327_680)
 
 
-def _captured(call: Callable[[], Any], **options: Any) -> Tuple["torch.cuda.CUDAGraph", Any]:
-    """A graph of the call on the current device, and the outputs that it writes. options: of
-    torch.cuda.graph, whose default stream is one per process, on the GPU that was used first.
-    """
+def _captured(
+    call: Callable[[], T],
+    stream: "torch.cuda.Stream",
+    pool: Optional[Tuple[int, int]] = None,
+) -> Tuple["torch.cuda.CUDAGraph", T]:
+    """A graph of the call on the current device, and the outputs that it writes. stream: by default
+    torch.cuda.graph has one per process, on the GPU that was used first."""
     current, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(current)
     with torch.cuda.stream(side):  # libraries select kernels and allocate in the first calls
@@ -21,7 +25,7 @@ def _captured(call: Callable[[], Any], **options: Any) -> Tuple["torch.cuda.CUDA
             call()
     current.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local", **options):
+    with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
         outputs = call()
     return graph, outputs
 
@@ -52,7 +56,7 @@ class Captured:
             with torch.cuda.device(arguments[0].device):
                 self._graphs[key] = (
                     buffers,
-                    *_captured(lambda: self.function(*buffers), stream=torch.cuda.Stream()),
+                    *_captured(lambda: self.function(*buffers), torch.cuda.Stream()),
                 )
         buffers, graph, outputs = self._graphs[key]
         for buffer, argument in zip(buffers, arguments, strict=True):
@@ -167,6 +171,6 @@ class GraphRunner:
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
             graph, outputs = _captured(
-                lambda: self.model(points, self.num_points), pool=self._pool, stream=self._stream
+                lambda: self.model(points, self.num_points), self._stream, self._pool
             )
         return _Graph(graph, points, outputs)

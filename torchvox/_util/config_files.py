@@ -10,10 +10,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchvox._util.errors import WrongUseError, short
 from torchvox._util.yaml import read_yaml
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 PURPOSE = "to read configurations"
 
@@ -73,7 +76,7 @@ def _read(
     return merged(_read(str(base), below, (*seen, name)), content)
 
 
-def read_file(source: Any) -> dict[str, Any]:
+def read_file(source: Path | Traversable) -> dict[str, Any]:
     """The keys and values of one file, without its base. Raises WrongUseError."""
     try:
         with source.open("rb") as file:

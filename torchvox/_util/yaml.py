@@ -20,7 +20,7 @@ _repr = reprlib.Repr()
 
 def read_yaml(source: IO[bytes] | str, purpose: str) -> Any:
     """The plain values of a YAML document. Raises ValueError with the reason."""
-    yaml: Any = require("yaml", purpose)
+    yaml = require("yaml", purpose)
     text = source if isinstance(source, str) else source.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
         raise ValueError(f"it is longer than {MOST_BYTES} bytes")

@@ -156,18 +156,17 @@ class FilterJob:
     # ---- before points are read -----------------------------------------------------------------
 
     def accumulator(
-        self, box: np.ndarray | None = None, columns: Sequence[str] | None = None, **options: Any
+        self, box: np.ndarray | None = None, spill_dir: Path | None = None, means: bool = False
     ) -> VoxelAccumulator:
         """An empty accumulator for these files.
 
-        box: of their points; None: that of their headers. columns: those to keep, None for all that
-        have a rule. options: of VoxelAccumulator.
+        box: of their points; None: that of their headers. means: for mean coordinates alone.
         """
         names = ("keep", "layout", "seed", "levels", "max_points", "min_points", "memory_limit")
-        own = {name: getattr(self.options, name) for name in ("voxel_size", *names, "device")}
-        own |= {"origin": self._origin, "policy": self._rules}
-        options = own | {"no_data": self.readers[0].no_data} | options
-        schema = self._schema.rows(slice(0, 0), self.columns if columns is None else columns)
+        options = {name: getattr(self.options, name) for name in ("voxel_size", *names, "device")}
+        options |= {"origin": self._origin, "policy": self._rules, "spill_dir": spill_dir}
+        options |= means_only({}) if means else {"no_data": self.readers[0].no_data}
+        schema = self._schema.rows(slice(0, 0), () if means else self.columns)
         if box is None:
             with contextlib.suppress(OutsideFrameError):
                 return VoxelAccumulator(schema, box=self.box, **options)
@@ -314,10 +313,10 @@ class FilterJob:
         self, progress: Callable[[int], object], box: np.ndarray | None, spill_dir: Path
     ) -> VoxelAccumulator:
         with contextlib.ExitStack() as stack:
-            cells = stack.enter_context(self.accumulator(box, spill_dir=spill_dir))
+            cells = stack.enter_context(self.accumulator(box, spill_dir))
             scores = None
             if self.options.keep == "nearest_centroid":
-                means = self.accumulator(box, (), **means_only({}))
+                means = self.accumulator(box, means=True)
                 self.accumulate(means)
                 scores = centroid_scores(means)
             self._waited = 0.0

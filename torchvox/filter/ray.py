@@ -139,7 +139,7 @@ def merge_states(
         raise TorchvoxError(f"the rows are of jobs with other boxes: {short(sorted(boxes))}")
     box = json.loads(boxes.pop()) if boxes else None
     box = job.box if box is None else np.array(box)
-    with job.accumulator(box, spill_dir=Path(target).parent) as cells:
+    with job.accumulator(box, Path(target).parent) as cells:
         for row in rows:
             before = cells.points
             cells.merge(row["state"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -22,7 +23,7 @@ from torchvox.mapping.state import MapState
 from torchvox.mapping.store import RegionStore
 from torchvox.nn.rays import visibility_channels
 from torchvox.ops import occupancy as ops
-from torchvox.ops.annotations import Select
+from torchvox.ops.annotations import Merge, Select
 from torchvox.ops.rays import transform_points
 
 Floats = Sequence[float]
@@ -200,10 +201,8 @@ class OccupancyMap(MapState):
         return MapVoxels(torch.stack(places, 1), indices, logodds, num_samples, counts[0, 1:2])
 
     def _extract(self, select: Select, max_out: int | None) -> ops.OccupancyRows:
-        options: Any = {"select": select, "threshold": self.threshold}
-        if max_out is None:
-            max_out = int(ops.occupancy_extract(self.state, 0, **options).counts[0, 1])
-        return ops.occupancy_extract(self.state, max_out, **options)
+        rows = partial(ops.occupancy_extract, self.state, select=select, threshold=self.threshold)
+        return rows(int(rows(0).counts[0, 1]) if max_out is None else max_out)
 
     def read(self, mask: Tensor | None = None) -> MapRegions:
         """Copies of the regions of a mask [C] bool, or of all. As many rows as there are, with a
@@ -273,7 +272,7 @@ class OccupancyMap(MapState):
         ops.occupancy_remove_(self.state, mask)
         return regions
 
-    def insert(self, regions: MapRegions, merge: str = "add") -> Tensor:
+    def insert(self, regions: MapRegions, merge: Merge = "add") -> Tensor:
         """Regions enter; merge, of those that exist: "add", "replace", "keep". Returns counts of
         `occupancy_insert_`."""
         return self._insert(regions.keys, regions.layers, merge, regions.count)
@@ -283,12 +282,13 @@ class OccupancyMap(MapState):
         return self._insert(keys, [], "keep", None)
 
     def _insert(
-        self, keys: Tensor, layers: list[Tensor], merge: Any, count: Tensor | None
+        self, keys: Tensor, layers: list[Tensor], merge: Merge, count: Tensor | None
     ) -> Tensor:
         """Counts of the op, called again with more room until the regions fit."""
-        options: Any = {"sensor": self.sensor, "merge": merge, "num_valid": count}
         while True:
-            counts = ops.occupancy_insert_(self.state, keys, layers, **options)
+            counts = ops.occupancy_insert_(
+                self.state, keys, layers, sensor=self.sensor, merge=merge, num_valid=count
+            )
             if self._fits(EditCounts, counts):
                 return counts
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from torchvox._util.errors import TorchvoxError, WrongUseError, expect, short
@@ -82,7 +83,7 @@ class MapPart:
         self,
         folder: str | Path,
         scans: Iterable[str | Path],
-        poses: Any,
+        poses: npt.ArrayLike,
         options: dict[str, Any],
         rays: dict[str, Any] | None = None,
         layout: str | None = None,

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torchvox.mapping.regions import INDEX_LAYERS, SAMPLE_LAYERS, MapRegions
 from torchvox.mapping.sensor import NdtModel
 from torchvox.ops import occupancy as ops
 
+Device: TypeAlias = str | torch.device | None
 LAYOUT = [tensor.name for tensor in ops.occupancy_layout(0)]
 NO_GROWTH = "OccupancyMap: a map cannot grow inside a program or a CUDA graph: on_overflow='ignore'"
 
@@ -40,7 +42,7 @@ class MapState(nn.Module):
     _buffers: dict[str, Tensor]
 
     @torch.inference_mode(False)
-    def _start(self, capacity: int | str, sample_rows: int | None, device: Any) -> None:
+    def _start(self, capacity: int | str, sample_rows: int | None, device: Device) -> None:
         """Becomes an empty map. capacity: regions, or bytes of regions and samples together."""
         share = self.regions_per_sample_row
         if isinstance(capacity, str):
@@ -133,9 +135,9 @@ class MapState(nn.Module):
         samples = sum(sizes[name] for name in SAMPLE_LAYERS)
         return 16 + sum(sizes.values()) - samples, samples
 
-    def _empty(self, capacity: int, rows: int, device: str | torch.device | None) -> list[Tensor]:
-        options: Any = {"layers": self.layers, "sample_rows": rows, "device": device}
-        return ops.occupancy_state(capacity, **options)
+    def _empty(self, capacity: int, rows: int, device: Device) -> list[Tensor]:
+        device = None if device is None else torch.device(device)
+        return ops.occupancy_state(capacity, layers=self.layers, sample_rows=rows, device=device)
 
     def _own(self, state: list[Tensor]) -> None:
         for name, tensor in zip(LAYOUT, state, strict=True):
@@ -146,7 +148,7 @@ class MapState(nn.Module):
         captured = self.status.is_cuda and torch.cuda.is_current_stream_capturing()
         return torch.compiler.is_compiling() or captured
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Moves between devices; a model that is cast leaves its maps as they are."""
 
         def moved(tensor: Tensor) -> Tensor:
@@ -155,13 +157,15 @@ class MapState(nn.Module):
 
         return super()._apply(moved, recurse)
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(
+        self, destination: dict[str, Tensor], prefix: str, keep_vars: bool
+    ) -> None:
         if prefix == "":
             destination.update({name: t.detach() for name, t in self._buffers.items()})
             destination["grid"] = torch.tensor([self.grid[0], *self.grid[1]], dtype=torch.float64)
             destination["ndt"] = torch.tensor(self.ndt or [], dtype=torch.float64)
 
-    def load_state_dict(self, state_dict: Any, *_: Any, **__: Any) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Tensor], *_: object, **__: object) -> None:
         mine, grid = [self.grid[0], *self.grid[1]], state_dict["grid"].tolist()
         expect(grid == mine, f"OccupancyMap: a state must have the grid {mine}", grid)
         own = {name: state_dict[name].to(t, copy=True) for name, t in self._buffers.items()}

@@ -9,7 +9,7 @@ neither changes what the map knows, whenever a call ends early.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from torchvox.mapping.map import Box, Floats, OccupancyMap, Rays, Values
 from torchvox.mapping.regions import MapRegions, outside, tensors_of
 from torchvox.mapping.store import NO_KEYS, ROWS, RegionStore, contains
 from torchvox.ops import occupancy as ops
-from torchvox.ops.annotations import Select
+from torchvox.ops.annotations import Merge, Select
 from torchvox.ops.rays import ray_regions, transform_points
 
 WALK = ("point_cloud_range", "min_range", "max_range", "long_rays")
@@ -232,7 +232,7 @@ class StreamedMap(OccupancyMap):
         return regions
 
     def _insert(
-        self, keys: Tensor, layers: list[Tensor], merge: Any, count: Tensor | None
+        self, keys: Tensor, layers: list[Tensor], merge: Merge, count: Tensor | None
     ) -> Tensor:
         """Counts of `occupancy_insert_`, of as many regions at a time as the cache holds."""
         rows = keys.cpu().numpy()[: None if count is None else int(count)]
@@ -257,11 +257,13 @@ class StreamedMap(OccupancyMap):
         """Writes what the cache has to the store, and the store to its folder, if it has one."""
         self._settle().flush()
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(
+        self, destination: dict[str, Tensor], prefix: str, keep_vars: bool
+    ) -> None:
         if prefix == "":
             raise RuntimeError(NO_STATE)
 
-    def load_state_dict(self, state_dict: Any, *_: Any, **__: Any) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Tensor], *_: object, **__: object) -> None:
         raise RuntimeError(NO_STATE)
 
     # ---- the cache ------------------------------------------------------------------------------
@@ -287,7 +289,7 @@ class StreamedMap(OccupancyMap):
 
     def _regions_of(self, rays: Rays) -> np.ndarray:
         """Keys of regions that rays touch."""
-        options: Any = {name: rays.options[name] for name in RAYS if name in rays.options}
+        options = {name: rays.options[name] for name in RAYS if name in rays.options}
         while True:
             keys, counts = ray_regions(*rays[:2], *self.grid, self.most, **options)
             touched = int(counts[0, 1])
