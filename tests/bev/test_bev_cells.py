@@ -111,36 +111,3 @@ def test_any_small_cloud_in_any_grid(device, data):
     rows = data.draw(st.lists(st.tuples(*[values] * 4), max_size=12), "rows")
     points = torch.tensor(rows, dtype=torch.float32).reshape(-1, 4)
     assert_all_as_reference(device, points, [*lo, *hi], list(size), orientation="image")
-
-
-@pytest.mark.parametrize(
-    ("offsets", "valid", "lengths"),
-    [
-        ([0, 0, 500, 501, 501, 900, 900], None, [0, 500, 1, 0, 399, 0]),
-        ([200, 500, 700], None, [300, 200]),  # rows outside all blocks are padding
-        *(([0, 300, 1000], v, n) for v, n in {
-            (0, 0): [0, 0], (1, 0): [1, 0], (300, 700): [300, 700], (10**6, -5): [300, 0],
-            (299, 1): [299, 1],
-        }.items()),
-        (None, 600, [600]),
-        (None, [600], [600]),
-        ([0, 10**10], None, [1000]),
-        ([-5, 20, 2**40], None, [20, 980]),
-        ([-(2**40), 0, 50], None, [0, 50]),
-        ([0], None, []),
-        ([40, 10, 60, -3], None, None),  # in disorder: the values are unspecified
-    ],
-)  # fmt: skip
-def test_offsets_and_counts_are_clamped_to_the_cloud(device, offsets, valid, lengths):
-    points, given = polluted(1000), {"batch_offsets": offsets, "num_valid": valid}
-    given = {k: torch.tensor(v) for k, v in given.items() if v is not None}
-    if lengths is None:
-        _, top, _ = call(device, "bev_max_height_with_index", points, RANGE, SIZE, **given)
-        assert top.shape == (3, 20, 32) and top.min() >= -1 and top.max() < 1000
-        return
-    _, top, counts = assert_all_as_reference(device, points, **given)
-    assert counts[1:, 1:].sum(1).tolist() == lengths
-    for b, length in enumerate(lengths):
-        first = min(max((offsets or [0])[b], 0), 1000)
-        rows = top[b][top[b] >= 0]
-        assert len(rows) == 0 or (rows.min() >= first and rows.max() < first + length)

@@ -13,7 +13,6 @@ from helpers import assert_same_bits, cube, forced, lattice
 
 # Threads and points per thread of the block classes.
 CLASSES = [(256, 1), (256, 2), (512, 2), (512, 4), (512, 8), (512, 16)]
-POOL_OF_64 = {"fps_kernel": "lazy", "fps_threads": 64, "fps_points_per_thread": 1}
 
 pytestmark = pytest.mark.gpu
 
@@ -36,39 +35,6 @@ def test_every_block_size_and_points_per_thread(threads, per_thread, tie):
             options = {}
         with forced(**plan):
             assert_as_reference("cuda", polluted(n, seed=n), min(n + 2, 40), **options)
-
-
-def regular(side: int) -> torch.Tensor:
-    """Top tie groups of thousands: more than a window or a pool holds."""
-    points = torch.cartesian_prod(*[torch.arange(float(side))] * 3)[None]
-    return torch.cat([points, points[:, ::3]], dim=1)
-
-
-STARTS = torch.randperm(3000, generator=torch.Generator().manual_seed(0))[None, :1500]
-CALLS = {
-    "a start set longer than a round": (cube(3000, seed=1), 2000, {"start_idx": STARTS}),
-    "all equal": (torch.full((1, 3000, 3), 0.5), 100, {}),
-    "overflow": (cube(3000, scale=3e38), 100, {}),
-    "underflow": (cube(3000, scale=1e-22), 100, {}),
-    "collinear": (torch.arange(3000.0).reshape(1, 3000, 1) * torch.ones(3), 100, {}),
-    **{
-        f"a lattice of {side}, {exhausted}": (
-            regular(side), min(600, side**3 + 9), {"exhausted": exhausted}
-        )
-        for side in (4, 9, 16)
-        for exhausted in ("distinct", "repeat")
-    },
-    **{f"{n} points": (cube(n, batch=2, seed=n), min(n, 300), {}) for n in (65, 3000, 9000)},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("plan", [{"fps_kernel": "block"}, {"fps_kernel": "lazy"}, POOL_OF_64])
-@pytest.mark.parametrize("tie", ["lowest", "mmcv"])
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_every_call_in_every_kernel(plan, tie, call):
-    points, samples, options = call
-    with forced(**plan):
-        assert_as_reference("cuda", points, samples, **{"tie": tie, **options})
 
 
 def test_threads_whose_clouds_need_shared_memory_of_different_sizes():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from fps_cases import assert_as_reference, assert_ragged_as_reference
-from helpers import cube, forced, lattice
+from helpers import cube, lattice
 
 SIZES = [40, 0, 1, 300, 17, 2, 900]
 COUNTS = [10, 3, 2, 50, 17, 0, 33]
@@ -70,15 +70,3 @@ def test_who_writes_which_slot(device, offsets, out_offsets, options, idx):
         device, LINE, torch.tensor(offsets), torch.tensor(out_offsets), len(idx), **options
     )
     assert actual.tolist() == idx and (dist2[actual < 0] == 0).all()
-
-
-@pytest.mark.parametrize("kernel", ["lazy", "generic"])
-@pytest.mark.parametrize("rules", [{}, {"skip_origin": True}, {"tie": "mmcv"}], ids=str)
-def test_large_clouds_among_small_ones(device, kernel, rules):
-    points = lattice(29_038, side=25, seed=2)[0]
-    points[12_000] = float("nan")
-    points[13_000:13_050] = 0.0
-    sizes, counts = cumulative([5, 20_000, 0, 9000, 33]), cumulative([5, 40, 1, 30, 10])
-    with forced(fps_kernel=kernel):
-        for offsets, out_offsets in ((sizes, counts), (torch.tensor([5_000, 20_000]), counts[:2])):
-            assert_ragged_as_reference(device, points, offsets, out_offsets, 86, **rules)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 from fps_cases import assert_as_reference
-from helpers import cube
 
 INF, NAN = float("inf"), float("nan")
 LINE = range(9)
@@ -112,48 +111,9 @@ def test_the_two_contractions_round_differently():
     assert fps(p, 2, dist_order="loop")[1] == [INF, loop]
 
 
-def test_dimensions_other_than_three_use_the_loop():
-    points = torch.tensor([[[0.0], [3.0], [1.0]]])
-    assert fps(points, 3) == ([0, 1, 2], [INF, 9, 1])
-    points = torch.tensor([[[0.0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 3]]])
-    assert fps(points, 3) == ([0, 2, 1], [INF, 9, 4])
-
-
-def test_lengths_hide_points_and_counts_end_rows(device):
-    points = on_axis(0, 1, 2, 100).repeat(3, 1, 1)
-    points[0, 3] = NAN  # hidden points may be anything
-    idx, dist2 = assert_as_reference(
-        device, points, 3, lengths=torch.tensor([3, 0, 9]), counts=torch.tensor([2, 3, -1])
-    )
-    assert idx.tolist() == [[0, 2, -1], [-1, -1, -1], [-1, -1, -1]]
-    assert dist2.tolist() == [[INF, 4, 0], [0, 0, 0], [0, 0, 0]]
-
-
 def test_float64_distances_are_not_rounded_to_float32():
     points = torch.tensor([[[0.0, 0, 0], [1 + 2.0**-40, 0, 0]]], dtype=torch.float64)
     assert fps(points, 2)[1] == [INF, (1 + 2.0**-40) ** 2]
-
-
-@pytest.mark.parametrize(
-    ("options", "first"),
-    [
-        ({"start": 0}, [0] * 3),
-        ({"start": 99}, [99] * 3),
-        ({"start": 100}, [0] * 3),  # no point: the first candidate
-        ({"start": 20, "lengths": torch.tensor([20, 0, 21])}, [0, -1, 20]),
-        ({"start_idx": torch.tensor([7, 0, 42])}, [7, 0, 42]),
-        ({"start_idx": torch.tensor([7, 0, 42], dtype=torch.int32)}, [7, 0, 42]),
-        ({"start_idx": torch.tensor([8, 9, 1]), "start": 3}, [8, 9, 1]),
-        ({"start_idx": torch.tensor([100, 2**31 - 1, -1])}, [0] * 3),
-        ({"start_idx": torch.tensor([-(2**31), 2**32 + 5, -(2**40)])}, [0] * 3),  # none wraps
-    ],
-    ids=str,
-)
-def test_the_first_sample_is_the_start(device, options, first):
-    idx, dist2 = assert_as_reference(device, cube(100, batch=3), 10, **options)
-    assert idx[:, 0].tolist() == first
-    assert dist2[:, 0].tolist() == [INF if i >= 0 else 0 for i in first]
-    assert torch.isfinite(dist2[:, 1:]).all()
 
 
 # |p|^2 <= 1e-3 in fp32 along one axis: the largest such x, and the float above it.
@@ -174,23 +134,3 @@ def test_skip_origin_at_the_two_floats_around_the_limit(device):
     points[0, 3, 2] = -float(inside)
     idx, _ = assert_as_reference(device, points, 5, skip_origin=True)
     assert idx[0].tolist() == [0, 2, -1, -1, -1]
-
-
-def test_skip_origin_limit_uses_the_fused_norm(device):
-    rng = np.random.default_rng(5)
-    direction = rng.normal(size=(20_000, 3))
-    shell = direction / np.linalg.norm(direction, axis=1, keepdims=True) * np.sqrt(1e-3)
-    points = torch.from_numpy(shell.astype(np.float32))[None]
-    points[0, 0] = 1.0
-    counts = assert_as_reference(device, points[:, :400], 400, skip_origin=True)[0]
-    assert 100 < (counts >= 0).sum() < 300  # about half of the shell lies on each side
-
-
-def test_skip_origin_of_float64_points_compares_in_float64(device):
-    x = float(np.sqrt(np.float64(1e-3)))
-    points = torch.zeros(1, 4, 3, dtype=torch.float64)
-    points[0, 0, 0] = 4.0
-    points[0, 1, 0] = np.nextafter(x, 1) + 1e-12
-    points[0, 2, 1] = np.nextafter(x, 0) - 1e-12
-    idx, _ = assert_as_reference(device, points, 4, skip_origin=True)
-    assert idx[0].tolist() == [0, 1, -1, -1]

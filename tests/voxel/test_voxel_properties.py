@@ -8,19 +8,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from voxel_cases import (
     BOUNDS,
     FLOAT_DTYPES,
-    GRID,
     ORDERS,
     REDUCTIONS,
     UNIT_GRID,
     check_op,
     check_voxelize,
-    street_cloud,
 )
 
 SIZES = [0.05, 0.1, 0.16, 0.2, 0.32, 1.0, 4.0]
@@ -107,42 +104,6 @@ def test_map_equals_its_definition_and_counts_every_valid_point_once(device, cal
     lengths = kwargs.get("batch_offsets", torch.tensor([0, n])).clamp(0, n).diff()
     valid = torch.minimum(kwargs.get("num_valid", lengths).clamp(min=0), lengths)
     assert counts[1:, 2:7].sum(dim=1).tolist() == valid.tolist()
-
-
-@settings(max_examples=100)
-@given(
-    rows=st.lists(st.integers(-2, 8), max_size=150),
-    num_rows=st.integers(0, 8),
-    channels=st.integers(1, 5),
-    dtype=st.sampled_from(FLOAT_DTYPES),
-    reduce=st.sampled_from(["mean", "max", "min", "sum"]),
-    seed=st.integers(0, 1000),
-)
-def test_scatter_equals_its_definition(device, rows, num_rows, channels, dtype, reduce, seed):
-    rng = np.random.default_rng(seed)
-    feats = torch.from_numpy(
-        rng.choice([-1.5, -0.0, 0.0, 2.0, 1e4, np.nan, np.inf, -np.inf], (len(rows), channels))
-    )
-    point_voxel = torch.tensor(rows, dtype=torch.int32)
-    check_op("voxel_scatter", device, feats.to(dtype), point_voxel, num_rows, reduce)
-    check_op("voxel_csr", device, point_voxel, num_rows)
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_permuting_the_points_permutes_their_rows(device, order):
-    cloud = street_cloud(2500, seed=21)
-    permutation = torch.randperm(len(cloud), generator=torch.Generator().manual_seed(2))
-    settings = {"order": order, "reduce": "max"}
-    before = check_voxelize(device, cloud, *GRID, -1, -1, **settings)
-    after = check_voxelize(device, cloud[permutation], *GRID, -1, -1, **settings)
-    assert_same_bits(after[4], before[4], "counts")
-    if order == "first":
-        assert sorted(after[1].tolist()) == sorted(before[1].tolist())
-        return
-    for i, name in ((1, "indices"), (2, "num_points")):
-        assert_same_bits(after[i], before[i], name)
-    assert_same_bits(after[3], before[3][permutation], "point_voxel")
-    assert torch.equal(after[0], before[0])  # maxima; the sign of a zero may follow the order
 
 
 SPECIAL = [math.nan, math.inf, -math.inf, 1e30, -1e30, 1.0]

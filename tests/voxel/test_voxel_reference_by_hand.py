@@ -3,7 +3,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from voxel_cases import UNIT_GRID, check_op, check_voxelize, cloud_at
@@ -91,26 +90,3 @@ def test_center_relative_is_the_offset_from_the_cell_center(device):
     features = check_voxelize(device, CLOUD, *UNIT_GRID, 2, 3, center_relative=True)[0]
     assert features[0].tolist() == [[-0.25, 0.0, 0.25, 10.0], [0.25, -0.5, -0.5, 20.0]]
     assert features[2].tolist() == [[0.0, 0.0, 0.0, 7.0], [0.0, 0.0, 0.0, 0.0]]
-
-
-def test_csr_is_stable_and_drops_rows_outside(device):
-    offsets, perm = check_op("voxel_csr", device, torch.tensor([2, 0, -1, 2, 5, 0, 3]).int(), 4)
-    assert offsets.tolist() == [0, 2, 2, 4, 5]
-    assert perm.tolist() == [1, 5, 0, 3, 6, -1, -1]
-
-
-def test_scatter_reductions_and_arguments(device):
-    feats = torch.tensor([[1.0, -0.0], [5.0, 0.0], [9.0, 9.0], [1.0, math.nan], [3.0, 2.0]])
-    rows = torch.tensor([1, 1, -1, 1, 0], dtype=torch.int32)
-    mean, arg = check_op("voxel_scatter", device, feats, rows, 3, "mean")
-    assert arg.shape == (0,)
-    assert mean[0].tolist() == [3.0, 2.0]
-    assert mean[1, 0].item() == np.float32(7) / np.float32(3)
-    assert mean[1, 1].isnan()
-    assert mean[2].tolist() == [0.0, 0.0]
-    low, arg = check_op("voxel_scatter", device, feats[:2], rows[:2], 2, "min")
-    assert arg.tolist() == [[-1, -1], [0, 0]]
-    assert math.copysign(1, low[1, 1].item()) == -1  # -0.0 came first
-    high, arg = check_op("voxel_scatter", device, feats, rows, 3, "max")
-    assert arg.tolist() == [[4, 4], [1, 3], [-1, -1]]
-    assert high[1, 1].isnan()
