@@ -139,6 +139,26 @@ def lattice(n: int, side: int = 8, seed: int = 0, batch: int = 1) -> torch.Tenso
     return torch.from_numpy(rng.integers(0, side, (batch, n, 3)).astype(np.float32))
 
 
+SPIKED = cube(200, seed=3)
+SPIKED[0, [17, 90, 91], :] = torch.tensor([[1e30], [-1e30], [-1e30]])  # squares overflow
+ODD_CLOUDS = {
+    "cube": cube(300),
+    "lattice": lattice(300),
+    "duplicates": cube(40, seed=1).repeat(1, 6, 1),
+    "all equal": torch.full((1, 200, 3), 0.3),
+    "collinear": torch.arange(100.0).reshape(1, 100, 1) * torch.tensor([0.1, 0.2, 0.3]),
+    "regular lattice": torch.cartesian_prod(*[torch.arange(6.0)] * 3)[None],
+    "overflow": cube(100, seed=2, scale=3e38) - 1.5e38,
+    "spiked": SPIKED,
+    "wide spacing": torch.floor(cube(150, seed=4, scale=40.0)) * 2e5,
+    "far from the origin": cube(150, seed=4) + 1e6,
+    "denormal": cube(100, seed=5, scale=1e-38),
+    "squares underflow": cube(100, seed=6, scale=1e-22),
+    "negative zero": lattice(64, side=2, seed=7) * -0.0,
+    "sorted along an axis": cube(2000, seed=8).sort(1).values,
+}
+
+
 def write_points(path: Path, *tables, **options) -> Path:
     """A file of the points of tables, by `create_points`."""
     from torchvox.io import create_points

@@ -4,7 +4,7 @@
 from functools import partial
 
 import torch
-from helpers import check_op, cube, lattice
+from helpers import check_op, cube
 
 import torchvox  # noqa: F401  (registers the ops)
 
@@ -21,30 +21,6 @@ def spoilt(n, seed=0, batch=1):
     for k, value in enumerate(values):
         points[:, k :: 17 + k, k % 3] = value
     return points
-
-
-def spiked():
-    cloud = cube(200, seed=3)
-    cloud[0, 17] = 1e30  # squares overflow
-    cloud[0, 90:92] = -1e30
-    return cloud
-
-
-CLOUDS = {
-    "cube": cube(300),
-    "lattice": lattice(300),
-    "duplicates": cube(40, seed=1).repeat(1, 6, 1),
-    "all equal": torch.full((1, 200, 3), 0.3),
-    "collinear": torch.arange(100.0).reshape(1, 100, 1) * torch.tensor([0.1, 0.2, 0.3]),
-    "regular lattice": torch.cartesian_prod(*[torch.arange(6.0)] * 3)[None],
-    "overflow": cube(100, seed=2, scale=3e38) - 1.5e38,
-    "spiked": spiked(),
-    "far from the origin": cube(150, seed=4) + 1e6,
-    "denormal": cube(100, seed=5, scale=1e-38),
-    "squares underflow": cube(100, seed=6, scale=1e-22),
-    "negative zero": lattice(64, side=2, seed=7) * -0.0,
-    "sorted along an axis": cube(2000, seed=8).sort(1).values,
-}
 
 
 def queries_of(points, count=12, seed=0):
