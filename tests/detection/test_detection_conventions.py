@@ -8,8 +8,6 @@ import math
 
 import pytest
 import torch
-from helpers import assert_same_bits
-from op_infos import detection as infos
 from op_infos.op_info import on
 from test_detections import anchor_call, center_maps, quiet
 
@@ -38,19 +36,6 @@ CENTER_RULES = {
     "det3d": ([1, 3], math.pi / 2),
 }
 each_anchor_convention = pytest.mark.parametrize("name", ANCHORS)
-
-
-@pytest.mark.parametrize(
-    ("op", "make", "name", "options"),
-    [
-        *(("anchor_decode_nms", infos.anchor_call, *item) for item in ANCHORS.items()),
-        *(("center_decode_nms", infos.center_call, *item) for item in CENTERS.items()),
-    ],
-)
-def test_a_convention_is_the_op_with_its_options(device, op, make, name, options):
-    call = on(device, make(40))
-    expected = getattr(ops, op)(**call, **options)
-    assert_same_bits(tuple(getattr(torchvox, op)(**call, convention=name)), expected)
 
 
 @each_anchor_convention

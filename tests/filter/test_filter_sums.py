@@ -64,27 +64,6 @@ def test_words_worked_out_by_hand(device, values, words):
     assert check_op("voxel_sum", device, *column(values))[0].tolist() == words
 
 
-@pytest.mark.parametrize(
-    ("values", "dtype", "total", "average"),
-    [
-        ([2**31 - 1] * 3, torch.int32, 3 * (2**31 - 1), 2**31 - 1),
-        ([-(2**31)] * 5, torch.int32, -5 * 2**31, -(2**31)),
-        ([1, 2], torch.int32, 3, 2),  # half up
-        ([-1, -2], torch.int32, -3, -1),
-        ([-1, 0, 0], torch.int64, -1, 0),
-        ([HIGH, HIGH - 1, -HIGH], torch.int64, HIGH - 1, (2**63 - 2) // 3),
-        ([HIGH], torch.int64, HIGH, HIGH),
-        ([LOW], torch.int64, LOW, LOW),
-        ([LOW, 0], torch.int64, LOW, -(2**62)),
-        ([HIGH, 0], torch.int64, HIGH, 2**62),
-        ([HIGH, 1], torch.int64, LOW, -(2**62)),  # wraps
-    ],
-)
-def test_integers_worked_out_by_hand(device, values, dtype, total, average):
-    assert check_op("voxel_sum", device, *column(values, dtype))[0].tolist() == [total]
-    assert mean(device, values, dtype) == average
-
-
 @given(
     sums=st.lists(st.integers(LOW, HIGH) | st.sampled_from([LOW, HIGH, -1, 0]), min_size=1,
                   max_size=8),

@@ -103,28 +103,6 @@ def test_values_are_copied_bit_for_bit(device):
     assert_same_bits(ops.gather_points(features.to(device), idx), features[:, [3, 2, 1, 0]])
 
 
-@pytest.mark.parametrize(
-    ("grad", "idx", "expected"),
-    [
-        # Runs are counted within a row: the first of row 0 holds slots 0, 2 .. 510.
-        ([2.0**24] + [1.0] * 1023, [0, 1] * 512, [2.0**24 + 256, 512]),
-        ([2.0**24] + [1.0] * 511, [0] * 512, [2.0**24 + 256, 0]),
-        ([INF, -INF, 1.0], [0, 0, 1], [NAN, 1]),
-    ],
-)
-def test_sums_of_gradients_by_hand(device, grad, idx, expected):
-    grad, idx = torch.tensor(grad).view(1, -1, 1), torch.tensor([idx])
-    actual = ops._gather_points_backward(grad.to(device), idx.to(device), 2)
-    assert_same_bits(actual.flatten(), torch.tensor(expected).float())
-
-
-def test_half_gradients_are_summed_in_float32(device):
-    grad = torch.full((1, 4097, 1), 1.0, dtype=torch.float16, device=device)
-    grad[0, 0] = 2048.0  # half sums stick at 2048
-    idx = torch.zeros(1, 4097, dtype=torch.int32, device=device)
-    assert ops._gather_points_backward(grad, idx, 1).item() == 6144
-
-
 @pytest.mark.parametrize("local_index", [False, True])
 def test_offsets_in_disorder_stay_in_bounds(device, local_index):
     group = grouping.packed_group(5, local_index=local_index)

@@ -134,18 +134,6 @@ def test_it_equals_the_plain_net(pad_semantics, legacy, center_axes, channels, d
 
 
 @each_depth
-@pytest.mark.parametrize("rows", [0, 1, 20, 21])
-def test_any_number_of_pillars_and_scripts(rows, channels):
-    inputs, padded = scene(rows=rows)
-    net = net_of(channels)
-    plain, script = PlainNet(net), torch.jit.script(copy.deepcopy(net))
-    for mode in (True, False) if rows else (False,):
-        out = net.train(mode)(*inputs)
-        close([out], [plain.train(mode)(*padded)], 1e-4, f"training={mode}")
-        assert_same_bits(script.train(mode)(*inputs), out)
-
-
-@each_depth
 def test_no_points_change_nothing(channels):
     net = net_of(channels).train()
     before = copy.deepcopy(net.state_dict())
