@@ -16,7 +16,7 @@ from torch import Tensor
 import torchvox
 from benchmarks import suite
 from benchmarks.clouds import Clouds, recipe, seeded
-from benchmarks.suite import Case, Problem, Target, Way, WrongResult, graph, limit, peer
+from benchmarks.suite import Case, Problem, Target, Way, expect, graph, limit, peer
 
 MAP = (248, 216)  # cells of KITTI's map
 OBJECTS, AROUND = 40, 8  # of a trained head: candidates that pass lie about objects
@@ -34,8 +34,8 @@ PER_SCAN = 50  # boxes, pasted ones among them
 class Iou(Problem):
     def compare(self, result: Tensor) -> str:
         off = float((result - self.outputs[0]).abs().max())
-        if not off <= (TOLERANCE if self["mode"] == "bev" else MARGIN_TOLERANCE):
-            raise WrongResult(f"an IoU is off by {off:.1e}")
+        most = TOLERANCE if self["mode"] == "bev" else MARGIN_TOLERANCE
+        expect(off <= most, f"an IoU is off by {off:.1e}")
         return f"every IoU within {off:.0e}"
 
 
@@ -50,9 +50,9 @@ class Nms(Problem):
             return "the same boxes"
         common = sum(int(torch.isin(theirs, mine).sum()) for theirs, mine in pairs)
         share = common / sum(max(len(theirs), len(mine)) for theirs, mine in pairs)
-        if share < SHARE_KEPT:
-            raise WrongResult(f"{100 * share:.1f} % of the kept boxes are the same")
-        return f"{100 * share:.2f} % of the kept boxes are the same"
+        said = f"{100 * share:.2f} % of the kept boxes are the same"
+        expect(share >= SHARE_KEPT, said)
+        return said
 
     def way(self, function: Callable, columns: list[int], name: str) -> Way:
         """Sample by sample. It waits for the GPU."""
@@ -65,8 +65,7 @@ class Inside(Problem):
     def compare(self, result: Tensor) -> str:
         """Rounding at faces may change one in 1,000."""
         wrong, number = int((result != self.outputs[0]).sum()), result.numel()
-        if wrong > number // 1000 + 3:
-            raise WrongResult(f"{wrong} of {number} differ")
+        expect(wrong <= number // 1000 + 3, f"{wrong} of {number} differ")
         return f"{wrong} of {number} differ, by rounding at faces"
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from benchmarks import suite
 from benchmarks.clouds import Clouds
-from benchmarks.suite import Case, Outputs, Target, WrongResult, bytes_of, graph, moved, name_of
+from benchmarks.suite import Case, Outputs, Target, bytes_of, expect, graph, moved, name_of
 from benchmarks.timing import synchronize
 from torchvox import models
 from torchvox.augment import Paste, WholeScan, collect_objects
@@ -86,21 +86,17 @@ class Stage(suite.Problem):
         """Against the model as built, in float32; boxes against the CPU's on the same maps."""
         if self["stage"] == "scan to boxes":
             count = int(outputs[3][0])
-            if count == 0 or not torch.isfinite(outputs[0]).all():
-                raise WrongResult(f"{count} boxes")
+            expect(count > 0 and bool(outputs[0].isfinite().all()), f"{count} boxes")
             return f"{count} boxes, {int(outputs[4][0])} candidates past the cap"
         if self["stage"] == "decode + NMS":
             exact = self.through(moved(self["fast"], "cpu"), moved(self["inputs"], "cpu"))
-            if not all(torch.equal(a.cpu(), b) for a, b in zip(outputs, exact, strict=True)):
-                raise WrongResult("not the bits of the CPU")
-            return f"the bits of the CPU, {int(outputs[3][0])} boxes"
+            return f"{self.same(outputs, exact)}, {int(outputs[3][0])} boxes"
         exact = self.through(self["model"], single(self["inputs"]))
         worst = 0.0
         for mine, other in zip(outputs, exact, strict=True):
             apart = (mine.float() - other).square().mean().sqrt()
             worst = max(worst, float(apart / other.square().mean().sqrt().clamp(min=1e-9)))
-        if not worst <= TOLERANCE[self["dtype"]]:
-            raise WrongResult(f"off by {worst:.3g} of its size")
+        expect(worst <= TOLERANCE[self["dtype"]], f"off by {worst:.3g} of its size")
         return f"within {worst:.2g} of the size of float32"
 
 
@@ -250,8 +246,7 @@ class TrainingStep(suite.Problem):
         return {"scans": len(self["batches"][0]["points"]), "stages_ms": stages}
 
     def check(self, outputs: Outputs) -> str:
-        if not math.isfinite(float(outputs[0])):
-            raise WrongResult(f"the loss is {float(outputs[0])}")
+        expect(math.isfinite(outputs[0]), f"the loss is {float(outputs[0])}")
         return "a finite loss"
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 import torchvox
 from benchmarks import suite
 from benchmarks.clouds import Clouds, Recipe, arranged, colored, recipe, street, tiles, uniform, xyz
-from benchmarks.suite import Case, Outputs, Problem, Target, Way, WrongResult, graph, peer
+from benchmarks.suite import Case, Outputs, Problem, Target, Way, expect, graph, peer
 
 EPS = {"single": 2.0**-23, "double": 2.0**-52}
 MOST_CHECKED = 20_000_000  # points that are filtered on the CPU to check a GPU
@@ -54,8 +54,7 @@ class Downsample(Problem):
             return super().check(outputs)
         backend = "sort" if self["order"] == "first" else "hash"
         other = torchvox.voxel_downsample(**{**self.arguments, "backend": backend})
-        if not all(map(torch.equal, outputs, other)):
-            raise WrongResult("not the bits of the other backend")
+        expect(all(map(torch.equal, outputs, other)), "not the bits of the other backend")
         return "all outputs have the bits of the other backend"
 
     def compare(self, result: Filtered) -> str:
@@ -69,21 +68,18 @@ class Downsample(Problem):
         again = keys[(times > 1) & ~torch.isin(keys, left_out)]
         if result.split:
             left_out = torch.cat([left_out, again])
-        elif len(again):
-            raise WrongResult(f"{len(again)} voxels have more than one row")
+        expect(result.split or not len(again), f"{len(again)} voxels have more than one row")
         cells = want.indices[:, 1:].long().flip(1)
         mine, means = _sorted(_keys(cells), left_out, want.out)
         theirs, their_means = _sorted(_keys(result.cells), left_out, result.means.double())
-        if not torch.equal(mine, theirs):
-            other, missing = (
-                int((~torch.isin(*p)).sum()) for p in ((theirs, mine), (mine, theirs))
-            )
-            raise WrongResult(f"{other} voxels are other ones, {missing} are missing")
+        other, missing = (int((~torch.isin(*p)).sum()) for p in ((theirs, mine), (mine, theirs)))
+        same = torch.equal(mine, theirs)
+        expect(same, f"{other} voxels are other ones, {missing} are missing")
         columns = their_means.size(1)
         scale = points[:, :columns].abs().amax(0).clamp(min=1.0)
         off = ((means[:, :columns] - their_means).abs() / scale).amax() if len(mine) else 0.0
-        if not float(off) <= result.tolerance:
-            raise WrongResult(f"means differ by {float(off):.1e} of the largest value")
+        good = float(off) <= result.tolerance
+        expect(good, f"means differ by {float(off):.1e} of the largest value")
         rows = f", {len(again)} of them in several rows" if result.split else ""
         return (
             f"same {len(mine)} voxels, means to {result.tolerance:g}; left out: {at_faces} points "

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import torchvox
 from benchmarks import suite
 from benchmarks.clouds import Clouds, seeded, street
-from benchmarks.suite import Case, Outputs, Problem, Target, WrongResult, constant, faster, graph
+from benchmarks.suite import Case, Outputs, Problem, Target, constant, expect, faster, graph
 
 RANGE = [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0]
 
@@ -25,8 +25,7 @@ class Image(Problem):
         names = ("image", "top points")
         for name, theirs, mine in zip(names, result, self.outputs, strict=False):
             differ = int((theirs.view(mine.shape) != mine).sum())
-            if differ:
-                raise WrongResult(f"{differ} cells of the {name} differ")
+            expect(differ == 0, f"{differ} cells of the {name} differ")
         return "same " + ", ".join(names[: len(result)])
 
     def in_torch(self) -> list[Tensor]:
@@ -185,8 +184,7 @@ class Cells(Problem):
 
     def compare(self, result: Sequence[Tensor]) -> str:
         for mine, other in zip(self.in_use(self.outputs), result, strict=True):
-            if not torch.equal(mine.long(), other.long()):
-                raise WrongResult("the outputs differ")
+            expect(torch.equal(mine.long(), other.long()), "the outputs differ")
         return "outputs equal"
 
 

@@ -15,7 +15,7 @@ from benchmarks import filter, grids, sampling, voxelize
 from benchmarks.clouds import Clouds, colored, cube, street
 from benchmarks.results import COMPARED, Measurement, grouped, where
 from benchmarks.runner import SLOW_S, Settings, run_case
-from benchmarks.suite import Case, Implementation, WrongResult
+from benchmarks.suite import Case, Implementation, expect
 
 MOST_SAMPLES = 16384
 COLORS = ("#5ec8ff", "#ffb454", "#c792ea", "#8b98a9")
@@ -33,8 +33,7 @@ class BesideCpu(filter.Downsample):
                 return torchvox.voxel_downsample(**arguments, trim=True).out.cpu()
 
             def check(means: torch.Tensor) -> str:
-                if not torch.equal(means, self.outputs[0][: len(means)].cpu()):
-                    raise WrongResult("other means")
+                expect(torch.equal(means, self.outputs[0][: len(means)].cpu()), "other means")
                 return "the same means"
 
             yield Implementation("host to host", call, check)

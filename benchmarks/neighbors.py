@@ -16,7 +16,7 @@ from torch import Tensor
 import torchvox
 from benchmarks import suite
 from benchmarks.clouds import Clouds, Recipe, box, cube, evenly, one_batch, recipe, seeded
-from benchmarks.suite import Case, Outputs, Target, Way, WrongResult, faster, graph, limit, peer
+from benchmarks.suite import Case, Outputs, Target, Way, expect, faster, graph, limit, peer
 
 TOLERANCE = 1e-4  # relative, of a squared distance between two exact searches in float32
 CHAMFER_TOLERANCE = 1e-3  # relative: cdist rounds, and takes another of two points as near
@@ -29,8 +29,8 @@ class Search(suite.Problem):
     def indices(self, result: Any, expected: Tensor) -> Tensor:
         """Another implementation's, in the place and shape of those of torchvox."""
         idx = torch.as_tensor(result).to(expected.device).reshape(expected.shape).long()
-        if int(idx.min()) < 0 or int(idx.max()) >= self["points"].size(1):
-            raise WrongResult("an index lies outside the cloud")
+        inside = int(idx.min()) >= 0 and int(idx.max()) < self["points"].size(1)
+        expect(inside, "an index lies outside the cloud")
         return idx
 
     def packed(self) -> dict[str, Any]:
@@ -59,16 +59,15 @@ class Ball(Search):
         apart = self["points"][cloud].double() - self["query"][cloud, row, None].double()
         ratio = apart.square().sum(-1) / self["radius"] ** 2
         at_radius = ((ratio - 1).abs() < TOLERANCE).any(-1)
-        if not bool(at_radius.all()):
-            raise WrongResult(f"{int((~at_radius).sum())} rows differ with no point at the radius")
+        others = int((~at_radius).sum())
+        expect(others == 0, f"{others} rows differ with no point at the radius")
         return f"{len(row)} rows differ, each with a point at the radius"
 
     def compare_counts(self, counts: Tensor) -> str:
         """For libraries that find the same balls and keep others of their points."""
         expected = self.outputs[2].flatten().long()
         wrong = int((counts.to(expected.device).flatten().long() != expected).sum())
-        if wrong > 1e-3 * len(expected):
-            raise WrongResult(f"{wrong} balls have another number of points")
+        expect(wrong <= 1e-3 * len(expected), f"{wrong} balls have another number of points")
         return f"as many points in all but {wrong} balls"
 
 
@@ -76,10 +75,10 @@ class Groups(Search):
     def compare(self, result: Tensor) -> str:
         """The same groups; a few may hold another point at the radius."""
         apart = (result - self.outputs[0]).abs() > 1e-4 * (1 + self.outputs[0].abs())
-        wrong = apart.flatten(2).any(-1)
-        if int(wrong.sum()) > 1e-3 * wrong.numel():
-            raise WrongResult(f"{int(wrong.sum())} of {wrong.numel()} groups differ")
-        return f"the same groups in all but {int(wrong.sum())} balls"
+        other = apart.flatten(2).any(-1)
+        wrong, number = int(other.sum()), other.numel()
+        expect(wrong <= 1e-3 * number, f"{wrong} of {number} groups differ")
+        return f"the same groups in all but {wrong} balls"
 
 
 class Nearest(Search):
@@ -89,11 +88,10 @@ class Nearest(Search):
         idx = self.indices(result, expected)
         if torch.equal(idx, expected):
             return "same neighbors"
-        if bool((idx.sort(-1).values.diff(dim=-1) == 0).any()):
-            raise WrongResult("a point is named twice")
+        expect(bool((idx.sort(-1).values.diff(dim=-1) > 0).all()), "a point is named twice")
         mine, theirs = self.distances(expected), self.distances(idx)
-        if bool((theirs > mine * (1 + TOLERANCE) + 1e-12).any()):
-            raise WrongResult("a neighbor is farther away")
+        near = bool((theirs <= mine * (1 + TOLERANCE) + 1e-12).all())
+        expect(near, "a neighbor is farther away")
         share = 100 * float((idx == expected).double().mean())
         return f"{share:.2f} % of the neighbors in the same place, the others as near"
 
@@ -108,8 +106,7 @@ class Radius(Search):
     def compare(self, result: Tensor) -> str:
         """Numbers of neighbors; a few points at the radius may be in or out."""
         wrong = int((result - self.outputs[0].diff()).abs().sum())
-        if wrong > 1e-5 * self["capacity"]:
-            raise WrongResult(f"rows have {wrong} neighbors more or less")
+        expect(wrong <= 1e-5 * self["capacity"], f"rows have {wrong} neighbors more or less")
         return f"as many neighbors, {wrong} at the radius aside"
 
 

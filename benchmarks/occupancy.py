@@ -13,7 +13,7 @@ from torch import Tensor
 import torchvox
 from benchmarks import suite
 from benchmarks.clouds import Clouds, seeded
-from benchmarks.suite import Case, Facts, Outputs, Problem, Target, Way, WrongResult, faster, graph
+from benchmarks.suite import Case, Facts, Outputs, Problem, Target, Way, expect, faster, graph
 from benchmarks.timing import graph_time
 from torchvox.data import generate_drive
 
@@ -87,8 +87,8 @@ class Integrate(Problem):
 
     def check(self, outputs: Outputs) -> str:
         points, counts = self["points"], outputs[0][0].tolist()
-        if counts[RAYS] != len(points) or counts[OVERFLOW]:
-            raise WrongResult(f"{counts[RAYS]} rays integrated, overflow {counts[OVERFLOW]}")
+        good = counts[RAYS] == len(points) and not counts[OVERFLOW]
+        expect(good, f"{counts[RAYS]} rays integrated, overflow {counts[OVERFLOW]}")
         if self.device.type == "cpu":
             return "the others are compared with it"
         few = points[:: len(points) // CHECKED | 1].contiguous()  # of every beam
@@ -98,8 +98,7 @@ class Integrate(Problem):
             self.integrate(here, few)
             counts = self.integrate(host, few.cpu())[0]
         same = all(torch.equal(a.cpu(), b) for a, b in zip(here, host, strict=True))
-        if not same or counts[RAYS] != len(few):
-            raise WrongResult("not the state of the CPU")
+        expect(same and counts[RAYS] == len(few), "not the state of the CPU")
         return f"the state of the CPU after two scans of {len(few)} of the rays, bit for bit"
 
 
@@ -108,11 +107,9 @@ def share_of_labels(mine: Tensor, theirs: Tensor, least: float) -> str:
     same, ours, its = (
         100 * float(each.double().mean()) for each in (mine == theirs, mine == 1, theirs == 1)
     )
-    if same < 100 * least:
-        raise WrongResult(f"only {same:.2f} % of {mine.numel()} labels are the same")
-    return (
-        f"{same:.3f} % of {mine.numel()} labels are the same; occupied {ours:.2f} %, it {its:.2f} %"
-    )
+    said = f"{same:.3f} % of {mine.numel()} labels are the same"
+    expect(same >= 100 * least, f"only {said}")
+    return f"{said}; occupied {ours:.2f} %, it {its:.2f} %"
 
 
 @suite.peer("pyoctomap", "occupancy_integrate_", device="cpu")

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import torchvox
 from benchmarks import suite
 from benchmarks.clouds import Clouds
-from benchmarks.suite import Case, Outputs, Problem, Target, WrongResult
+from benchmarks.suite import Case, Outputs, Problem, Target, close
 from torchvox import models
 
 CLASSES = 40
@@ -105,11 +105,7 @@ class Forward(Problem):
     @torch.no_grad()
     def compare(self, result: Outputs) -> str:
         """With the float32 model, batch norms apart."""
-        exact = self["model"](self["points"])
-        worst, size = float((result[0].float() - exact).abs().max()), float(exact.abs().max())
-        if not worst <= SCORE_TOLERANCE[self["dtype"]] * size:
-            raise WrongResult(f"scores are off by {worst:.3g} of {size:.3g}")
-        return f"scores within {worst:.2g} of float32"
+        return close(result, (self["model"](self["points"]),), SCORE_TOLERANCE[self["dtype"]])
 
     check = compare
 
@@ -153,11 +149,9 @@ class Training(Problem):
 
     @torch.no_grad()
     def compare(self, result: Outputs) -> str:
-        exact = float(self.loss(self["model"].train(), torch.float32))
-        off = abs(float(result[0]) - exact)
-        if not off <= LOSS_TOLERANCE[self["dtype"]] * exact:
-            raise WrongResult(f"the loss is off by {off:.3g} of {exact:.3g}")
-        return f"loss within {off:.2g} of float32"
+        """With the loss of the float32 model."""
+        exact = self.loss(self["model"].train(), torch.float32)
+        return close(result, (exact,), LOSS_TOLERANCE[self["dtype"]])
 
     check = compare
 

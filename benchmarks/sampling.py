@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.clouds import Clouds, Recipe, cube, one_batch, sweeps
-from benchmarks.suite import Case, Problem, Target, Way, WrongResult, faster, graph, limit, peer
+from benchmarks.suite import Case, Problem, Target, Way, expect, faster, graph, limit, peer
 from benchmarks.timing import fastest
 
 RADIUS_TOLERANCE = 0.05  # of the coverage radius, between two exact samplings that part at a tie
@@ -32,16 +32,15 @@ class Sampling(Problem):
         if torch.equal(idx, expected):
             return "same samples"
         points = self["points"]
-        if int(idx.min()) < 0 or int(idx.max()) >= points.size(1):
-            raise WrongResult("an index lies outside the cloud")
+        inside = int(idx.min()) >= 0 and int(idx.max()) < points.size(1)
+        expect(inside, "an index lies outside the cloud")
         worst, common = 0.0, 0
         for cloud, theirs, mine in zip(points, idx, expected, strict=True):
-            if theirs.unique().numel() < len(theirs):
-                raise WrongResult("a point is sampled twice")
+            expect(theirs.unique().numel() == len(theirs), "a point is sampled twice")
             common += int(torch.isin(theirs, mine).sum())
             worst = max(worst, coverage_radius(cloud, theirs) / coverage_radius(cloud, mine) - 1)
-        if worst > RADIUS_TOLERANCE:
-            raise WrongResult(f"the coverage radius is {100 * worst:.0f} % larger")
+        larger = f"the coverage radius is {100 * worst:.0f} % larger"
+        expect(worst <= RADIUS_TOLERANCE, larger)
         share = 100 * common / idx.numel()
         return f"{share:.1f} % of the samples in common, coverage radius {100 * worst:+.1f} %"
 
@@ -58,8 +57,7 @@ class DistanceSampling(Problem):
         for column in idx[:, 1:].unbind(1):
             nearer += (dist[rows, column] != dist.amax(1)).sum()
             dist = torch.minimum(dist, distances[rows, column])
-        if int(nearer):
-            raise WrongResult(f"{int(nearer)} samples are not the furthest in their turn")
+        expect(nearer == 0, f"{int(nearer)} samples are not the furthest in their turn")
         return "each sample a furthest one, of several that are as far another"
 
 

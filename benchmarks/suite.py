@@ -27,6 +27,12 @@ class WrongResult(Exception):
     """The result of an implementation is not that of torchvox."""
 
 
+def expect(good: bool, otherwise: str) -> None:
+    """Raises WrongResult, with what is wrong, unless a result is good."""
+    if not good:
+        raise WrongResult(otherwise)
+
+
 class NotApplicable(Exception):
     """An implementation does not do this case. With a sentence: it could, is left out, and the
     results say so."""
@@ -112,8 +118,7 @@ class Problem:
 
     def same(self, outputs: Outputs, expected: Outputs) -> str:
         for mine, host in zip(outputs, expected, strict=True):
-            if not torch.equal(mine.cpu(), host):
-                raise WrongResult("not the bits of the CPU")
+            expect(torch.equal(mine.cpu(), host), "not the bits of the CPU")
         return "all outputs have the bits of the CPU"
 
     def compare(self, result: Any) -> str:
@@ -263,6 +268,5 @@ def close(result: Outputs, expected: Outputs, tolerance: float) -> str:
         got, want = got.to(want.device).double(), want.double()
         off = (got - want).abs().max() / want.abs().max().clamp(min=1e-30)
         worst = max(worst, float(off))
-    if not worst <= tolerance:
-        raise WrongResult(f"{worst:.1e} of the largest value apart")
+    expect(worst <= tolerance, f"{worst:.1e} of the largest value apart")
     return f"within {worst:.0e} of the largest value"

@@ -13,7 +13,7 @@ import torchvox
 from benchmarks import suite
 from benchmarks.clouds import Clouds, Recipe, street, sweeps
 from benchmarks.filter import Downsample, open3d_means, small_gicp_means
-from benchmarks.suite import ANY, Case, Outputs, Target, Way, WrongResult, graph, limit, peer
+from benchmarks.suite import ANY, Case, Outputs, Target, Way, expect, graph, limit, peer
 
 GRIDS = {
     "KITTI pillars": ([0.16, 0.16, 4.0], [0.0, -39.68, -3.0, 69.12, 39.68, 1.0]),
@@ -46,18 +46,18 @@ class Voxelize(suite.Problem):
     def compare(self, result: Voxels) -> str:
         """The same voxels, stored points and features. Sums in another order differ by rounding."""
         expected = self.of_torchvox()
-        if not torch.equal(result.cells, expected.cells):
-            raise WrongResult(f"{len(result.cells)} voxels, not the {len(expected.cells)} of here")
-        if not torch.equal(result.count.long(), expected.count.long()):
-            raise WrongResult("the counts of stored points differ")
+        same = torch.equal(result.cells, expected.cells)
+        expect(same, f"{len(result.cells)} voxels, not the {len(expected.cells)} of here")
+        same = torch.equal(result.count.long(), expected.count.long())
+        expect(same, "the counts of stored points differ")
         said = f"same {len(result.cells)} voxels, counts"
         if result.features is None:
             return said
         tolerance = 2e-3 if expected.features.dtype in (torch.half, torch.bfloat16) else 1e-4
         mine, theirs = expected.features.float(), result.features.float()
         off = (mine - theirs).abs() - tolerance * mine.abs().clamp(min=1.0)
-        if not bool((off <= 0).all()):
-            raise WrongResult(f"features differ by up to {float((mine - theirs).abs().max()):.3g}")
+        most = float((mine - theirs).abs().max())
+        expect(bool((off <= 0).all()), f"features differ by up to {most:.3g}")
         return f"{said}, features to {tolerance:g}"
 
     def way(self, layer: Any, name: str, exact_features: bool = True) -> Way:
