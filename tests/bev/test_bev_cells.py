@@ -4,14 +4,7 @@
 import numpy as np
 import pytest
 import torch
-from bev_cases import (
-    ORIENTATIONS,
-    RANGE,
-    SIZE,
-    assert_all_as_reference,
-    call,
-    polluted,
-)
+from bev_cases import ORIENTATIONS, RANGE, SIZE, assert_all_as_reference, call, polluted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

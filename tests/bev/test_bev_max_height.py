@@ -6,12 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from bev_cases import (
-    RANGE,
-    SIZE,
-    assert_all_as_reference,
-    polluted,
-)
+from bev_cases import RANGE, SIZE, assert_all_as_reference, polluted
 from helpers import check_op
 
 

@@ -4,14 +4,7 @@
 import numpy as np
 import pytest
 import torch
-from bev_cases import (
-    CHANNELS,
-    ORIENTATIONS,
-    RANGE,
-    SIZE,
-    call,
-    polluted,
-)
+from bev_cases import CHANNELS, ORIENTATIONS, RANGE, SIZE, call, polluted
 from helpers import assert_same_bits, check_op
 
 ONE = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]

@@ -81,22 +81,6 @@ def test_one_point_of_each_cell_as_the_reference_has_it(n, clouds, seed, dtype):
     assert_same_bits(found, reference.grid_sample(points, 0.5, **call))
 
 
-def test_samples_cells_and_points_beyond_the_limit_by_hand(device):
-    x = torch.tensor([2.6, 2.5, 9.9, -3.0, 1e8, float("nan"), -2.4], device=device)
-    points = torch.stack([x, 0 * x, 0 * x], 1).nan_to_num(float("nan"))
-    offsets = torch.tensor([0, 3, 7], device=device)
-    found = torchvox.grid_sample(points, 0.5, batch_offsets=offsets, trim=True)
-    assert found.cells.tolist() == [[0, 0, 0], [14, 0, 0], [0, 0, 0], [1, 0, 0]]
-    assert found.representative.tolist() == [0, 2, 3, 6]
-    assert found.num_points.tolist() == [2, 1, 1, 1]
-    assert found.point_voxel.tolist() == [0, 0, 1, 2, -1, -1, 3]
-    assert found.batch_offsets.tolist() == [0, 2, 4]
-    assert found.counts.tolist() == [4, 5, 1]
-    assert torchvox.grid_cells(points, 0.5)[:4].tolist() == [
-        [11, 0, 0], [11, 0, 0], [25, 0, 0], [0, 0, 0],
-    ]  # fmt: skip
-
-
 def test_random_points_of_cells_are_spread_evenly(device):
     points = torch.zeros(4000, 3, device=device)
     points[:, 0] = torch.arange(4000, device=device) // 4

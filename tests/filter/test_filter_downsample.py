@@ -27,23 +27,6 @@ def used(outs) -> int:
     return int(outs["counts"][0, 0])
 
 
-def test_voxels_worked_out_by_hand(device):
-    rows = [[0.25, 0.5, 0, NAN], [3.5, 0, 0, 1], [NAN, 0, 0, 9], [0.75, 0, 0, 4], [3e6, 0, 0, 1]]
-    outs = downsample(device, torch.tensor(rows), METERS)
-    zeros, none = [0.0] * 4, [-1] * 4
-    assert outs["out"].tolist() == [[0.5, 0.25, 0, 4], [3.5, 0, 0, 1], zeros, zeros, zeros]
-    assert outs["indices"].tolist() == [[0, 0, 0, 0], [0, 0, 0, 3], none, none, none]
-    assert outs["num_points"].tolist() == [2, 1, 0, 0, 0]
-    assert outs["representative"].tolist() == [0, 1, -1, -1, -1]
-    assert outs["point_voxel"].tolist() == [0, 1, -1, 0, -1]
-    assert outs["counts"].tolist() == [[2, 3, 1, 1]] * 2
-    batch = {"batch_offsets": torch.tensor([0, 2, 2, 5]), "num_valid": torch.tensor([2, 3, 2])}
-    outs = downsample(device, torch.tensor(rows), METERS, order="key", **batch)
-    assert outs["indices"][:3].tolist() == [[0, 0, 0, 0], [0, 0, 0, 3], [2, 0, 0, 0]]
-    assert outs["out"][0, :3].tolist() == [0.25, 0.5, 0.0] and outs["out"][0, 3].isnan()
-    assert outs["counts"].tolist() == [[3, 3, 0, 1], [2, 2, 0, 0], [0] * 4, [1, 1, 0, 1]]
-
-
 @settings(max_examples=100)
 @given(call=calls(), order=st.sampled_from(ORDERS), backend=st.sampled_from(BACKENDS))
 def test_every_valid_point_is_counted_once(device, call, order, backend):

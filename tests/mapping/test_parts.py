@@ -108,18 +108,3 @@ def test_rows_say_what_is_wrong_and_files_are_made_once(drive, tmp_path):
         part_rows(BOX, (1, 4, 1), 0.3)
     with pytest.raises(ValueError, match="voxel_size above 0, got"):
         part_rows(BOX, (1, 1, 1), 0.0)
-
-
-@pytest.mark.slow
-def test_ray_gives_the_map_of_the_whole(drive, tmp_path):
-    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
-    pytest.importorskip("ray.data")
-    paths, poses = drive
-    stage = MapPart(tmp_path / "p", paths, poses, {"voxel_size": 0.1}, layout="xyz")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        rows = ray.data.from_items(part_rows(BOX, (2, 1, 1), 0.1)).map(stage).take_all()
-    finally:
-        ray.shutdown()
-    expected = whole(paths, poses, {"voxel_size": 0.1}, {})
-    assert file_of(merge_parts(rows), tmp_path) == file_of(expected, tmp_path)

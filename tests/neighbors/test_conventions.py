@@ -3,10 +3,9 @@
 
 import pytest
 import torch
-from helpers import assert_same_bits, lattice
+from helpers import lattice
 
 import torchvox
-from torchvox import reference
 from torchvox.ops.neighbors import BALL_QUERY_CONVENTIONS, GROUP_CONVENTIONS, KNN_CONVENTIONS
 
 POINTS, QUERY = lattice(300, seed=1), lattice(40, seed=2)
@@ -19,16 +18,6 @@ CALLS = {
     "knn": (KNN_CONVENTIONS, (POINTS, QUERY, 5)),
     "three_nn": (KNN_CONVENTIONS, (QUERY, POINTS)),
 }
-
-
-@pytest.mark.parametrize(
-    ("op", "convention"), [(op, name) for op, (table, _) in CALLS.items() for name in table]
-)
-def test_a_convention_sets_the_options_of_its_table(op, convention):
-    table, call = CALLS[op]
-    options = {k: v(0.7) if callable(v) else v for k, v in table[convention].items()}
-    actual = getattr(torchvox, op)(*call, convention=convention)
-    assert_same_bits(tuple(actual), getattr(reference, op)(*call, **options))
 
 
 def test_fill_goes_before_the_convention():

@@ -39,11 +39,7 @@ BELOW_HI_PAST_GRID = [
 ]
 
 # Axes without such a float: the last one below hi is in the last cell.
-CLEAN_AXES = [
-    ((0.0, 70.4, 0.05), 1408),
-    ((-51.2, 51.2, 0.1), 1024),
-    ((-75.2, 75.2, 0.1), 1504),
-]
+CLEAN_AXES = [((0.0, 70.4, 0.05), 1408), ((-51.2, 51.2, 0.1), 1024), ((-75.2, 75.2, 0.1), 1504)]
 
 
 @pytest.mark.parametrize("bounds", BOUNDS)
