@@ -2,7 +2,6 @@
 """States give one set of bits however the points come, are merged, spilled or saved."""
 
 import json
-import math
 import multiprocessing
 import os
 import shutil
@@ -120,15 +119,6 @@ def test_spilling_does_not_change_the_result(device, expected, name, tmp_path):
     assert not list((tmp_path / "new" / "spill").iterdir())
 
 
-def test_levels_of_zero_or_one_point_are_the_plain_filter():
-    cases.same(downsample(TABLE, 1.0, levels=0, max_points=50), downsample(TABLE, 1.0))
-    ones = downsample(TABLE, 1.0, levels=2, max_points=1)
-    assert (ones.attributes["level"] == 0).sum() > 100
-    one = PointTable(np.full((1, 3), -7.3))
-    output = cases.check(one, levels=10, keep="center")
-    assert output.attributes["level"].tolist() == [10] and output.xyz.tolist() == [[-512.0] * 3]
-
-
 @given(st.integers(0, 2**32 - 1), st.integers(0, 6), st.integers(1, 40))
 @settings(max_examples=4)
 def test_adaptive_cells_are_an_octree(seed, levels, most):
@@ -192,14 +182,6 @@ def test_what_does_not_fit_an_update_is_refused():
         accumulator(keep="nearest_centroid").update(TABLE)
 
 
-@pytest.mark.parametrize("kind", [int, np.int32, np.uint8])
-def test_numbers_of_points_may_have_any_integer_type(kind):
-    cells = accumulator()
-    cells.update(TABLE.rows(slice(0, 200)), kind(0))
-    cells.update(TABLE.rows(slice(200, 210)), np.arange(200, 210).astype(kind))
-    cases.same(result(cells), downsample(TABLE.rows(slice(0, 210)), 1.0))
-
-
 @pytest.mark.parametrize(
     ("option", "says"),
     [
@@ -235,15 +217,12 @@ def column(name, change):
 
 DAMAGE = {
     "text": lambda state: (state / ABOUT).write_text("{"),
-    "list": lambda state: (state / ABOUT).write_text("[]"),
     "depth": lambda state: (state / ABOUT).write_text("[" * 10**6),
     "gone": lambda state: (state / ABOUT).unlink(),
     "column": lambda state: (state / "sums.0").unlink(),
     "bytes": lambda state: os.truncate(state / "sums.0", (state / "sums.0").stat().st_size - 3),
     "earlier": about(digest=None),
     "points": about(points=-5),
-    "infinity": about(points=math.inf),
-    "job": about(job=7),
     "rows": column("key.0", lambda values: values[:2]),
     "votes": column("count.1", lambda values: values + 1),
 }

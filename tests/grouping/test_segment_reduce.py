@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from helpers import assert_same_bits, check_op, to
+from helpers import assert_same_bits, check_op
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,33 +92,6 @@ def test_more_chunks_than_blocks_look_for(channels, reduce):
     src = torch.randn(int(offsets[-1]) + 5, channels, generator=g)
     expected = ops.segment_reduce(src, offsets, reduce)
     assert_same_bits(ops.segment_reduce(src.cuda(), offsets.cuda(), reduce), expected)
-
-
-# Rows of two columns, segments of the entries 1 to 4 and 4 to 6, gradients of 6 and of 12.
-ROWS, OFFSETS = torch.tensor([[9.0, 9], [2, 5], [4, 3], [4, 3], [1, 1], [1, 8]]), [1, 4, 4, 6]
-INDEX = torch.tensor([0, 2, 3, -1, 5, 5])  # entries may name one row twice, or none
-
-
-@pytest.mark.parametrize(
-    ("index", "reduce", "first", "second"),
-    [
-        (None, "sum", [0, 6, 6, 6, 12, 12], [0, 6, 6, 6, 12, 12]),
-        (None, "mean", [0, 2, 2, 2, 6, 6], [0, 2, 2, 2, 6, 6]),
-        (None, "max", [0, 0, 6, 0, 12, 0], [0, 6, 0, 0, 0, 12]),  # a tie: the lowest row
-        (None, "min", [0, 6, 0, 0, 12, 0], [0, 0, 6, 0, 12, 0]),
-        (INDEX, "sum", [0, 0, 6, 6, 0, 24], [0, 0, 6, 6, 0, 24]),
-        (INDEX, "mean", [0, 0, 3, 3, 0, 12], [0, 0, 3, 3, 0, 12]),
-        (INDEX, "max", [0, 0, 6, 0, 0, 12], [0, 0, 6, 0, 0, 12]),
-        (INDEX, "min", [0, 0, 6, 0, 0, 12], [0, 0, 6, 0, 0, 12]),
-    ],
-)
-def test_gradients_of_rows_that_repeat_and_tie(device, index, reduce, first, second):
-    leaf = ROWS.to(device, copy=True).requires_grad_()
-    offsets = torch.tensor(OFFSETS, device=device)
-    out, _ = torchvox.segment_reduce(leaf, offsets, reduce, index=to(device, index))
-    grad = torch.tensor([[6.0], [99.0], [12.0]], device=device).expand(3, 2)  # one is empty
-    (actual,) = torch.autograd.grad(out, leaf, grad)
-    assert actual.T.tolist() == [first, second]
 
 
 @pytest.mark.parametrize("shape", [(30,), (30, 2, 3), (30, 0, 3)])

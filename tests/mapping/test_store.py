@@ -3,7 +3,6 @@
 
 import copy
 import json
-import random
 
 import numpy as np
 import pytest
@@ -87,21 +86,6 @@ def test_every_cache_gives_the_file_of_the_whole_map(preset, layers, tmp_path, d
         for one in (again, copied := copy.deepcopy(whole)):
             drive(one)
         assert again.equal(copied)
-
-
-def test_groups_may_come_in_any_order(monkeypatch, device):
-    whole, made = whole_and_streamed(60, layers=COUNTED, device=device)
-    shuffle = random.Random(0)
-
-    def scattered(keys, size):
-        keys = np.array(shuffle.sample(keys.tolist(), len(keys)), np.int64)
-        return [np.sort(keys[i : i + size]) for i in range(0, len(keys), size)]
-
-    drive(whole)
-    with monkeypatch.context() as patched:
-        patched.setattr(streamed, "groups", scattered)
-        drive(made)
-    same(made, whole)
 
 
 def test_the_cache_keeps_what_was_stamped_last():

@@ -67,14 +67,10 @@ def test_each_cloud_is_searched_alone(device, search, local_index, name):
         # An empty ball names row 0 of its cloud, and in a cloud without points no row: row 0
         # would be the first point of the next one.
         ("scan", 6, [9.0, 9.0], [0, 4, 6], [0, 1, 2], {}, [[0, 0], [4, 4]]),
-        *((s, 5, [0.0] * 3, [0, 2, 2, 5], [0, 1, 2, 3], {}, [[0, 1], [-1, -1], [2, 3]])
-          for s in ("scan", "cells")),
         *((s, 5, [0.0] * 3, [0, 2, 2, 5], [0, 1, 2, 3], {"local_index": True},
            [[0, 1], [0, 0], [0, 1]]) for s in ("scan", "cells")),
         *((s, 4, [NAN, 0.0], [1, 4], [0, 2], {} if s == "knn" else {"fill": "pad"},
            [[-1, -1], [1, 2]]) for s in ("knn", "scan", "cells")),
-        ("knn", 4, [0.0] * 4, [0, 2, 2, 4], [0, 1, 2, 3], {},
-         [[0, 1], [-1, -1], [2, 3], [-1, -1]]),
         ("knn", 4, [0.0] * 4, [0, 2, 2, 4], [0, 1, 2, 3], {"local_index": True},
          [[0, 1], [-1, -1], [0, 1], [-1, -1]]),
     ],
