@@ -45,10 +45,6 @@ def test_of_several_that_meet_all_go_or_the_first_frees_the_others(device):
     assert place([0.0], [[2.5], [1.0], [2.6]], [1] * 3, device, mode="greedy") == [-1, -1, 0]
 
 
-def test_of_several_the_first_tries_alone_count(device):
-    assert place([0.0], [[0.0, 9.0], [20.0, 0.0]], [3, 3], device) == [-1, 0]
-
-
 def test_a_candidate_may_stand_for_a_box_which_leaves(device):
     tries = [[0.5, 9.0], [0.4, 30.0]]
     assert place([0.0, 9.0], tries, [0, 1], device, replaces=[0, -1]) == [0, 1]

@@ -2,12 +2,11 @@
 """The whole filter: one mean per voxel, inside its voxel, whatever the order of the points."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from filter_cases import BACKENDS, ORDERS, POINT_DTYPES, calls, run_op, scan
+from filter_cases import BACKENDS, ORDERS, POINT_DTYPES, calls, scan
 from helpers import assert_same_bits, check_op
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,24 +73,6 @@ def test_the_order_of_the_points_is_free(device, dtype):
     for name in ("out", "indices", "num_points", "counts"):
         assert_same_bits(other[name], outs[name], name)
     assert_same_bits(other["point_voxel"], outs["point_voxel"][shuffle])
-
-
-def test_tables_of_parts_merge_into_that_of_the_whole(device):
-    """A table is row keys and sums; merging is grouping the keys again."""
-    points, size = scan(900), [0.25] * 3
-
-    def table(keys, values):
-        row_keys, offsets, perm, _, counts = run_op("voxel_group", device, keys, order="key")
-        rows = int(counts[0])
-        return row_keys[:rows], run_op("voxel_sum", device, values, offsets[: rows + 1], perm)
-
-    def part(rows):
-        return table(run_op("voxel_keys", device, rows, size)[0], rows)
-
-    parts = [part(points[a:b]) for a, b in pairwise([0, 7, 7, 300, 620, 900])]
-    for order in (parts, parts[::-1]):
-        keys, sums = (torch.cat(column) for column in zip(*order, strict=True))
-        assert_same_bits(table(keys, sums), part(points))
 
 
 def test_trimming_keeps_the_rows_in_use_and_refuses_points_outside(device):

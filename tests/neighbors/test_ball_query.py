@@ -73,17 +73,6 @@ def test_the_radius_is_squared_in_float32_and_radius2_is_taken_as_given(device):
         assert search(device, line(0.7), 0.7, 1, radius2=radius2.item())[2] == count
 
 
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-@pytest.mark.parametrize("axis", [0, 1, 2])
-def test_what_is_not_finite_has_and_is_no_neighbor(device, value, axis):
-    bad = line(0.0)
-    bad[0, 0, axis] = value
-    points = torch.cat([bad, ORIGIN], dim=1)
-    for radius in (1.0, INF):
-        assert search(device, points, radius, 2, closed=True, fill="pad")[1] == [1, -1]
-        assert search(device, points, radius, 2, query=bad, closed=True)[2] == 0
-
-
 each_kernel = pytest.mark.parametrize("kernel", ["scan", "cells"])
 
 

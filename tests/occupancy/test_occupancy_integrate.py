@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Maps that rays update: bits that depend on no order, capacity, labels by geometry."""
 
-import itertools
 import random
 
-import numpy as np
 import pytest
 import torch
 from helpers import assert_same_bits
@@ -19,7 +17,6 @@ import torchvox.reference as reference
 SIZE, ORIGIN = 0.25, [0.05, 0.0, -0.1]
 SENSOR = [2.197, -0.201, -2.0, 3.511]
 LAYERS = ("logodds", "hit_miss", "touch", "traversal")
-SAMPLED = (*LAYERS, "sample_mean", "sample_cov", "intensity", "passes")
 INTEGRATE = next(op for op in OPS if op.name == "occupancy_integrate_")
 CENTER = torch.tensor([[0.03, -0.02, 0.01]])
 HOME = (1 << 20) * (1 + (1 << 21) + (1 << 42))  # the key of the region at 0, 0, 0
@@ -261,56 +258,6 @@ def test_removed_regions_come_back_bit_for_bit(device):
     assert torchvox.occupancy_query(state, room(3000).to(device), SIZE, ORIGIN).label.min() == -1
     counts = torchvox.occupancy_insert_(state, keys, rows, sensor=SENSOR, merge="keep")
     assert counts[0, 0] == len(keys) and by_key(state) == before
-
-
-def test_rays_and_look_ups_agree(device):
-    """A raycast is the walk of ray_voxels with a query of each voxel; a crop with a pose of 90
-    degrees is the volume turned; a sphere of rays has the sphere's volume."""
-    points = room(4000)
-    state, _ = mapped(points, device=device, max_range=1.2)
-    ends, start = (room(200, seed=3) * 1.5).to(device), CENTER.to(device)
-    walk = torchvox.ray_voxels(ends, start, SIZE, ORIGIN, 20_000)
-    centers = (walk.indices[:, [3, 2, 1]] + 0.5) * SIZE + torch.tensor(ORIGIN, device=device)
-    label = torchvox.occupancy_query(state, centers, SIZE, ORIGIN).label
-    cast = torchvox.occupancy_raycast(state, ends, start, SIZE, ORIGIN, stop_unknown=True)
-    for i, (a, b) in enumerate(itertools.pairwise(walk.offsets.tolist())):
-        stops = torch.nonzero(label[a:b] != 0).flatten()
-        row = a + int(stops[0]) if len(stops) else b - 1
-        assert torch.equal(cast.indices[i], walk.indices[row])
-        assert cast.status[i] == ({0: 0, 1: 1, -1: 2}[int(label[row])])
-    cells = {"cell_size": [SIZE] * 3, "point_cloud_range": [-1.95, -2.0, -1.1, 2.05, 2.0, 0.9]}
-    plain = torchvox.occupancy_crop(state, SIZE, [0.05, 0.0, -0.1], **cells).label[0]
-    turn = torch.tensor([[[0.0, -1, 0, 0.05], [1, 0, 0, -0.05], [0, 0, 1, 0]]], device=device)
-    turned = torchvox.occupancy_crop(state, SIZE, ORIGIN, **cells, poses=turn).label[0]
-    assert torch.equal(turned, plain.flip(2).transpose(1, 2))
-    empty = torchvox.occupancy_state(1, device=device)
-    away = torch.nn.functional.normalize(room(2000, seed=5)).to(device)
-    seen = torchvox.occupancy_raycast(empty, away, torch.zeros_like(start), 0.05, [0.0] * 3,
-                                      solid_angle=4 * np.pi / 2000)  # fmt: skip
-    assert abs(float(seen.unseen.sum()) / (4 / 3 * np.pi) - 1) < 0.02
-
-
-def test_a_state_of_random_bytes_is_no_danger(device):
-    g, points, center = torch.Generator().manual_seed(2), room(500).to(device), CENTER.to(device)
-    options = {"ndt": [0.05, 0.2, 1, -1.4, 3], "intensity_range": [-1.0, 1.0]}
-    for _ in range(20):
-        state = torchvox.occupancy_state(100, layers=SAMPLED, sample_rows=30)
-        for tensor in state:
-            flat = tensor.view(-1).view(torch.uint8)
-            flat.copy_(torch.randint(0, 256, flat.shape, generator=g, dtype=torch.uint8))
-        state = [t.to(device) for t in state]
-        for _ in range(2):
-            mapped(points, state=state, device=device, intensity=points[:, 0].clone(), **options)
-            state[3][3] = 0
-        torchvox.occupancy_query(state, points, SIZE, ORIGIN)
-        torchvox.occupancy_raycast(state, points, center, SIZE, ORIGIN)
-        torchvox.occupancy_extract(state, 1000)
-        torchvox.occupancy_decay_(state, 30_000, 1, 5)
-        torchvox.occupancy_remove_(state, torch.rand(100, device=device) < 0.5)
-        layers = [(t[:50] if len(t) == 100 else t).clone() for t in (state[2], *state[4:])]
-        for merge in ("add", "replace"):
-            keys = torch.arange(50, device=device)
-            torchvox.occupancy_insert_(state, keys, layers, sensor=SENSOR, merge=merge)
 
 
 def test_a_state_with_fewer_slots_in_use_than_it_has_is_no_danger(device):

@@ -93,19 +93,6 @@ def test_long_rays_with_ties_everywhere(device):
     assert found[3].tolist() == [0, 9_001, 15_002, 45_003, 49_004]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_spans_are_whole_and_voxels_are_neighbors(dtype, device):
-    g = torch.Generator().manual_seed(1)
-    points = (torch.randn(300, 3, generator=g) * 4).to(dtype)
-    found = check_op("ray_voxels", device, points, torch.rand(1, 3, generator=g), 0.7, ORIGIN, 9000)
-    indices, ray, span, offsets, _ = found
-    steps = (indices[1:] - indices[:-1]).abs().sum(1)
-    same = (ray[1:] == ray[:-1]) & (ray[1:] >= 0)
-    assert (steps[same] == 1).all()
-    assert torch.equal(span[1:][same][:, 0], span[:-1][same][:, 1])
-    assert (span[offsets[:-1], 0] == 0).all() and (span[offsets[1:] - 1, 1] == 1).all()
-
-
 def test_what_is_left_out_is_counted_by_its_reason(device):
     origins = torch.tensor([[0.5, 0.5, 0.5], [NAN, 0.0, 0.0]], dtype=torch.float64)
     cases = {
