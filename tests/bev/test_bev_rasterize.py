@@ -31,13 +31,6 @@ def test_all_channels_together(device, orientation, fill):
     assert image.shape[:2] == (1, 18)
 
 
-def test_fill_is_for_heights_and_intensities_only(device):
-    image, _ = check(device, torch.zeros(0, 4), CHANNELS, fill=9.0)
-    names = [c for c in CHANNELS for _ in range(int(c.partition(":")[2] or 1))]
-    zero = [c.startswith(("count", "density", "occupancy")) for c in names]
-    assert image[0, :, 0, 0].tolist() == [0.0 if z else 9.0 for z in zero]
-
-
 @pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 63, 64, 65, 1023, 1024, 1025, 1056, 5000, 40_000])
 def test_intensity_mean_is_a_cascade_in_input_order(device, n):
     points = one_cell(n, seed=n)
@@ -52,19 +45,6 @@ def test_a_height_mean_counts_steps_of_2_to_the_minus_30_half_to_even(halves, st
     points = torch.tensor([[0.5, 0.5, halves * 2.0**-31, 0.0]])
     image, _ = check(device, points, ["height_mean"], ONE, [1, 1])
     assert image.item() == steps * 2.0**-30
-
-
-def test_intensity_max_of_zeros_is_positive_zero(device):
-    for values in ([-0.0, 0.0], [0.0, -0.0], [-0.0, -0.0]):
-        points = one_cell(2, intensity=torch.tensor(values))
-        image, _ = call(device, "bev_rasterize", points, ONE, [1, 1], ["intensity_max"])
-        assert_same_bits(image, torch.zeros(1, 1, 1, 1))
-
-
-def test_intensity_top_is_of_the_first_of_equally_high_points(device):
-    points = torch.tensor([[0.5, 0.5, 0.1, 1], [0.5, 0.5, 0.9, 2], [0.5, 0.5, 0.9, 3]])
-    image, _ = call(device, "bev_rasterize", points, ONE, [1, 1], ["intensity_top"])
-    assert image.item() == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

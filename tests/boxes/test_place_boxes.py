@@ -7,50 +7,38 @@ from box_cases import box
 from helpers import check_op
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from samples import on
 
 import torchvox
 
+FOUR, TWICE = [[4.0], [5.0], [6.5], [20.0]], [[0.5, 9.0], [0.4, 30.0]]
+TRIES = [[0.5, 1.9, 2.0, 9.0], [0.1, 0.2, 0.3, 0.4]]
 
-def place(boxes, candidates, group, device="cpu", mode="both", lengths=None, replaces=None) -> list:
-    """Of one scene, boxes by their x: squares of 2 m."""
+
+@pytest.mark.parametrize(
+    ("boxes", "tries", "group", "options", "choice"),
+    [
+        # One alone takes its first free try; boxes that touch do not overlap.
+        ([0.0], TRIES, [0, 1], {}, [2, -1]),
+        ([0.0], TRIES, [0, -1], {"lengths": [0]}, [0, -1]),
+        # Groups join in rising number, and are in the way of the next.
+        ([0.0], [[4.0], [4.5], [8.0]], [5, 2, 9], {}, [-1, 0, 0]),
+        # Of several that meet all go, or the first frees the others. One that a box drives out
+        # stands in the way of those before it, not of those behind.
+        ([0.0], FOUR, [1] * 4, {}, [-1, -1, -1, 0]),
+        ([0.0], FOUR, [1] * 4, {"mode": "greedy"}, [-1, -1, 0, 0]),
+        ([0.0], [[2.5], [1.0], [2.6]], [1] * 3, {"mode": "greedy"}, [-1, -1, 0]),
+        # A candidate may stand for a box, which leaves.
+        ([0.0, 9.0], TWICE, [0, 1], {"replaces": [[0, -1]]}, [0, 1]),
+        ([0.0, 9.0], [[8.5], [0.0]], [0, 1], {"replaces": [[1, 0]]}, [0, 0]),
+    ],
+)
+def test_squares_of_two_meters_on_a_line(boxes, tries, group, options, choice, device):
     rows = torch.tensor([[box(x, l=2.0, w=2.0) for x in boxes]]).reshape(1, -1, 7)
-    tries = [[box(x, l=2.0, w=2.0) for x in each] for each in candidates]
-    one = [None if v is None else torch.tensor([v], device=device) for v in (lengths, replaces)]
-    choice = torchvox.place_boxes(
-        rows.to(device),
-        torch.tensor([tries], device=device),
-        torch.tensor([group], device=device),
-        one[0],
-        mode,
-        replaces=one[1],
-    )
-    return choice[0].tolist()
-
-
-def test_one_alone_takes_its_first_free_try(device):
-    tries = [[0.5, 1.9, 2.0, 9.0], [0.1, 0.2, 0.3, 0.4]]
-    assert place([0.0], tries, [0, 1], device) == [2, -1]  # boxes that touch do not overlap
-    assert place([0.0], tries, [0, -1], device, lengths=0) == [0, -1]
-
-
-def test_groups_join_in_rising_number_and_are_in_the_way_of_the_next(device):
-    assert place([0.0], [[4.0], [4.5], [8.0]], [5, 2, 9], device) == [-1, 0, 0]
-
-
-def test_of_several_that_meet_all_go_or_the_first_frees_the_others(device):
-    row = [[4.0], [5.0], [6.5], [20.0]]
-    assert place([0.0], row, [1] * 4, device) == [-1, -1, -1, 0]
-    assert place([0.0], row, [1] * 4, device, mode="greedy") == [-1, -1, 0, 0]
-    # One that a box drives out stands in the way of those before it, not of those behind.
-    assert place([0.0], [[2.5], [1.0], [2.6]], [1] * 3, device, mode="greedy") == [-1, -1, 0]
-
-
-def test_a_candidate_may_stand_for_a_box_which_leaves(device):
-    tries = [[0.5, 9.0], [0.4, 30.0]]
-    assert place([0.0, 9.0], tries, [0, 1], device, replaces=[0, -1]) == [0, 1]
-    assert place([0.0, 9.0], tries, [0, 1], device, replaces=[0, 1]) == [0, 1]
-    assert place([0.0, 9.0], [[8.5], [0.0]], [0, 1], device, replaces=[1, 0]) == [0, 0]
-    assert place([0.0], [[0.5]], [0], device, replaces=[0], lengths=0) == [0]
+    tries = torch.tensor([[[box(x, l=2.0, w=2.0) for x in each] for each in tries]])
+    call = {"boxes": rows, "candidates": tries, "group": torch.tensor([group])}
+    call |= {k: torch.tensor(v) if isinstance(v, list) else v for k, v in options.items()}
+    assert torchvox.place_boxes(**on(device, call)).tolist() == [choice]
 
 
 def test_a_box_without_area_meets_nothing(device):

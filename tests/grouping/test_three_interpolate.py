@@ -102,15 +102,6 @@ def test_the_gradient_of_the_weights_is_exact_where_a_query_all_but_lies_on_a_po
     assert (got.cpu()[~sloped] == 0).all()
 
 
-def test_weights_sum_to_one_or_are_zero_where_no_point_is(device):
-    inf = float("inf")
-    dist2 = torch.tensor([[4.0, 4.0, 4.0], [0.0, 1.0, inf], [9.0, inf, inf], [inf] * 3])
-    weight = ops.interpolation_weights(dist2.to(device)).cpu()
-    torch.testing.assert_close(weight.sum(-1), torch.tensor([1.0, 1, 1, 0]))
-    assert weight[2].tolist() == [1, 0, 0] and weight[3].tolist() == [0, 0, 0]
-    assert weight[1, 0] > 0.9999
-
-
 def test_a_query_on_a_point_takes_its_feature_and_one_point_is_broadcast(device):
     points = torch.tensor([[[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 9]]], device=device)
     features = torch.tensor([[[1.0], [2.0], [3.0], [4.0]]], device=device)
