@@ -16,6 +16,7 @@ from benchmarks.clouds import Clouds, seeded
 from benchmarks.suite import Case, Facts, Outputs, Problem, Target, Way, expect, faster, graph
 from benchmarks.timing import graph_time
 from torchvox.data import generate_drive
+from torchvox.mapping.counts import IntegrateCounts
 
 SIZE, ORIGIN, CENTER = 0.1, (0.03, -0.02, 0.01), [0.0] * 3  # the origin is inside a voxel
 SENSOR = [2.1972, -0.2007, -2.0, 3.511]
@@ -25,7 +26,10 @@ WARM_SCANS = 12
 CHECKED = 1024  # rays whose map on a GPU is compared with that of the CPU
 # Of the labels: updates one after another let other thin voxels survive.
 SAME = {"every_ray": 0.95, "scan": 0.999}
-RAYS, VISITS, REGIONS, OVERFLOW = 0, 6, 8, 11  # columns of the counts
+
+
+def counts_of(counts: Tensor) -> IntegrateCounts:
+    return IntegrateCounts._make(counts[0, : len(IntegrateCounts._fields)].tolist())
 
 
 def clear(state: list[Tensor]) -> None:
@@ -71,9 +75,9 @@ class Integrate(Problem):
         return [self.integrate(self.state, self["points"])]
 
     def facts(self) -> Facts:
-        counts = self.outputs[0][0].tolist()
-        names = {"rays": RAYS, "visits": VISITS, "regions": REGIONS, "overflow": OVERFLOW}
-        facts = {name: counts[column] for name, column in names.items()}
+        counts = counts_of(self.outputs[0])
+        facts = {"rays": counts.rays, "visits": counts.visits, "overflow": counts.overflow}
+        facts["regions"] = counts.regions_touched
         if (
             not self["warm"] and self.device.type == "cuda"
         ):  # how much of the time is not the scan's
@@ -82,13 +86,13 @@ class Integrate(Problem):
 
     def moved_bytes(self) -> tuple[int, int]:
         """The log-odds of touched regions."""
-        touched = 1024 * int(self.outputs[0][0, REGIONS])
+        touched = 1024 * counts_of(self.outputs[0]).regions_touched
         return 12 * len(self["points"]) + self["warm"] * touched, touched
 
     def check(self, outputs: Outputs) -> str:
-        points, counts = self["points"], outputs[0][0].tolist()
-        good = counts[RAYS] == len(points) and not counts[OVERFLOW]
-        expect(good, f"{counts[RAYS]} rays integrated, overflow {counts[OVERFLOW]}")
+        points, counts = self["points"], counts_of(outputs[0])
+        good = counts.rays == len(points) and not counts.overflow
+        expect(good, f"{counts.rays} rays integrated, overflow {counts.overflow}")
         if self.device.type == "cpu":
             return "the others are compared with it"
         few = points[:: len(points) // CHECKED | 1].contiguous()  # of every beam
@@ -96,9 +100,9 @@ class Integrate(Problem):
         here, host = (self.empty(regions, d) for d in (few.device, torch.device("cpu")))
         for _ in range(2):
             self.integrate(here, few)
-            counts = self.integrate(host, few.cpu())[0]
+            counts = counts_of(self.integrate(host, few.cpu()))
         same = all(torch.equal(a.cpu(), b) for a, b in zip(here, host, strict=True))
-        expect(same and counts[RAYS] == len(few), "not the state of the CPU")
+        expect(same and counts.rays == len(few), "not the state of the CPU")
         return f"the state of the CPU after two scans of {len(few)} of the rays, bit for bit"
 
 

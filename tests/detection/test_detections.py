@@ -118,11 +118,6 @@ def test_thresholds_of_subnormal_scores_are_exact(threshold, closed, device):
     assert detect(device, call).count.tolist() == [expected]
 
 
-def test_a_score_is_the_sigmoid_of_its_logit(device):
-    out = detect(device, anchor_call(quiet(1, 1, 1, 1) * 0 + KEPT))
-    assert out.scores[0, 0].item() == pytest.approx(0.9)
-
-
 def test_logits_and_boxes_that_are_not_finite_are_dropped(device):
     logits = quiet(1, 6, 1, 2)
     logits[..., 0] = KEPT

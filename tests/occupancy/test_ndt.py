@@ -13,7 +13,7 @@ import torchvox
 LAYERS = ("logodds", "sample_mean", "sample_cov", "intensity", "passes")
 SENSOR = [2.197, -0.2, -2.0, 3.511]
 NDT = [0.05, 0.2, 3.0, -1.386, 100.0]  # noise, adaptation, samples, reset, reset samples
-COUNT, MEAN, COV, BRIGHT, PASSES = range(9, 14)
+BRIGHT = 12  # the layer of intensities
 HOME = sum(1 << (20 + 21 * axis) for axis in range(3))  # the key of the region at 0, 0, 0
 
 

@@ -224,7 +224,6 @@ def test_names_and_counts_of_the_state_dict():
         ({"center_axes": 1}, "center_axes"),
         ({"feat_channels": (8, 8), "sync": True}, "sync takes one layer"),
         ({"eps": 0.0}, "eps must be > 0"),
-        ({"feat_channels": (0,)}, "feat_channels must be 1 or more"),
         ({"feat_channels": (8, 8), "voxel_size": [1.0, 1.0, 2.0]}, "one cell along z, got 2"),
         ({"max_points": -2}, r"max_points must be -1 \(no limit\) or more, got -2"),
         ({"momentum": None}, "momentum must be a number, got None"),

@@ -27,12 +27,9 @@ KEPT, FOUND, STORED, OVER_POINTS, OVER_VOXELS, OUT_OF_RANGE, NON_FINITE, ZERO = 
 
 
 def check_voxelize(device: str, *args, **kwargs) -> tuple[torch.Tensor, ...]:
+    """As `check_op`, and counts that are consistent."""
     outputs = check_op("voxelize", device, *args, **kwargs)
-    _assert_counts_are_consistent(*outputs[1:])
-    return outputs
-
-
-def _assert_counts_are_consistent(indices, num_points, point_voxel, counts) -> None:
+    _, indices, num_points, point_voxel, counts = outputs
     assert torch.equal(counts[0], counts[1:].sum(dim=0).int())
     assert torch.all(counts[:, ZERO] == 0)
     kept = int(counts[0, KEPT])
@@ -41,6 +38,7 @@ def _assert_counts_are_consistent(indices, num_points, point_voxel, counts) -> N
     assert int(num_points.sum()) == int(counts[0, STORED])
     in_a_row = int((point_voxel >= 0).sum())
     assert in_a_row == int(counts[0, STORED] + counts[0, OVER_POINTS])
+    return outputs
 
 
 def street_cloud(n: int, num_features: int = 4, seed: int = 0, dtype=torch.float32):
