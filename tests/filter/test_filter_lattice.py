@@ -17,7 +17,7 @@ from torchvox.filter.lattice import ALIGNED, MOST_BITS, Lattice
 from torchvox.filter.memory import origin_of
 from torchvox.io import PointTable
 from torchvox.ops.filter import voxel_cells
-from torchvox.reference.filter_table import las_cell, table_cells
+from torchvox.reference.filter_table import table_cells
 
 CPU = torch.device("cpu")
 ZERO = (0.0, 0.0, 0.0)
@@ -187,24 +187,6 @@ def test_tables_on_other_lattices_are_refused_by_name(other, says):
     cells = VoxelAccumulator(replace(las([]), path="a.las"), (1.0,) * 3)
     with pytest.raises(WrongUseError, match=says):
         cells.update(replace(other, path="b.las"))
-
-
-def test_the_centroid_lies_in_its_own_cell_and_filtering_twice_is_filtering_once():
-    rng = np.random.default_rng(0)
-    steps = rng.integers(-90, 90, (250, 3)).astype(np.int32)
-    tables = [las(steps, 0.01, 637000.0), las(steps, 0.01, -0.005)]
-    tables += [PointTable((steps / 512 + 8.0).astype(kind)) for kind in ("float32", "float64")]
-    for table in tables:
-        for size in (0.25, 0.3, 1.0):
-            once, rows = downsample(table, size, trace=True)
-            cells, means = (table_cells(t, (size,) * 3, ZERO) for t in (table, once))
-            assert [means[row] for row in rows] == cells
-            cases.same(downsample(once, size), once)
-
-
-def test_las_cell_is_the_rule():
-    assert las_cell(-1, 0.01, 0.0, 0.5, 0.0) == -1
-    assert las_cell(3, 0.1, 0.0, 0.3, 0.0) == 1  # 0.1 * 3 / 0.3 is below 1 in float64
 
 
 @pytest.mark.parametrize(

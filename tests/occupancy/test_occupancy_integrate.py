@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Maps that rays update: bits that depend on no order, capacity, labels by geometry."""
 
+import itertools
 import random
 
+import numpy as np
 import pytest
 import torch
 from helpers import assert_same_bits
@@ -258,6 +260,33 @@ def test_removed_regions_come_back_bit_for_bit(device):
     assert torchvox.occupancy_query(state, room(3000).to(device), SIZE, ORIGIN).label.min() == -1
     counts = torchvox.occupancy_insert_(state, keys, rows, sensor=SENSOR, merge="keep")
     assert counts[0, 0] == len(keys) and by_key(state) == before
+
+
+def test_rays_and_look_ups_agree(device):
+    """A raycast is the walk of ray_voxels with a query of each voxel; a crop with a pose of 90
+    degrees is the volume turned; a sphere of rays has the sphere's volume."""
+    points = room(4000)
+    state, _ = mapped(points, device=device, max_range=1.2)
+    ends, start = (room(200, seed=3) * 1.5).to(device), CENTER.to(device)
+    walk = torchvox.ray_voxels(ends, start, SIZE, ORIGIN, 20_000)
+    centers = (walk.indices[:, [3, 2, 1]] + 0.5) * SIZE + torch.tensor(ORIGIN, device=device)
+    label = torchvox.occupancy_query(state, centers, SIZE, ORIGIN).label
+    cast = torchvox.occupancy_raycast(state, ends, start, SIZE, ORIGIN, stop_unknown=True)
+    for i, (a, b) in enumerate(itertools.pairwise(walk.offsets.tolist())):
+        stops = torch.nonzero(label[a:b] != 0).flatten()
+        row = a + int(stops[0]) if len(stops) else b - 1
+        assert torch.equal(cast.indices[i], walk.indices[row])
+        assert cast.status[i] == ({0: 0, 1: 1, -1: 2}[int(label[row])])
+    cells = {"cell_size": [SIZE] * 3, "point_cloud_range": [-1.95, -2.0, -1.1, 2.05, 2.0, 0.9]}
+    plain = torchvox.occupancy_crop(state, SIZE, [0.05, 0.0, -0.1], **cells).label[0]
+    turn = torch.tensor([[[0.0, -1, 0, 0.05], [1, 0, 0, -0.05], [0, 0, 1, 0]]], device=device)
+    turned = torchvox.occupancy_crop(state, SIZE, ORIGIN, **cells, poses=turn).label[0]
+    assert torch.equal(turned, plain.flip(2).transpose(1, 2))
+    empty = torchvox.occupancy_state(1, device=device)
+    away = torch.nn.functional.normalize(room(2000, seed=5)).to(device)
+    seen = torchvox.occupancy_raycast(empty, away, torch.zeros_like(start), 0.05, [0.0] * 3,
+                                      solid_angle=4 * np.pi / 2000)  # fmt: skip
+    assert abs(float(seen.unseen.sum()) / (4 / 3 * np.pi) - 1) < 0.02
 
 
 def test_a_state_with_fewer_slots_in_use_than_it_has_is_no_danger(device):
