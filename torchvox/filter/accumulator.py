@@ -186,15 +186,9 @@ class VoxelAccumulator:
         columns = {name: str(type_) for name, type_ in self.schema.columns.items()}
         steps = {name: np.stack(pair).tolist() for name, pair in self.schema.steps.items()}
         none = {name: values.tolist() for name, values in self._no_data.items()}
-        job = {
-            "keep": self.keep,
-            "seed": self._reduction.seed,
-            "rules": self.rules,
-            "no_data": none,
-        }
-        return json.loads(
-            json.dumps({**vars(self._lattice), "columns": columns, "steps": steps, **job})
-        )
+        job = {**vars(self._lattice), "columns": columns, "steps": steps, "keep": self.keep}
+        job |= {"seed": self._reduction.seed, "rules": self.rules, "no_data": none}
+        return json.loads(json.dumps(job))
 
     # ---- states to disk -------------------------------------------------------------------------
 

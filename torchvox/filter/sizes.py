@@ -39,7 +39,7 @@ def voxels_by_level(points: Tensor, voxel_size: float, levels: int) -> list[int]
             f"{BITS}: take voxel_size >= {least:g}"
         )
     keys = voxel_keys(xyz, [voxel_size] * 3, lower=lower, bits=bits).keys.sort().values
-    return [_changes(keys >> 3 * level) for level in range(levels)]
+    return [1 + int((keys >> 3 * level).diff().count_nonzero()) for level in range(levels)]
 
 
 def suggest_voxel_size(points: Tensor, target: float = 0.1) -> float:
@@ -76,10 +76,6 @@ def _finite(points: Tensor) -> tuple[Tensor, list[float], list[float]]:
     if not len(xyz):
         return xyz, [], []
     return xyz, xyz.amin(0).tolist(), xyz.amax(0).tolist()
-
-
-def _changes(keys: Tensor) -> int:
-    return int((keys[1:] != keys[:-1]).sum()) + 1
 
 
 def _rounded(size: float) -> float:
