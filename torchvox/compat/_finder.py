@@ -39,7 +39,7 @@ class Finder(abc.MetaPathFinder):
             loader = _modules.EmptyLoader()
             return None if spec else machinery.ModuleSpec(name, loader, is_package=True)
         if entry.row.patched:
-            if spec is not None:
+            if spec is not None and spec.loader is not None:
                 spec.loader = _modules.PatchLoader(entry, spec.loader)
             return spec
         origin = str(table.source(entry.row.shim))

@@ -2,36 +2,35 @@
 """Rotated boxes of `mmcv.ops`: overlap, suppression, the points in them."""
 
 import warnings
-from typing import Dict, Optional, Tuple, Union
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import torchvox
 from torchvox.compat._errors import CompatWarning, refuse
 from torchvox.compat._pooling import roiaware_pool, roipoint_pool
-from torchvox.compat._shared import Array, from_bottom, rotated_iou, widened
+from torchvox.compat._shared import from_bottom, rotated_iou, widened
 
 
-def points_in_boxes_part(points: Tensor, boxes: Tensor) -> Tensor:
+def points_in_boxes_part(points, boxes):
     """[B, M] int32, the first box that contains the point, or -1; z of a box is its bottom."""
     points = widened(points)
     return torchvox.points_in_boxes(points, from_bottom(boxes.to(points.dtype)))
 
 
-def _mask(points: Tensor, boxes: Tensor) -> Tensor:
+def _mask(points, boxes):
     points = widened(points)
     mask = torchvox.points_in_boxes(points, from_bottom(boxes.to(points.dtype)), mode="mask")
     return mask.transpose(1, 2)
 
 
-def points_in_boxes_all(points: Tensor, boxes: Tensor) -> Tensor:
+def points_in_boxes_all(points, boxes):
     """[B, M, T] int32, 1 where a box contains the point; z of a box is its bottom."""
     return _mask(points, boxes).to(torch.int32, memory_format=torch.contiguous_format)
 
 
-def points_in_boxes_cpu(points: Tensor, boxes: Tensor) -> Tensor:
+def points_in_boxes_cpu(points, boxes):
     """`points_in_boxes_all` on any device, with the strides of the peer: points vary fastest."""
     return _mask(points, boxes).int()
 
@@ -40,13 +39,11 @@ class RoIPointPool3d(nn.Module):
     """([B, G, n, 3 + C], empty [B, G] int32): the first n points of each box, repeated cyclically;
     z of a box is its bottom."""
 
-    def __init__(self, num_sampled_points: int = 512):
+    def __init__(self, num_sampled_points=512):
         super().__init__()
         self.num_sampled_points = num_sampled_points
 
-    def forward(
-        self, points: Tensor, point_features: Tensor, boxes3d: Tensor
-    ) -> Tuple[Tensor, Tensor]:
+    def forward(self, points, point_features, boxes3d):
         return roipoint_pool(
             points, point_features, from_bottom(widened(boxes3d)), self.num_sampled_points
         )
@@ -56,27 +53,25 @@ class RoIAwarePool3d(nn.Module):
     """[N, x, y, z, C]: max or avg of the first max_pts_per_voxel - 1 points in each cell of each
     box; z of a box is its bottom."""
 
-    def __init__(
-        self, out_size: Union[int, tuple], max_pts_per_voxel: int = 128, mode: str = "max"
-    ):
+    def __init__(self, out_size, max_pts_per_voxel=128, mode="max"):
         super().__init__()
         assert mode in ("max", "avg")
         self.out_size = out_size
         self.max_pts_per_voxel = max_pts_per_voxel
         self.mode = ("max", "avg").index(mode)
 
-    def forward(self, rois: Tensor, pts: Tensor, pts_feature: Tensor) -> Tensor:
+    def forward(self, rois, pts, pts_feature):
         options = self.out_size, self.max_pts_per_voxel, ("max", "avg")[self.mode]
         return roiaware_pool(from_bottom(widened(rois)), pts, pts_feature, *options)
 
 
-def _flat(boxes: Tensor, clockwise: bool = True) -> Tensor:
+def _flat(boxes, clockwise=True):
     """x y w h angle as boxes of 7 columns; z and height are not read here."""
     x, y, w, h, angle = boxes.unbind(-1)
     return torch.stack([x, y, x, w, h, w, angle if clockwise else -angle], dim=-1)
 
 
-def _of_corners(boxes: Tensor) -> Tensor:
+def _of_corners(boxes):
     """x1 y1 x2 y2, with or without an angle, as x y w h angle."""
     boxes = widened(boxes)
     low, high = boxes[:, :2], boxes[:, 2:4]
@@ -84,52 +79,40 @@ def _of_corners(boxes: Tensor) -> Tensor:
     return torch.cat([(low + high) / 2, high - low, angle], dim=1)
 
 
-def box_iou_rotated(
-    bboxes1: Tensor,
-    bboxes2: Tensor,
-    mode: str = "iou",
-    aligned: bool = False,
-    clockwise: bool = True,
-) -> Tensor:
+def box_iou_rotated(bboxes1, bboxes2, mode="iou", aligned=False, clockwise=True):
     """[N, M], or [N] if aligned, of x y w h angle; iof divides by the area of bboxes1."""
     assert mode in ("iou", "iof")
     a, b = (_flat(boxes.detach(), clockwise) for boxes in (bboxes1, bboxes2))
     return rotated_iou(a, b, paired=aligned, metric=mode)
 
 
-def boxes_overlap_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+def boxes_overlap_bev(boxes_a, boxes_b):
     """[M, N] areas of overlap of boxes of 7 columns, seen from above."""
     return rotated_iou(boxes_a.detach(), boxes_b.detach(), metric="overlap")
 
 
-def boxes_iou3d(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+def boxes_iou3d(boxes_a, boxes_b):
     """[M, N] of boxes of 7 columns, z of the center."""
     return rotated_iou(boxes_a, boxes_b, mode="3d")
 
 
-def boxes_iou_bev(boxes_a: Tensor, boxes_b: Tensor) -> Tensor:
+def boxes_iou_bev(boxes_a, boxes_b):
     """[M, N] of x1 y1 x2 y2 angle. Deprecated by the peer."""
     iou = box_iou_rotated(_of_corners(boxes_a), _of_corners(boxes_b))
     return iou.to(boxes_a.dtype) if boxes_a.is_floating_point() else iou
 
 
-def diff_iou_rotated_2d(box1: Tensor, box2: Tensor) -> Tensor:
+def diff_iou_rotated_2d(box1, box2):
     """[B, N] of pairs x y w h angle, differentiable."""
     return rotated_iou(_flat(box1), _flat(box2), paired=True)
 
 
-def diff_iou_rotated_3d(box3d1: Tensor, box3d2: Tensor) -> Tensor:
+def diff_iou_rotated_3d(box3d1, box3d2):
     """[B, N] of pairs of 7 columns, z of the center, differentiable."""
     return rotated_iou(box3d1, box3d2, mode="3d", paired=True)
 
 
-def _kept(
-    boxes: Tensor,
-    scores: Tensor,
-    threshold: float,
-    most: Optional[int] = None,
-    group: Optional[Tensor] = None,
-) -> Tensor:
+def _kept(boxes, scores, threshold, most=None, group=None):
     """int64 rows of the kept boxes of 7 columns, best first. most: -1 or None for all."""
     max_out = len(boxes) if most is None or most < 0 else min(most, len(boxes))
     batch = boxes.detach()[None].float(), scores.detach()[None].float()
@@ -138,23 +121,16 @@ def _kept(
     return index[0, : int(count)].long()
 
 
-def _above(scores: Tensor, least: float) -> Tensor:
+def _above(scores, least):
     """Scores, with those up to `least` as -inf, which `rotated_nms` skips."""
     return scores if least <= 0 else scores.masked_fill(scores <= least, float("-inf"))
 
 
-def _with_scores(boxes: Tensor, scores: Tensor, keep: Tensor) -> Tensor:
+def _with_scores(boxes, scores, keep):
     return torch.cat([boxes[keep], scores[keep].reshape(-1, 1)], dim=1)
 
 
-def nms(
-    boxes: Array,
-    scores: Array,
-    iou_threshold: float,
-    offset: int = 0,
-    score_threshold: float = 0,
-    max_num: int = -1,
-) -> Tuple[Array, Array]:
+def nms(boxes, scores, iou_threshold, offset=0, score_threshold=0, max_num=-1):
     """(x1 y1 x2 y2 score [K, 5], int64 rows [K]) of the kept boxes, best first; or arrays."""
     if offset != 0:
         refuse("nms: offset=1")
@@ -165,13 +141,7 @@ def nms(
     return (dets.numpy(), keep.numpy()) if isinstance(boxes, np.ndarray) else (dets, keep)
 
 
-def nms_rotated(
-    dets: Tensor,
-    scores: Tensor,
-    iou_threshold: float,
-    labels: Optional[Tensor] = None,
-    clockwise: bool = True,
-) -> Tuple[Tensor, Optional[Tensor]]:
+def nms_rotated(dets, scores, iou_threshold, labels=None, clockwise=True):
     """(x y w h angle score [K, 6], int64 rows [K]) of the kept boxes, best first; (dets, None)
     without boxes. labels are not read, as in the peer's kernels."""
     if labels is not None:
@@ -183,13 +153,7 @@ def nms_rotated(
     return _with_scores(dets, scores, keep), keep
 
 
-def batched_nms(
-    boxes: Tensor,
-    scores: Tensor,
-    idxs: Tensor,
-    nms_cfg: Optional[Dict],
-    class_agnostic: bool = False,
-) -> Tuple[Tensor, Tensor]:
+def batched_nms(boxes, scores, idxs, nms_cfg, class_agnostic=False):
     """`nms` or `nms_rotated` by nms_cfg, within each class; without nms_cfg, all boxes by score."""
     if nms_cfg is None:
         keep = scores.sort(descending=True, stable=True).indices
@@ -211,29 +175,23 @@ def batched_nms(
     return _with_scores(boxes, scores, keep), keep
 
 
-def nms3d(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+def nms3d(boxes, scores, iou_threshold):
     """int64 rows of the kept boxes of 7 columns, best first, by their overlap from above."""
     return _kept(boxes, scores, iou_threshold)
 
 
-def nms3d_normal(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+def nms3d_normal(boxes, scores, iou_threshold):
     """`nms3d` of boxes with yaw 0."""
     straight = torch.cat([boxes[:, :6], torch.zeros_like(boxes[:, :1])], dim=1)
     return _kept(straight, scores, iou_threshold)
 
 
-def nms_bev(
-    boxes: Tensor,
-    scores: Tensor,
-    thresh: float,
-    pre_max_size: Optional[int] = None,
-    post_max_size: Optional[int] = None,
-) -> Tensor:
+def nms_bev(boxes, scores, thresh, pre_max_size=None, post_max_size=None):
     """int64 rows of the kept boxes x1 y1 x2 y2 angle, among the best pre_max_size."""
     order = scores.sort(descending=True, stable=True).indices[:pre_max_size]
     return order[_kept(_flat(_of_corners(boxes[order])), scores[order], thresh, post_max_size)]
 
 
-def nms_normal_bev(boxes: Tensor, scores: Tensor, thresh: float) -> Tensor:
+def nms_normal_bev(boxes, scores, thresh):
     """int64 rows of the kept boxes x1 y1 x2 y2 angle, with angle 0."""
     return _kept(_flat(_of_corners(boxes[:, :4])), scores, thresh)

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sampling, neighbors and their features of `mmcv.ops`."""
 
-from typing import List, Optional, Tuple, Union
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import torchvox
 from torchvox.compat._errors import refuse
@@ -15,38 +13,38 @@ from torchvox.compat._shared import three_interpolate as three_interpolate
 from torchvox.compat._shared import three_nn as three_nn
 
 
-def furthest_point_sample(points_xyz: Tensor, num_points: int) -> Tensor:
+def furthest_point_sample(points_xyz, num_points):
     """[B, num_points] int32 of [B, N, 3]."""
     return torchvox.furthest_point_sample(points_xyz, num_points, convention="mmcv").idx
 
 
-def furthest_point_sample_with_dist(points_dist: Tensor, num_points: int) -> Tensor:
+def furthest_point_sample_with_dist(points_dist, num_points):
     """[B, num_points] int32 of squared distances [B, N, N]."""
     fps = torchvox.furthest_point_sample_with_dist
     return fps(widened(points_dist), num_points, convention="mmcv")
 
 
 class _DFPS(nn.Module):
-    def forward(self, points: Tensor, features: Optional[Tensor], npoint: int) -> Tensor:
+    def forward(self, points, features, npoint):
         return furthest_point_sample(points, npoint)
 
 
 class _FFPS(nn.Module):
-    def forward(self, points: Tensor, features: Tensor, npoint: int) -> Tensor:
+    def forward(self, points, features, npoint):
         assert features is not None, "feature input to FFPS_Sampler should not be None"
         rows = torch.cat([points, features.transpose(1, 2)], dim=2).detach()
         return furthest_point_sample_with_dist(torch.cdist(rows, rows).square(), npoint)
 
 
 class _FS(nn.Module):
-    def forward(self, points: Tensor, features: Tensor, npoint: int) -> Tensor:
+    def forward(self, points, features, npoint):
         return torch.cat([one()(points, features, npoint) for one in (_FFPS, _DFPS)], dim=1)
 
 
 _SAMPLERS = {"D-FPS": _DFPS, "F-FPS": _FFPS, "FS": _FS}
 
 
-def get_sampler_cls(sampler_type: str) -> type:
+def get_sampler_cls(sampler_type):
     """The class of a sampler, D-FPS, F-FPS or FS. Raises KeyError."""
     if sampler_type not in _SAMPLERS:
         raise KeyError(f"Supported `sampler_type` are {list(_SAMPLERS)}, but got {sampler_type}")
@@ -58,17 +56,17 @@ class PointsSampler(nn.Module):
 
     def __init__(
         self,
-        num_point: List[int],
-        fps_mod_list: List[str] = ["D-FPS"],  # noqa: B006
-        fps_sample_range_list: List[int] = [-1],  # noqa: B006
-    ) -> None:
+        num_point,
+        fps_mod_list=["D-FPS"],  # noqa: B006
+        fps_sample_range_list=[-1],  # noqa: B006
+    ):
         super().__init__()
         assert len(num_point) == len(fps_mod_list) == len(fps_sample_range_list)
         self.num_point = num_point
         self.fps_sample_range_list = fps_sample_range_list
         self.samplers = nn.ModuleList(get_sampler_cls(mode)() for mode in fps_mod_list)
 
-    def forward(self, points_xyz: Tensor, features: Optional[Tensor]) -> Tensor:
+    def forward(self, points_xyz, features):
         begin, parts = 0, []
         for end, sampler, count in zip(  # noqa: B905
             self.fps_sample_range_list, self.samplers, self.num_point
@@ -82,14 +80,14 @@ class PointsSampler(nn.Module):
 
 
 def ball_query(
-    min_radius: float,
-    max_radius: float,
-    sample_num: int,
-    xyz: Tensor,
-    center_xyz: Tensor,
-    xyz_batch_cnt: Optional[Tensor] = None,
-    center_xyz_batch_cnt: Optional[Tensor] = None,
-) -> Tensor:
+    min_radius,
+    max_radius,
+    sample_num,
+    xyz,
+    center_xyz,
+    xyz_batch_cnt=None,
+    center_xyz_batch_cnt=None,
+):
     """[B, M, sample_num] int32; stacked, local [M, sample_num], which begin with -1 if empty."""
     assert min_radius < max_radius
     ball = (xyz, center_xyz, max_radius, sample_num)
@@ -104,12 +102,7 @@ def ball_query(
     return idx
 
 
-def grouping_operation(
-    features: Tensor,
-    indices: Tensor,
-    features_batch_cnt: Optional[Tensor] = None,
-    indices_batch_cnt: Optional[Tensor] = None,
-) -> Tensor:
+def grouping_operation(features, indices, features_batch_cnt=None, indices_batch_cnt=None):
     """[B, C, M, k] of [B, C, N]; stacked, [M, C, k] of [N, C] by local indices."""
     if features_batch_cnt is None or indices_batch_cnt is None:
         return torchvox.group_points(features, indices, channels_first=True)
@@ -122,15 +115,15 @@ class QueryAndGroup(nn.Module):
 
     def __init__(
         self,
-        max_radius: float,
-        sample_num: int,
-        min_radius: float = 0.0,
-        use_xyz: bool = True,
-        return_grouped_xyz: bool = False,
-        normalize_xyz: bool = False,
-        uniform_sample: bool = False,
-        return_unique_cnt: bool = False,
-        return_grouped_idx: bool = False,
+        max_radius,
+        sample_num,
+        min_radius=0.0,
+        use_xyz=True,
+        return_grouped_xyz=False,
+        normalize_xyz=False,
+        uniform_sample=False,
+        return_unique_cnt=False,
+        return_grouped_idx=False,
     ):
         super().__init__()
         if uniform_sample or return_unique_cnt:
@@ -146,7 +139,7 @@ class QueryAndGroup(nn.Module):
         self.normalize_xyz = normalize_xyz
         self.return_grouped_idx = return_grouped_idx
 
-    def _one_op(self, points: Tensor, query: Tensor, features: Optional[Tensor]) -> List[Tensor]:
+    def _one_op(self, points, query, features):
         rows = None if features is None else features.transpose(1, 2)
         scaled = self.normalize_xyz
         grouped, idx, _ = torchvox.query_and_group(
@@ -154,7 +147,7 @@ class QueryAndGroup(nn.Module):
         )
         return [grouped.permute(0, 3, 1, 2).contiguous(), idx]
 
-    def _steps(self, points: Tensor, query: Tensor, features: Optional[Tensor]) -> List[Tensor]:
+    def _steps(self, points, query, features):
         if self.max_radius is None:
             idx = knn(self.sample_num, points, query).transpose(1, 2)
         else:
@@ -167,9 +160,7 @@ class QueryAndGroup(nn.Module):
             parts.insert(0, relative / self.max_radius if self.normalize_xyz else relative)
         return [torch.cat(parts, dim=1), *([xyz] if self.return_grouped_xyz else []), idx]
 
-    def forward(
-        self, points_xyz: Tensor, center_xyz: Tensor, features: Optional[Tensor] = None
-    ) -> Union[Tensor, Tuple]:
+    def forward(self, points_xyz, center_xyz, features=None):
         clouds = (points_xyz, center_xyz, features)
         ball = self.max_radius is not None and not self.min_radius
         same = features is None or features.dtype == points_xyz.dtype
@@ -179,9 +170,7 @@ class QueryAndGroup(nn.Module):
         return tuple(result) if len(result) > 1 else result[0]
 
 
-def knn(
-    k: int, xyz: Tensor, center_xyz: Optional[Tensor] = None, transposed: bool = False
-) -> Tensor:
+def knn(k, xyz, center_xyz=None, transposed=False):
     """[B, k, M] int32, 0 without a neighbor. transposed: xyz and center_xyz are [B, 3, N]."""
     clouds = (xyz, xyz if center_xyz is None else center_xyz)
     points, query = (cloud.transpose(1, 2) for cloud in clouds) if transposed else clouds
@@ -189,6 +178,6 @@ def knn(
     return idx.clamp_(min=0).transpose(1, 2).contiguous()
 
 
-def chamfer_distance(xyz1: Tensor, xyz2: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+def chamfer_distance(xyz1, xyz2):
     """Squared distances [B, N], [B, M] to the nearest point of the other, and int32 indices."""
     return tuple(torchvox.chamfer_distance(xyz1, xyz2, convention="mmcv"))

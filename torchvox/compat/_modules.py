@@ -93,7 +93,7 @@ class Shim(ModuleType):
                 return getattr(self._own() if origin == "peer" else entry.shim(), name)
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         names = self.__dict__["_entry"].facts.names
         if not (isinstance(value, ModuleType) and name in names):  # a submodule of that name
             super().__setattr__(name, value)
@@ -122,7 +122,7 @@ class ShimLoader(abc.Loader):
 class PatchLoader(abc.Loader):
     """The module's own classes use our names too."""
 
-    def __init__(self, entry: Entry, loader: Any) -> None:
+    def __init__(self, entry: Entry, loader: abc.Loader) -> None:
         self.entry, self.loader = entry, loader
 
     def create_module(self, spec: machinery.ModuleSpec) -> Optional[ModuleType]:

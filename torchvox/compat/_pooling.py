@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """RoI pooling by `box_query`. z of a box is its center."""
 
-from typing import Any, Literal, Sequence, Tuple, Union
+from typing import Literal, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
 
 import torchvox
 from torchvox.compat._shared import widened
+from torchvox.ops.boxes import BoxPoints
 
 
-def box_query(points: Tensor, boxes: Tensor, k: int, **options: Any) -> Any:
+def box_query(
+    points: Tensor, boxes: Tensor, k: int, margin: float, grid: Optional[Sequence[int]] = None
+) -> BoxPoints:
     """`torchvox.box_query` of points in any precision."""
     rows = widened(points.detach())
-    return torchvox.box_query(rows, boxes.detach().to(rows.dtype), k, **options)
+    return torchvox.box_query(rows, boxes.detach().to(rows.dtype), k, grid=grid, margin=margin)
 
 
 def roipoint_pool(
@@ -22,7 +25,7 @@ def roipoint_pool(
     """points [B, N, 3], features [B, N, C], boxes [B, G, 7] -> pooled [B, G, k, 3 + C] and empty
     [B, G] int32: the first k points of each box, repeated cyclically if there are fewer; zeros
     and 1 if there are none. Differentiable in points and features."""
-    index, count = box_query(points, boxes, k, margin=margin)
+    index, count = box_query(points, boxes, k, margin)
     slots = torch.arange(k, device=index.device) % count[..., None].clamp(1, max(k, 1))
     index = index.gather(2, slots)  # slot 0 of an empty box is -1, and gives zeros
     rows = torch.cat([points, features], -1)  # in the wider of their dtypes
@@ -50,5 +53,5 @@ def roiaware_pool(
     first max_pts - 1 points of each cell of a box, 0 if there are none. out_size: one number for
     all axes or three. Differentiable in features."""
     size = [out_size] * 3 if isinstance(out_size, int) else list(out_size)
-    cells = box_query(points[None], rois[None], max_pts - 1, grid=size, margin=margin)
+    cells = box_query(points[None], rois[None], max_pts - 1, margin, size)
     return pool_cells(features, cells.index, mode)[0].view(len(rois), *size, features.size(1))

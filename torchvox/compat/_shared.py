@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import torchvox
+from torchvox.ops.annotations import IouMode, OverlapMetric
 
 Array = Union[np.ndarray, Tensor]
 Numbers = Union[Sequence[float], Array]
@@ -63,14 +64,23 @@ def widened(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in HALVES else tensor
 
 
-def rotated_iou(boxes_a: Tensor, boxes_b: Tensor, **options: Any) -> Tensor:
+def rotated_iou(
+    boxes_a: Tensor,
+    boxes_b: Tensor,
+    mode: IouMode = "bev",
+    metric: OverlapMetric = "iou",
+    paired: bool = False,
+) -> Tensor:
     """`torchvox.rotated_iou` of boxes in any precision, in that of boxes_a."""
-    return torchvox.rotated_iou(widened(boxes_a), widened(boxes_b), **options).to(boxes_a.dtype)
+    a, b = widened(boxes_a), widened(boxes_b)
+    return torchvox.rotated_iou(a, b, mode=mode, paired=paired, metric=metric).to(boxes_a.dtype)
 
 
-def paired_iou(boxes_a: Tensor, boxes_b: Tensor, **options: Any) -> Tensor:
+def paired_iou(
+    boxes_a: Tensor, boxes_b: Tensor, mode: IouMode = "bev", metric: OverlapMetric = "iou"
+) -> Tensor:
     """[N, 1] of the pairs of boxes."""
-    return rotated_iou(boxes_a, boxes_b, paired=True, **options)[:, None]
+    return rotated_iou(boxes_a, boxes_b, mode, metric, paired=True)[:, None]
 
 
 def from_bottom(boxes: Tensor) -> Tensor:
@@ -90,15 +100,17 @@ def scattered(grad: Tensor, idx: Tensor, rows: int) -> Tensor:
     return torch.ops.torchvox._group_points_backward(grad[None], idx[None], rows)[0]
 
 
-def put(what: str, out: Tensor, value: Any, add: bool = False) -> None:
+def put(
+    what: str, out: Tensor, value: Union[Tensor, Tuple[Tensor, Tensor]], add: bool = False
+) -> None:
     """Write a value, or (value, mask), into the caller's tensor, whose strides and dtype stay."""
-    value, mask = value if isinstance(value, tuple) else (value, None)
-    if out.shape != value.shape:
-        raise ValueError(f"{what} must be {list(value.shape)}, got {list(out.shape)}")
+    new, mask = value if isinstance(value, tuple) else (value, None)
+    if out.shape != new.shape:
+        raise ValueError(f"{what} must be {list(new.shape)}, got {list(out.shape)}")
     with torch.no_grad():
-        value = value.to(out.dtype)
-        value = value if mask is None else torch.where(mask, value, out)
-        out.copy_(out + value if add else value)
+        new = new.to(out.dtype)
+        new = new if mask is None else torch.where(mask, new, out)
+        out.copy_(out + new if add else new)
 
 
 def compiled(declaration: str, function: Callable[..., Any]) -> Callable[..., Optional[int]]:
@@ -188,7 +200,7 @@ class GroupAll(nn.Module):
         super().__init__()
         self.use_xyz = use_xyz
 
-    def forward(self, xyz: Tensor, new_xyz: Any, features: Optional[Tensor] = None) -> Tensor:
+    def forward(self, xyz: Tensor, new_xyz: object, features: Optional[Tensor] = None) -> Tensor:
         columns = [xyz.transpose(1, 2)] if self.use_xyz or features is None else []
         return torch.cat(columns + ([] if features is None else [features]), 1).unsqueeze(2)
 

@@ -5,16 +5,14 @@ Names, signatures, layouts and dtypes are the peer's, results those of `conventi
 `voxelization`, `dynamic_scatter` and the nms functions read a count from the device, as the peer's.
 """
 
-from typing import Any, List, Tuple, Union
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import torchvox
 from torchvox.compat._errors import stubs
 from torchvox.compat._mmcv_boxes import *
 from torchvox.compat._mmcv_points import *
-from torchvox.compat._shared import Numbers, floats
+from torchvox.compat._shared import floats
 
 __all__ = [
     "DynamicScatter", "GroupAll", "PointsSampler", "QueryAndGroup", "RoIAwarePool3d",
@@ -66,13 +64,8 @@ __getattr__ = stubs("mmcv.ops", NOT_COVERED)
 
 
 def voxelization(
-    points: Tensor,
-    voxel_size: Numbers,
-    coors_range: Numbers,
-    max_points: int = 35,
-    max_voxels: int = 20000,
-    deterministic: bool = True,
-) -> Any:
+    points, voxel_size, coors_range, max_points=35, max_voxels=20000, deterministic=True
+):
     """(voxels [M, max_points, C], coors [M, 3] int32 z y x, numbers of points [M]); if a limit is
     -1, coors [N, 3] of every point, -1 outside."""
     size, bounds = floats(voxel_size), floats(coors_range)
@@ -88,12 +81,7 @@ class Voxelization(nn.Module):
     """`voxelization` with its limits; max_voxels may be (training, evaluation)."""
 
     def __init__(
-        self,
-        voxel_size: List,
-        point_cloud_range: List,
-        max_num_points: int,
-        max_voxels: Union[tuple, int] = 20000,
-        deterministic: bool = True,
+        self, voxel_size, point_cloud_range, max_num_points, max_voxels=20000, deterministic=True
     ):
         super().__init__()
         self.voxel_size = voxel_size
@@ -107,32 +95,29 @@ class Voxelization(nn.Module):
         self.grid_size = torch.round((bounds[3:] - bounds[:3]) / size).long()
         self.pcd_shape = [*self.grid_size[:2], 1][::-1]
 
-    def forward(self, input: Tensor) -> Any:
+    def forward(self, input):
         limits = (self.max_num_points, self.max_voxels[0 if self.training else 1])
         return voxelization(input, self.voxel_size, self.point_cloud_range, *limits)
 
 
-def dynamic_scatter(
-    feats: Tensor, coors: Tensor, reduce_type: str = "max"
-) -> Tuple[Tensor, Tensor]:
+def dynamic_scatter(feats, coors, reduce_type="max"):
     """([M, C], [M, D]): features reduced over equal rows of coors, by ascending coordinate; points
     with a negative coordinate are skipped. reduce_type: max, mean or sum."""
     cells = torchvox.unique_cells(coors, order="sorted", trim=True)
     rows = cells.indices.size(0)
     grouping = {"offsets": cells.offsets[: rows + 1], "perm": cells.perm}
-    reduce: Any = reduce_type
-    reduced, _ = torchvox.voxel_scatter(feats, cells.point_voxel, rows, reduce, **grouping)
+    reduced, _ = torchvox.voxel_scatter(feats, cells.point_voxel, rows, reduce_type, **grouping)
     return reduced, cells.indices
 
 
 class DynamicScatter(nn.Module):
     """`dynamic_scatter` with mean or max; coors of 4 columns begin with the sample."""
 
-    def __init__(self, voxel_size: List, point_cloud_range: List, average_points: bool):
+    def __init__(self, voxel_size, point_cloud_range, average_points):
         super().__init__()
         self.voxel_size = voxel_size
         self.point_cloud_range = point_cloud_range
         self.average_points = average_points
 
-    def forward(self, points: Tensor, coors: Tensor) -> Tuple[Tensor, Tensor]:
+    def forward(self, points, coors):
         return dynamic_scatter(points, coors, "mean" if self.average_points else "max")

@@ -2,10 +2,7 @@
 """Replaces the functions of yanx27's PointNet++ in plain torch, of which projects have copies:
 `install("pointnet2_plain", at="models.pointnet2_utils")` puts them into that module."""
 
-from typing import Any, Optional, Tuple
-
 import torch
-from torch import Tensor
 
 import torchvox
 from torchvox.compat._shared import check_index
@@ -21,20 +18,20 @@ DIFFERS = {
 }
 
 
-def square_distance(src: Tensor, dst: Tensor) -> Tensor:
+def square_distance(src, dst):
     """[B, N, M] squared distances of [B, N, C] and [B, M, C], by expanded squares as the peer."""
     squares = (src**2).sum(-1)[:, :, None] + (dst**2).sum(-1)[:, None]
     return torch.baddbmm(squares, src, dst.transpose(1, 2), alpha=-2)
 
 
-def index_points(points: Tensor, idx: Tensor) -> Tensor:
+def index_points(points, idx):
     """[B, .., C]: rows of [B, N, C] by [B, ..]; negative indices count from the end."""
     check_index("index_points", idx, -points.size(1), points.size(1))
     rows = torch.where(idx < 0, idx + points.size(1), idx)
     return torchvox.gather_points(points, rows.flatten(1)).unflatten(1, idx.shape[1:])
 
 
-def farthest_point_sample(xyz: Tensor, npoint: int) -> Tensor:
+def farthest_point_sample(xyz, npoint):
     """[B, npoint] int64; the first is random."""
     start = torch.randint(max(xyz.size(1), 1), (xyz.size(0),), device=xyz.device)
     return torchvox.furthest_point_sample(
@@ -42,21 +39,14 @@ def farthest_point_sample(xyz: Tensor, npoint: int) -> Tensor:
     ).idx.long()
 
 
-def query_ball_point(radius: float, nsample: int, xyz: Tensor, new_xyz: Tensor) -> Tensor:
+def query_ball_point(radius, nsample, xyz, new_xyz):
     """[B, S, nsample] int64: the first by index with d <= radius, the first hit repeated."""
     return torchvox.query_and_group(
         xyz, new_xyz, None, [radius], [nsample], convention="yanx27"
     ).idx.long()
 
 
-def sample_and_group(
-    npoint: int,
-    radius: float,
-    nsample: int,
-    xyz: Tensor,
-    points: Optional[Tensor],
-    returnfps: bool = False,
-) -> Tuple[Any, ...]:
+def sample_and_group(npoint, radius, nsample, xyz, points, returnfps=False):
     """(centers [B, S, 3], [B, S, nsample, 3 + D]), with returnfps grouped xyz and the samples."""
     fps_idx = farthest_point_sample(xyz, npoint)
     new_xyz = index_points(xyz, fps_idx)
@@ -66,7 +56,7 @@ def sample_and_group(
     return (new_xyz, grouped, index_points(xyz, idx), fps_idx) if returnfps else (new_xyz, grouped)
 
 
-def sample_and_group_all(xyz: Tensor, points: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+def sample_and_group_all(xyz, points):
     """(origin [B, 1, 3], [B, 1, N, 3 + D])."""
     rows = xyz if points is None else torch.cat([xyz, points], -1)
     return torch.zeros_like(xyz[:, :1]), rows[:, None]

@@ -5,7 +5,7 @@ Names, signatures, layouts, dtypes and padding are the peer's. `sample_farthest_
 largest length, and K if it is a tensor, from the device, as the peer does.
 """
 
-from typing import List, NamedTuple, Optional, Tuple, Union
+from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -45,19 +45,14 @@ class _KNN(NamedTuple):
     knn: Optional[Tensor]
 
 
-def _same(p1: Tensor, p2: Tensor) -> None:
+def _same(p1, p2):
     if p1.shape[0] != p2.shape[0]:
         raise ValueError("pts1 and pts2 must have the same batch dimension.")
     if p1.shape[2] != p2.shape[2]:
         raise ValueError("pts1 and pts2 must have the same point dimension.")
 
 
-def sample_farthest_points(
-    points: Tensor,
-    lengths: Optional[Tensor] = None,
-    K: Union[int, List, Tensor] = 50,
-    random_start_point: bool = False,
-) -> Tuple[Tensor, Tensor]:
+def sample_farthest_points(points, lengths=None, K=50, random_start_point=False):
     """(points [N, max K, D] float32, int64 rows [N, max K]), 0 and -1 past K and past a length."""
     points, clouds = points.float(), points.shape[0]
     if lengths is None:
@@ -85,15 +80,15 @@ def sample_farthest_points(
 
 
 def ball_query(
-    p1: Tensor,
-    p2: Tensor,
-    lengths1: Optional[Tensor] = None,
-    lengths2: Optional[Tensor] = None,
-    K: int = 500,
-    radius: float = 0.2,
-    return_nn: bool = True,
-    skip_points_outside_cube: bool = False,
-) -> _KNN:
+    p1,
+    p2,
+    lengths1=None,
+    lengths2=None,
+    K=500,
+    radius=0.2,
+    return_nn=True,
+    skip_points_outside_cube=False,
+):
     """The first K points of p2 by index in the ball of each p1: squared distances, int64 rows and
     points; 0, -1 and 0 where there are fewer."""
     _same(p1, p2)
@@ -104,16 +99,16 @@ def ball_query(
 
 
 def knn_points(
-    p1: Tensor,
-    p2: Tensor,
-    lengths1: Optional[Tensor] = None,
-    lengths2: Optional[Tensor] = None,
-    norm: int = 2,
-    K: int = 1,
-    version: int = -1,
-    return_nn: bool = False,
-    return_sorted: bool = True,
-) -> _KNN:
+    p1,
+    p2,
+    lengths1=None,
+    lengths2=None,
+    norm=2,
+    K=1,
+    version=-1,
+    return_nn=False,
+    return_sorted=True,
+):
     """The K nearest points of p2 to each p1, nearest first: squared distances (L1 for norm 1) and
     int64 rows, both 0 where there are fewer, and points."""
     _same(p1, p2)
@@ -127,7 +122,7 @@ def knn_points(
     return _KNN(dist2.masked_fill(idx < 0, 0), rows, points)
 
 
-def knn_gather(x: Tensor, idx: Tensor, lengths: Optional[Tensor] = None) -> Tensor:
+def knn_gather(x, idx, lengths=None):
     """[N, L, K, U] of [N, M, U], 0 in the slots past the length."""
     if x.shape[0] != idx.shape[0]:
         raise ValueError("x and idx must have same batch dimension.")
@@ -139,7 +134,7 @@ def knn_gather(x: Tensor, idx: Tensor, lengths: Optional[Tensor] = None) -> Tens
     return torchvox.group_points(x, idx)
 
 
-def masked_gather(points: Tensor, idx: Tensor) -> Tensor:
+def masked_gather(points, idx):
     """Rows of [N, P, D] by [N, K] or [N, L, K], 0 where the index is -1."""
     if len(idx) != len(points):
         raise ValueError("points and idx must have the same batch dimension")

@@ -2,8 +2,9 @@
 """Gives torch_geometric its searches and samplers if pyg_lib is missing. A fake pyg_lib module
 would switch its neighbor sampling over too, so only `torch_geometric.typing` is patched."""
 
+from functools import partial
 from types import ModuleType, SimpleNamespace
-from typing import Any, Dict
+from typing import Any, Callable, Dict, List
 
 import torch
 
@@ -19,6 +20,10 @@ SCHEMAS = {
 LIBRARY = torch.library.Library("pyg", "FRAGMENT")
 
 
+def _call(function: Callable[..., torch.Tensor], names: List[str], *values: object) -> torch.Tensor:
+    return function(**dict(zip(names, values, strict=True)))
+
+
 def patch(typing: ModuleType) -> Dict[str, Any]:
     """The names to set in `torch_geometric.typing`."""
     if typing.WITH_PYG_LIB:
@@ -27,12 +32,12 @@ def patch(typing: ModuleType) -> Dict[str, Any]:
 
     for name, schema in SCHEMAS.items():
         arguments = [word.split()[-1] for word in schema[1 : schema.index(")")].split(",")]
-
-        def call(*values: Any, _name: str = name, _arguments: Any = arguments) -> torch.Tensor:
-            return getattr(pyg_lib_ops, _name)(**dict(zip(_arguments, values, strict=True)))
-
         if not hasattr(torch.ops.pyg, name):  # where they are called from version 2.8 on
             LIBRARY.define(name + schema)
-            LIBRARY.impl(name, call, "CompositeExplicitAutograd")
+            LIBRARY.impl(
+                name,
+                partial(_call, getattr(pyg_lib_ops, name), arguments),
+                "CompositeExplicitAutograd",
+            )
     flags = {f"WITH_{name.upper()}": True for name in SCHEMAS}
     return {**flags, "pyg_lib": SimpleNamespace(ops=pyg_lib_ops)}

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces `pcdet.ops.pointnet2.pointnet2_batch.pointnet2_utils`, on every device."""
 
-from torch import Tensor
-
 import torchvox
 from torchvox.compat._shared import *
 from torchvox.compat._shared import function_class
@@ -15,7 +13,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def farthest_point_sample(xyz: Tensor, npoint: int) -> Tensor:
+def farthest_point_sample(xyz, npoint):
     """[B, npoint] int32."""
     return torchvox.furthest_point_sample(xyz, npoint, convention="openpcdet").idx
 

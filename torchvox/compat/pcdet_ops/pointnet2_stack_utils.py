@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces `pcdet.ops.pointnet2.pointnet2_stack.pointnet2_utils`, on every device."""
 
-from typing import List, Optional, Tuple, Union
-
 import torch
 from torch import Tensor, nn
 
@@ -30,9 +28,9 @@ __getattr__ = stubs("pcdet.ops.pointnet2.pointnet2_stack.pointnet2_utils", NOT_C
 
 
 def ball_query(
-    radius: float, nsample: int, xyz: Tensor, xyz_batch_cnt: Tensor, new_xyz: Tensor,
-    new_xyz_batch_cnt: Tensor,
-) -> Tuple[Tensor, Tensor]:
+    radius, nsample, xyz, xyz_batch_cnt, new_xyz,
+    new_xyz_batch_cnt,
+) :
     """(local indices [M, nsample] int32, which balls are empty [M]); an empty ball holds 0."""
     clouds = new_xyz, new_xyz_batch_cnt, xyz, xyz_batch_cnt
     idx, _ = pointnet2_stack_cuda.ball_query(radius, nsample, *clouds)
@@ -40,8 +38,8 @@ def ball_query(
 
 
 def grouping_operation(
-    features: Tensor, features_batch_cnt: Tensor, idx: Tensor, idx_batch_cnt: Tensor
-) -> Tensor:
+    features, features_batch_cnt, idx, idx_batch_cnt
+) :
     """[N, C] by local [M, k]: [M, C, k]."""
     return group_packed(features, features_batch_cnt, idx, idx_batch_cnt).contiguous()
 
@@ -50,15 +48,15 @@ class QueryAndGroup(nn.Module):
     """(xyz of each ball relative to its center, then features [M, 3 + C, nsample], indices); an
     empty ball holds zeros."""
 
-    def __init__(self, radius: float, nsample: int, use_xyz: bool = True) -> None:
+    def __init__(self, radius, nsample, use_xyz = True) :
         super().__init__()
         self.radius, self.nsample, self.use_xyz = radius, nsample, use_xyz
 
     # fmt: off
     def forward(
-        self, xyz: Tensor, xyz_batch_cnt: Tensor, new_xyz: Tensor, new_xyz_batch_cnt: Tensor,
-        features: Optional[Tensor] = None,
-    ) -> Tuple[Tensor, Tensor]:
+        self, xyz, xyz_batch_cnt, new_xyz, new_xyz_batch_cnt,
+        features = None,
+    ) :
         # fmt: on
         assert features is not None or self.use_xyz, "features or use_xyz must be given"
         clouds = xyz, xyz_batch_cnt, new_xyz, new_xyz_batch_cnt
@@ -73,8 +71,8 @@ class QueryAndGroup(nn.Module):
 
 
 def stack_farthest_point_sample(
-    xyz: Tensor, xyz_batch_cnt: Tensor, npoint: Union[int, List[int], Tensor]
-) -> Tensor:
+    xyz, xyz_batch_cnt, npoint
+) :
     """[sum of npoint] int32 rows of xyz. npoint: a number, or one per cloud as a list or a tensor,
     whose sum is read from the device."""
     if not isinstance(npoint, Tensor):
@@ -87,15 +85,15 @@ def stack_farthest_point_sample(
 
 
 def three_nn(
-    unknown: Tensor, unknown_batch_cnt: Tensor, known: Tensor, known_batch_cnt: Tensor
-) -> Tuple[Tensor, Tensor]:
+    unknown, unknown_batch_cnt, known, known_batch_cnt
+) :
     """Distances without gradient, and int32 rows of known."""
     clouds = unknown.detach(), unknown_batch_cnt, known.detach(), known_batch_cnt
     dist2, idx = pointnet2_stack_cuda.three_nn(*clouds)
     return dist2.to(unknown.dtype).sqrt(), idx.int()
 
 
-def three_interpolate(features: Tensor, idx: Tensor, weight: Tensor) -> Tensor:
+def three_interpolate(features, idx, weight) :
     """[M, C] by [N, 3]: [N, C]; weight has no gradient."""
     return torchvox.three_interpolate(features[None], idx[None], weight.detach()[None])[0]
 

@@ -34,7 +34,7 @@ def forward(rois, pts, pts_feature, argmax, pts_idx_of_voxels, pooled_features, 
     """pts_idx_of_voxels [N, x, y, z, k] gets a count and the first k - 1 points of each cell, and
     pooled_features their maximum (0) or mean (1); argmax gets the points of the maximum, or -1."""
     *cells, k = pts_idx_of_voxels.shape
-    rows, count = box_query(pts[None], rois[None], k - 1, grid=cells[1:], margin=MARGIN)
+    rows, count = box_query(pts[None], rois[None], k - 1, MARGIN, cells[1:])
     lists = torch.cat([count.clamp(max=k - 1)[..., None], rows.clamp(min=0)], -1)
     put("forward: pts_idx_of_voxels", pts_idx_of_voxels, lists.view(*cells, k))
     pooled, best = pool_cells(pts_feature.detach(), rows, "avg" if pool_method else "max")

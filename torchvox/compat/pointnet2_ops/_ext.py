@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces `pointnet2_ops._ext`, the compiled functions: tensors in, tensors out."""
 
-from typing import List
-
 import torch
-from torch import Tensor
 
 import torchvox
 from torchvox.compat import _shared
@@ -17,34 +14,34 @@ __all__ = [
 ]  # fmt: skip
 
 
-def furthest_point_sampling(points: Tensor, nsamples: int) -> Tensor:
+def furthest_point_sampling(points, nsamples):
     """[B, nsamples] int32; points with |p|^2 <= 1e-3 are never chosen, except the first."""
     return torchvox.furthest_point_sample(points, nsamples, convention="pointnet2").idx
 
 
-def gather_points_grad(grad_out: Tensor, idx: Tensor, n: int) -> Tensor:
+def gather_points_grad(grad_out, idx, n):
     return torch.ops.torchvox._gather_points_backward(grad_out, idx, n, channels_first=True)
 
 
-def group_points_grad(grad_out: Tensor, idx: Tensor, n: int) -> Tensor:
+def group_points_grad(grad_out, idx, n):
     return torch.ops.torchvox._group_points_backward(grad_out, idx, n, channels_first=True)
 
 
-def ball_query(new_xyz: Tensor, xyz: Tensor, radius: float, nsample: int) -> Tensor:
+def ball_query(new_xyz, xyz, radius, nsample):
     return _shared.ball_query(radius, nsample, xyz, new_xyz)
 
 
-def three_nn(unknown: Tensor, known: Tensor) -> List[Tensor]:
+def three_nn(unknown, known):
     """Squared distances and int32 indices; inf and 0 for missing points."""
     dist2, idx = torchvox.three_nn(unknown, known, convention="pointnet2")
     return [dist2, idx.clamp(min=0)]
 
 
-def three_interpolate(points: Tensor, idx: Tensor, weight: Tensor) -> Tensor:
+def three_interpolate(points, idx, weight):
     return torchvox.three_interpolate(points, idx, weight, channels_first=True)
 
 
-def three_interpolate_grad(grad_out: Tensor, idx: Tensor, weight: Tensor, m: int) -> Tensor:
+def three_interpolate_grad(grad_out, idx, weight, m):
     features = grad_out.new_empty(1).expand(*grad_out.shape[:2], m)  # only its shape is read
     return torch.ops.torchvox._three_interpolate_backward(
         grad_out, features, idx, weight, channels_first=True, for_weight=False

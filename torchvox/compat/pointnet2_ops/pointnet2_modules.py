@@ -2,10 +2,10 @@
 """Replaces `pointnet2_ops.pointnet2_modules`: its parameters have the peer's names, so that its
 checkpoints load."""
 
-from typing import List, Optional, Sequence, Tuple
+from typing import List, Optional
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import torchvox
 from torchvox.compat.pointnet2_ops import pointnet2_utils
@@ -13,7 +13,7 @@ from torchvox.compat.pointnet2_ops import pointnet2_utils
 __all__ = ["PointnetFPModule", "PointnetSAModule", "PointnetSAModuleMSG", "build_shared_mlp"]
 
 
-def build_shared_mlp(mlp_spec: List[int], bn: bool = True) -> nn.Sequential:
+def build_shared_mlp(mlp_spec, bn=True):
     """1 x 1 convolutions of these widths, each with batch norm and ReLU."""
     layers: List[nn.Module] = []
     for i in range(1, len(mlp_spec)):
@@ -30,7 +30,7 @@ class _PointnetSAModuleBase(nn.Module):
     groupers: nn.ModuleList
     mlps: nn.ModuleList
 
-    def forward(self, xyz: Tensor, features: Optional[Tensor]) -> Tuple[Optional[Tensor], Tensor]:
+    def forward(self, xyz, features):
         new_xyz = None
         if self.npoint is not None:
             idx = pointnet2_utils.furthest_point_sample(xyz, self.npoint)
@@ -46,15 +46,7 @@ class PointnetSAModuleMSG(_PointnetSAModuleBase):
     """Set abstraction with several radii. As in the peer, use_xyz adds 3 to the first width of each
     list of mlps, in place."""
 
-    def __init__(
-        self,
-        npoint: Optional[int],
-        radii: Sequence[Optional[float]],
-        nsamples: Sequence[Optional[int]],
-        mlps: Sequence[List[int]],
-        bn: bool = True,
-        use_xyz: bool = True,
-    ) -> None:
+    def __init__(self, npoint, radii, nsamples, mlps, bn=True, use_xyz=True):
         super().__init__()
         assert len(radii) == len(nsamples) == len(mlps), "one radius, number and list per scale"
         self.npoint, self.groupers, self.mlps = npoint, nn.ModuleList(), nn.ModuleList()
@@ -70,15 +62,7 @@ class PointnetSAModuleMSG(_PointnetSAModuleBase):
 class PointnetSAModule(PointnetSAModuleMSG):
     """Set abstraction with one radius, or of all points."""
 
-    def __init__(
-        self,
-        mlp: List[int],
-        npoint: Optional[int] = None,
-        radius: Optional[float] = None,
-        nsample: Optional[int] = None,
-        bn: bool = True,
-        use_xyz: bool = True,
-    ) -> None:
+    def __init__(self, mlp, npoint=None, radius=None, nsample=None, bn=True, use_xyz=True):
         super().__init__(npoint, [radius], [nsample], [mlp], bn, use_xyz)
 
 
@@ -86,17 +70,11 @@ class PointnetFPModule(nn.Module):
     """Feature propagation: [B, mlp[-1], n] of the unknown points; one feature for all if known is
     None."""
 
-    def __init__(self, mlp: List[int], bn: bool = True) -> None:
+    def __init__(self, mlp, bn=True):
         super().__init__()
         self.mlp = build_shared_mlp(mlp, bn)
 
-    def forward(
-        self,
-        unknown: Tensor,
-        known: Optional[Tensor],
-        unknow_feats: Optional[Tensor],
-        known_feats: Tensor,
-    ) -> Tensor:
+    def forward(self, unknown, known, unknow_feats, known_feats):
         if known is None:
             columns = known_feats.expand(-1, -1, unknown.size(1))
         else:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces `pointnet2_ops.pointnet2_utils`: the functions with gradients."""
 
-from torch import Tensor
-
 from torchvox.compat._shared import *
 from torchvox.compat._shared import function_class
 from torchvox.compat.pointnet2_ops._ext import furthest_point_sampling
@@ -14,7 +12,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def furthest_point_sample(xyz: Tensor, npoint: int) -> Tensor:
+def furthest_point_sample(xyz, npoint):
     """[B, npoint] int32; points with |p|^2 <= 1e-3 are never chosen, except the first."""
     return furthest_point_sampling(xyz, npoint)
 
