@@ -8,9 +8,7 @@ import torch
 from torch.nn.functional import pad
 
 import torchvox
-from tests.compat import loops
 from tests.helpers import cube, lattice
-from torchvox.reference import rotated_iou
 
 
 def clouds(on):
@@ -23,9 +21,8 @@ def clouds(on):
         leaf.requires_grad_()
     lengths, new_lengths = on(torch.tensor([60, 2])), on(torch.tensor([9, 4]))
     balls = torchvox.ball_query(p, q, 2.0, 5, convention="pointnet2").idx
-    nearest = on(torch.stack([
-        loops.padded(loops.nearest(*one, 5)[1], 5) for one in zip(p, q, strict=True)
-    ])).int()  # fmt: skip
+    nearest = torchvox.knn(p, q, 5).idx
+    of_lengths = {"lengths": lengths, "query_lengths": new_lengths}
 
     def fps(points, count, convention):
         return torchvox.furthest_point_sample(points, count, convention=convention).idx
@@ -48,25 +45,19 @@ def clouds(on):
     def near(index):
         return rows(p.transpose(1, 2), index) - q.transpose(1, 2)[..., None]
 
-    def searched(search, fill, k):
-        """[2, 9, k] rows of p, by the lengths of both clouds."""
-        pairs = zip(p, q, lengths.tolist(), new_lengths.tolist(), strict=True)
-        found = [search(a[:n], b[:m]) + [[]] * (9 - m) for a, b, n, m in pairs]
-        return on(torch.stack([loops.padded(one, k, fill) for one in found]))
-
     def measured(index, power):
         """Distances of q and p, 0 where the index is -1."""
         difference = rows(p.transpose(1, 2), index.clamp(min=0)) - q.transpose(1, 2)[..., None]
         return (difference.abs() ** power).sum(1) * (index >= 0)
 
     def pytorch3d_nearest(power):
-        index = searched(lambda a, b: loops.nearest(a, b, 4, power)[1], -1, 4)
+        index = torchvox.knn(p, q, 4, norm=power, **of_lengths).idx.long()
         slots = torch.arange(4, device=index.device) < lengths[:, None, None]
         points = rows(p.transpose(1, 2), index.clamp(min=0)).permute(0, 2, 3, 1)
         return measured(index, power), index.clamp(min=0), points * slots[..., None]
 
     def pytorch3d_balls():
-        index = searched(lambda a, b: loops.in_ball(a, b, 2.0), -1, 5)
+        index = torchvox.ball_query(p, q, 2.0, 5, fill="pad", **of_lengths).idx.long()
         points = rows(p.transpose(1, 2), index.clamp(min=0)).permute(0, 2, 3, 1)
         return measured(index, 2), index, points * (index >= 0)[..., None]
 
@@ -89,16 +80,14 @@ def packed(on):
         leaf.requires_grad_()
     ends, new_ends = cnt.cumsum(0), new_cnt.cumsum(0)
     start = torch.repeat_interleave(ends - cnt, new_cnt)[:, None]
-    parts = [
-        pair
-        for pair in zip(flat_p.split(cnt.tolist()), flat_q.split(new_cnt.tolist()), strict=True)
-    ]
+    ptr_p, ptr_q = pad(ends, (1, 0)), pad(new_ends, (1, 0))
+    offsets = {"batch_offsets": ptr_p, "query_batch_offsets": ptr_q}
 
     def stacked_balls(radius, k, fill=0):
         """Local rows; -1, fill, .. of an empty ball."""
-        balls = [ball for pair in parts for ball in loops.in_ball(*pair, radius)]
-        balls = [ball or [-1] + [fill] * (k - 1) for ball in balls]
-        return on(loops.padded(balls, k, "first")).int()
+        balls = torchvox.ball_query(flat_p, flat_q, radius, k, local_index=True, **offsets)
+        empty = balls.idx.new_tensor([-1] + [fill] * (k - 1))
+        return torch.where(balls.count[:, None] > 0, balls.idx, empty)
 
     def stacked_rows(features, index):
         taken = features[(index.clamp(min=0) + start).long()]
@@ -111,21 +100,20 @@ def packed(on):
     def stacked_nearest(k, distance, index=None):
         """Distances and packed rows; a missing one is at `distance`, and has `index` or the first
         row of its cloud."""
-        lists = [loops.nearest(*pair, k) for pair in parts]
-        far = on(loops.padded([row for one in lists for row in one[0]], k, distance**2))
-        near = on(loops.padded([row for one in lists for row in one[1]], k))
+        dist2, near = torchvox.knn(flat_p.detach(), flat_q.detach(), k, **offsets)
         first = start if index is None else torch.full_like(start, index)
-        return far.sqrt().float(), torch.where(near < 0, first, near + start).int()
+        far = dist2.sqrt().masked_fill(near < 0, distance)
+        return far, torch.where(near < 0, first, near).int()
 
     def graph(rows, most=None, loop=True):
         """[2, E]: the number of each row and its first entries, without its own if not loop."""
         edges = []
-        for i, row in enumerate(rows.tolist() if isinstance(rows, torch.Tensor) else rows):
+        for i, row in enumerate(rows.tolist()):
             edges += [(i, j) for j in row if j >= 0 and (loop or i != j)][:most]
         return on(torch.tensor(edges).T)
 
-    def search(*clouds_and_k):
-        return loops.nearest(*clouds_and_k)[1]
+    def search(points, query, k):
+        return torchvox.knn(points[None], query[None], k).idx[0]
 
     def parts_of(ratio):
         ends = pad((cnt * ratio).ceil().long().cumsum(0), (1, 0))
@@ -134,11 +122,9 @@ def packed(on):
         return fps(flat_p, ptr_p, ends, int(ends[-1]), **options).idx.long()
 
     of_p, of_q = (torch.arange(4, device=n.device).repeat_interleave(n) for n in (cnt, new_cnt))
-    ptr_p, ptr_q = pad(ends, (1, 0)), pad(new_ends, (1, 0))
-    all_balls = [ball for pair in parts for ball in loops.in_ball(*pair, 2.0)]
-    shift = zip(all_balls, start[:, 0].tolist(), strict=True)
-    all_balls = [[first + i for i in ball] for ball, first in shift]
-    own_balls, unit = loops.in_ball(flat_p, flat_p, 2.0), torch.nn.functional.normalize
+    all_balls = torchvox.ball_query(flat_p, flat_q, 2.0, 50, fill="pad", **offsets).idx
+    own_balls = torchvox.ball_query(flat_p[None], flat_p[None], 2.0, 50, fill="pad").idx[0]
+    unit = torch.nn.functional.normalize
     spots = on(torch.tensor([[0, 0], [11, 9], [2, 8], [2, 2], [8, 3]]))
     clouds_of_f = flat_f.split(cnt.tolist())
     sums = torch.stack([part.sum(0) for part in clouds_of_f])
@@ -200,29 +186,32 @@ def rotated(on):
 
     def inside_boxes(margin):
         """[G, N]"""
-        return on(torch.tensor(np.array([loops.inside(spread[0], box, margin) for box in boxes])))
+        return torchvox.points_in_boxes(spread, boxes[None], mode="mask", margin=margin)[0]
 
     def keep(rows, rank=scores, group=None):
-        iou = rotated_iou(rows.detach().cpu(), rows.detach().cpu())
-        return on(torch.tensor(loops.greedy(iou, rank, 0.2, group)))
+        group = None if group is None else group[None]
+        batch = rows.detach()[None], rank[None]
+        index, count = torchvox.rotated_nms(*batch, 0.2, len(rows), group=group)
+        return index[0, : int(count)].long()
 
     def scored(rows, index):
         return torch.cat([rows, scores[:, None]], 1)[index]
 
     def point_pool(points, features, boxes, k, margin):
         pooled = []
-        for box in boxes[0]:
-            hits = np.flatnonzero(loops.inside(points[0], box, margin))[:k]
-            taken = torch.cat([points, features], 2)[0, np.resize(hits, k)]
-            pooled.append(taken if len(hits) else torch.zeros_like(taken[:1]).expand(k, -1))
+        rows = torch.cat([points, features], 2)[0]
+        for hits in torchvox.box_query(points.detach(), boxes.detach(), k, margin=margin).index[0]:
+            taken = rows[np.resize(hits[hits >= 0].cpu(), k)]
+            pooled.append(taken if hits[0] >= 0 else torch.zeros_like(taken[:1]).expand(k, -1))
         return torch.stack(pooled)[None]
 
     def cell_pool(boxes, points, features, shape, most, reduce, margin):
-        pooled = features.new_zeros(len(boxes), *shape, features.size(1))
-        for place, rows in loops.cells(boxes, points, shape, most, margin).items():
-            taken = features[rows]
-            pooled[place] = taken.amax(0) if reduce == "max" else taken.mean(0)
-        return pooled
+        cells = torchvox.box_query(points[None], boxes[None], most, grid=shape, margin=margin)
+        pooled = []
+        for hits in cells.index.flatten(0, -2):
+            taken = features[hits[hits >= 0].long()] if hits[0] >= 0 else 0 * features[:1]
+            pooled.append(taken.amax(0) if reduce == "max" else taken.mean(0))
+        return torch.stack(pooled).view(len(boxes), *shape, -1)
 
     return locals()
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torchvox
-from tests.compat import inputs, loops
+from tests.compat import inputs
 from tests.helpers import cube, lattice
 from torchvox.compat import (
     CompatWarning,
@@ -126,13 +126,15 @@ def test_compiled_functions_keep_the_strides_of_their_outputs():
 def test_roiaware_pooling_fills_the_peers_tensors_and_its_backward_reads_them(method):
     points, features, k, shape = cube(300)[0] * 8, cube(300, 5)[0], 4, (4, 3, 2, 2)
     argmax, lists = torch.zeros(*shape, 5).int(), torch.zeros(*shape, k).int()
-    pooled, cells = torch.zeros(*shape, 5), loops.cells(BOXES[:4], points, shape[1:], k - 1, 1e-5)
+    pooled = torch.zeros(*shape, 5)
+    cells = torchvox.box_query(points[None], BOXES[None, :4], k - 1, grid=shape[1:], margin=1e-5)
+    cells = cells.index.view(*shape, k - 1)
     assert roiaware_pool3d_cuda.forward(
         BOXES[:4], points, features, argmax, lists, pooled, method
     ) == 1  # fmt: skip
     grad, total = torch.rand(*shape, 5), torch.zeros(300, 5)
     for cell in np.ndindex(shape):
-        rows = cells.get(cell, [])
+        rows = [row for row in cells[cell].tolist() if row >= 0]
         assert lists[cell].tolist() == [len(rows), *rows, *[0] * (k - 1 - len(rows))]
         best = [-1] * 5
         if method and rows:
@@ -214,7 +216,7 @@ def test_query_and_group_of_pointops_spreads_small_clouds(device, dilation):
         cloud = xyz[offsets[b] : offsets[b + 1]]
         step = (len(cloud) - 1) / 5 - 1 if len(cloud) < total else dilation
         slots = [int((step + 1) * i) for i in range(6)]
-        rows = loops.padded(loops.nearest(cloud, new[begin:end], total)[1], total)
+        rows = torchvox.knn(cloud[None], new[None, begin:end], total).idx[0]
         wanted += torch.where(rows < 0, -1, rows + offsets[b])[:, slots].tolist()
         begin = end
     clouds = [one.to(device) for one in (xyz, new, xyz.sin())]
@@ -245,12 +247,10 @@ def points():
 
 def voxels(points, mean=False):
     """Voxels [M, P, 4], z y x, points of each, the voxel of each point."""
-    rows, cells, of_point = loops.voxels(points.numpy(), SIZE, BOUNDS, P, V)
-    slots = np.zeros((len(rows), P, 4), dtype=np.float32)
-    for voxel, row in zip(slots, rows, strict=True):
-        voxel[: len(row)] = points[row]
-        voxel[len(row) :] = points[row].numpy().mean(0) if mean else 0
-    return slots, np.array(cells), np.array([len(row) for row in rows]), np.array(of_point)
+    found = torchvox.voxelize(points, SIZE, BOUNDS, P, V, trim=True)
+    for voxel, count in zip(found.features, found.num_points, strict=True):
+        voxel[count:] = voxel[:count].mean(0) if mean else 0
+    return found.features, found.indices[:, 1:], found.num_points, found.point_voxel
 
 
 def assert_near(ours, wanted):

@@ -32,7 +32,6 @@ QueryAndGroup(2.0, 5, use_xyz=False)(p, q, f) == rows(f, balls)
 QueryAndGroup(2.0, 5, return_grouped_xyz=True, return_grouped_idx=True)(p, q, f) == (torch.cat([near(balls), rows(f, balls)], 1), rows(p.transpose(1, 2), balls), balls)
 QueryAndGroup(2.0, 5, return_grouped_idx=True)(p, q) == (near(balls), balls)
 QueryAndGroup(None, 5)(p, q, f) == torch.cat([near(nearest), rows(f, nearest)], 1)
-GroupAll()(p, q, f) == torch.cat([p.transpose(1, 2), f], 1)[:, :, None]
 knn(5, p, q) == nearest.transpose(1, 2)
 knn(5, p.transpose(1, 2), q.transpose(1, 2), True) == nearest.transpose(1, 2)
 knn(2, p) == torchvox.knn(p, p, 2, convention="mmcv").idx.transpose(1, 2)
@@ -86,7 +85,6 @@ RoIAwarePool3d(2, 5, "avg")(low[0], spread[0], spread[0].sin()) == cell_pool(box
     "pcdet_ops.pointnet2_batch_cuda": """
 ball_query_wrapper(2, 60, 9, 2.0, 5, q, p, ints(2, 9, 5)) == (torch.where(hit, balls, -7), 1)
 farthest_point_sampling_wrapper(2, 60, 9, p, None, ints(2, 9)) == (fps(p, 9, "openpcdet"), 1)
-furthest_point_sampling_wrapper(2, 60, 9, p, None, ints(2, 9)) == (fps(p, 9, "openpcdet"), 1)
 three_nn_wrapper(2, 9, 60, q, p, out(2, 9, 3), ints(2, 9, 3)) == (square(q, p).sort(2).values[..., :3], nearest[..., :3], None)
 group_points_wrapper(2, 4, 60, 9, 5, f, idx, out(2, 4, 9, 5)) == (rows(f, idx), 1)
 gather_points_wrapper(2, 4, 60, 9, f, one, out(2, 4, 9, dtype=torch.half)) == (rows(f, one).half(), 1)
@@ -97,7 +95,6 @@ three_interpolate_grad_wrapper(2, 4, 9, 60, mix, tri, w, out(2, 4, 60)) == (1 + 
 """,
     "pcdet_ops.pointnet2_stack_cuda": """
 ball_query_wrapper(4, 20, 2.0, 4, flat_q, new_cnt, flat_p, cnt, ints(20, 4)) == (torch.where(local < 0, -1, stacked_balls(2.0, 4, -7)), 1)
-farthest_point_sampling_wrapper(2, 60, 9, p, None, ints(2, 9)) == (fps(p, 9, "openpcdet"), 1)
 group_points_wrapper(4, 20, 4, 4, flat_f, cnt, local.clamp(min=0), new_cnt, out(20, 4, 4)) == (stacked_rows(flat_f, local.clamp(min=0)), 1)
 group_points_grad_wrapper(4, 20, 4, 50, 4, stacked_rows(flat_f, local), local, new_cnt, cnt, out(50, 4)) == (1 + gradient(flat_f, stacked_rows(flat_f, local)), 1)
 stack_farthest_point_sampling_wrapper(flat_p, None, cnt, ints(13), number) == (stacked_fps("openpcdet"), 1)
@@ -107,10 +104,8 @@ three_interpolate_grad_wrapper(flat_mix, row3, flat_w, out(50, 4)) == (1 + gradi
 """,
     "pcdet_ops.iou3d_nms_cuda": """
 boxes_iou_bev_gpu(boxes, other, out(40, 40)) == (torchvox.rotated_iou(boxes, other), 1)
-boxes_iou_bev_cpu(boxes, other, out(40, 40)) == (torchvox.rotated_iou(boxes, other), 1)
 boxes_overlap_bev_gpu(boxes, other, out(40, 40)) == (torchvox.rotated_iou(boxes, other, metric="overlap"), 1)
 boxes_aligned_iou_bev_cpu(boxes, other, out(40, 1)) == (torchvox.rotated_iou(boxes, other, paired=True)[:, None], 1)
-boxes_aligned_overlap_bev_gpu(boxes, other, out(40, 1)) == (torchvox.rotated_iou(boxes, other, metric="overlap", paired=True)[:, None], 1)
 paired_boxes_overlap_bev_gpu(boxes, other, out(40, 1)) == (torchvox.rotated_iou(boxes, other, metric="overlap", paired=True)[:, None], 1)
 """,
     "pcdet_ops.roiaware_pool3d_cuda": """
@@ -122,9 +117,7 @@ forward(spread, boxes[None], spread.sin(), out(1, 40, 7, 6), ints(1, 40)) == (po
 """,
     "pcdet_ops.iou3d_nms_utils": """
 boxes_iou_bev(boxes, other) == torchvox.rotated_iou(boxes, other).detach()
-boxes_iou3d_gpu(boxes, other) == torchvox.rotated_iou(boxes, other, mode="3d")
 boxes_aligned_iou3d_gpu(boxes, other) == torchvox.rotated_iou(boxes, other, mode="3d", paired=True)[:, None]
-paired_boxes_iou3d_gpu(boxes, other) == torchvox.rotated_iou(boxes, other, mode="3d", paired=True)[:, None]
 boxes_bev_iou_cpu(boxes.detach().cpu().numpy(), other.detach().cpu().numpy()) == torchvox.rotated_iou(boxes, other).detach().cpu().numpy()
 nms_gpu(boxes, scores, 0.2) == (keep(boxes), None)
 nms_gpu(boxes, scores, 0.2, pre_maxsize=20, more=1)[0] == best[keep(boxes[best], scores[best])]
@@ -153,11 +146,8 @@ three_nn(flat_q, new_cnt, flat_p, cnt) == stacked_nearest(3, math.inf)
 furthest_point_sample(p, 44) == fps(p, 44, "pointnet2")
 FurthestPointSampling.apply(p, 9) == fps(p, 9, "pointnet2")
 ball_query(2.0, 5, p, q) == balls
-three_nn(q, p) == (square(q, p).sort(2).values[..., :3].sqrt().detach(), nearest[..., :3])
 three_nn(q, p[:, :0]) == (zeros(2, 9, 3) + math.inf, zeros(2, 9, 3).int())
-gather_operation(f, one) == rows(f, one)
 grouping_operation(f, idx) == rows(f, idx)
-three_interpolate(f, tri, w) == mix
 QueryAndGroup(2.0, 5)(p, q, f) == torch.cat([near(balls), rows(f, balls)], 1)
 QueryAndGroup(2.0, 5, use_xyz=False)(p, q, f) == rows(f, balls)
 GroupAll()(p, None, f) == torch.cat([p.transpose(1, 2), f], 1)[:, :, None]
@@ -188,7 +178,6 @@ farthest_point_sampling(flat_p, ends, number.cumsum(0)) == stacked_fps("pointops
 grouping(row, flat_f, flat_p, flat_q, True) == torch.cat([(flat_p[row.long()] - flat_q[:, None]) * there, taken], -1)
 knn_query_and_group(flat_f, flat_p, ends, flat_q, new_ends, nsample=6) == (taken, row)
 interpolation(flat_p, flat_q, flat_f, ends, new_ends, 6) == mixed
-interpolation2(flat_p, flat_q, flat_f, ends, new_ends, 6) == mixed
 grouping2(flat_f, own) == flat_f[own.long()]
 subtraction(flat_f, flat_g, own) == difference
 aggregation(flat_f, position, share, own) == added
