@@ -24,16 +24,8 @@ from torchvox.models.pointnet2 import (
 )
 from torchvox.models.sizes import check_network, check_values
 
-BUILDERS = {
-    kind.__name__: kind
-    for kind in (
-        CenterPointPillars,
-        PointNet2Classifier,
-        PointNet2PartSegmenter,
-        PointNet2Segmenter,
-        PointPillars,
-    )
-}
+CLASSES = (PointNet2Classifier, PointNet2PartSegmenter, PointNet2Segmenter)
+BUILDERS = {kind.__name__: kind for kind in (CenterPointPillars, *CLASSES, PointPillars)}
 ADVICE = re.compile("weights_only|WeightsUnpickler|safe_globals|trust")
 FORMAT, VERSION = "torchvox.models", 1
 PROGRAMS = {"script": "/code/", "export": "/models/", "aoti": "/data/aotinductor/"}  # entries
@@ -127,16 +119,16 @@ def read(path: Union[str, Path]) -> Any:
     else it names is refused, never run."""
     kinds = {type(np.dtype(code)) for code in "?bhilBHILefd"}
     builders: List[Any] = [np.float64(0).__reduce__()[0], np.zeros(1).__reduce__()[0]]
-    named = [  # NumPy renamed the module between versions
+    named = [
         (function, f"{module}.multiarray.{function.__name__}")
-        for module in ("numpy.core", "numpy._core")
+        for module in ("numpy.core", "numpy._core")  # renamed between versions
         for function in builders
     ]
     allowed = [np.dtype, np.ndarray, argparse.Namespace, *kinds, *named]
     refused = f"{path} cannot be read as tensors and plain types"
-    if is_program(path):
+    if kind_of_program(path) == "script":
         raise CheckpointError(f"{refused}: it is a TorchScript program")
-    unpacked = _unpacked(path)
+    unpacked = sum(entry.file_size for entry in _entries(path))
     if unpacked and unpacked > 4 * Path(path).stat().st_size:  # torch compresses nothing
         raise CheckpointError(f"{refused}: its entries unpack to {unpacked} bytes")
     try:
@@ -149,31 +141,20 @@ def read(path: Union[str, Path]) -> Any:
         raise CheckpointError(f"{refused}: {_reason(error)}") from None
 
 
-def is_program(path: Union[str, Path]) -> bool:
-    """Whether a file holds TorchScript: a checkpoint has no code."""
-    return kind_of_program(path) == "script"
-
-
 def kind_of_program(path: Union[str, Path]) -> Optional[str]:
     """The format of a program, as of torchvox.models.export, or None for any other file."""
-    if not zipfile.is_zipfile(path):  # nor a file that is not there
-        return None
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except Exception:  # damaged in any way: the reader of checkpoints reports it
-        return None
+    names = [entry.filename for entry in _entries(path)]
     kinds = (kind for kind, part in PROGRAMS.items() if any(part in name for name in names))
     return next(kinds, None)
 
 
-def _unpacked(path: Union[str, Path]) -> int:
-    """The bytes of all entries of an archive; 0 for any other file."""
+def _entries(path: Union[str, Path]) -> List[zipfile.ZipInfo]:
+    """Of an archive; none of any other file, or of a damaged one, which torch reports."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return sum(entry.file_size for entry in archive.infolist())
-    except Exception:  # no archive, or damaged: torch reports it
-        return 0
+            return archive.infolist()
+    except Exception:  # no archive, not there, or damaged in any way
+        return []
 
 
 def _reason(error: Exception) -> str:

@@ -146,29 +146,29 @@ ROOM_PROPAGATION = ((256, 256), (256, 256), (256, 128), (128, 128, 128))
 PN2_ROOM_MSG_PROPAGATION = ((512, 512), (512, 512), (256, 256), (128, 128))
 
 
-def classifier_net(preset: str, scales: str) -> Net:
-    head = (512, 256)
-    if preset == "pn2":
-        near = replace(OBJECT_SSG[0], neighbors=(64,))
-        levels = OBJECT_MSG if scales == "msg" else (near, *OBJECT_SSG[1:])
-        return Net(levels, head, (0.0, 0.5))
-    if scales == "msg":
-        return Net(OBJECT_MSG, head, (0.4, 0.5))
-    return Net(OBJECT_SSG, head, (0.4, 0.4))
+OBJECT_UP = ((256, 256), (256, 128))
+# Of yanx27, and what Pointnet2_PyTorch, which has no net of parts, has instead.
+NETS: Dict[Tuple[str, str], Net] = {
+    ("classifier", "ssg"): Net(OBJECT_SSG, (512, 256), (0.4, 0.4)),
+    ("classifier", "msg"): Net(OBJECT_MSG, (512, 256), (0.4, 0.5)),
+    ("parts", "ssg"): Net(OBJECT_SSG, (128,), (0.5,), (*OBJECT_UP, (128, 128, 128))),
+    ("parts", "msg"): Net(PART_MSG, (128,), (0.5,), (*OBJECT_UP, (128, 128))),
+    ("rooms", "ssg"): Net(ROOM_SSG, (128,), (0.5,), ROOM_PROPAGATION),
+    ("rooms", "msg"): Net(ROOM_MSG, (128,), (0.5,), ROOM_PROPAGATION),
+}
+NEAR = replace(OBJECT_SSG[0], neighbors=(64,))
+PN2_NETS: Dict[Tuple[str, str], Net] = {
+    ("classifier", "ssg"): Net((NEAR, *OBJECT_SSG[1:]), (512, 256), (0.0, 0.5)),
+    ("classifier", "msg"): Net(OBJECT_MSG, (512, 256), (0.0, 0.5)),
+    ("rooms", "msg"): Net(ROOM_MSG, (128,), (0.5,), PN2_ROOM_MSG_PROPAGATION),
+}
 
 
-def part_net(preset: str, scales: str) -> Net:
-    """Pointnet2_PyTorch has no such net: with its preset the sizes are the same."""
-    if scales == "msg":
-        return Net(PART_MSG, (128,), (0.5,), ((256, 256), (256, 128), (128, 128)))
-    return Net(OBJECT_SSG, (128,), (0.5,), ((256, 256), (256, 128), (128, 128, 128)))
-
-
-def room_net(preset: str, scales: str) -> Net:
-    if scales == "ssg":
-        return Net(ROOM_SSG, (128,), (0.5,), ROOM_PROPAGATION)
-    up = PN2_ROOM_MSG_PROPAGATION if preset == "pn2" else ROOM_PROPAGATION
-    return Net(ROOM_MSG, (128,), (0.5,), up)
+def standard_net(kind: str, preset: str, scales: str) -> Net:
+    if scales not in ("ssg", "msg"):
+        raise ValueError(f"scales must be ssg or msg, got {scales!r}")
+    standard = NETS[kind, scales]
+    return PN2_NETS.get((kind, scales), standard) if preset == "pn2" else standard
 
 
 def sizes(

@@ -12,7 +12,6 @@ from torchvox.io.writers import write_whole
 from torchvox.models.detection import PillarDetector
 
 FORMATS = {"script": ".script.pt", "export": ".export.pt2", "aoti": ".aoti.pt2"}
-CLOUDS = 2
 SUFFIX = {"aoti": ".pt2"}  # that torch insists on
 OUTPUTS = ("boxes", "scores", "labels", "count", "overflow")  # of a detector
 NEAR = 0.05  # meters, and in score: boxes that are farther apart are not the same one

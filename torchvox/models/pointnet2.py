@@ -5,21 +5,12 @@ Points in, scores out, with one `forward` for eager, TorchScript, torch.export a
 fixed shapes, no host synchronization, one furthest point sampling for all levels.
 """
 
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence, Union
 
 import torch
 from torch import Tensor
 
-from torchvox.models.conventions import (
-    Levels,
-    Net,
-    classifier_net,
-    conventions,
-    part_net,
-    plain,
-    room_net,
-    sizes,
-)
+from torchvox.models.conventions import Levels, Net, conventions, plain, sizes, standard_net
 from torchvox.models.network import Head, PointNet2, PointNet2Propagation
 
 
@@ -48,10 +39,10 @@ class PointNet2Classifier(PointNet2):
         levels: Optional[Levels] = None,
         head: Optional[Sequence[int]] = None,
         dropout: Optional[Sequence[float]] = None,
-        **changes: Any,
+        **changes: Union[str, bool],
     ) -> None:
         rules = conventions(preset, changes)
-        net = sizes(classifier_net(preset, _checked(scales)), levels, head, dropout, ())
+        net = sizes(standard_net("classifier", preset, scales), levels, head, dropout, ())
         if net.levels[-1].points is not None:
             raise ValueError("the last level of a classifier must take all points")
         super().__init__(net, rules, in_channels, False)
@@ -84,10 +75,10 @@ class PointNet2Segmenter(PointNet2Propagation):
         propagation: Optional[Sequence[Sequence[int]]] = None,
         head: Optional[Sequence[int]] = None,
         dropout: Optional[Sequence[float]] = None,
-        **changes: Any,
+        **changes: Union[str, bool],
     ) -> None:
         rules = conventions(preset, changes)
-        net = sizes(room_net(preset, _checked(scales)), levels, head, dropout, propagation)
+        net = sizes(standard_net("rooms", preset, scales), levels, head, dropout, propagation)
         # yanx27, whose features hold the coordinates, gives none of them to the last propagation.
         skip = 0 if rules.xyz_features else in_channels - 3
         super().__init__(net, rules, in_channels, skip, num_classes)
@@ -123,10 +114,10 @@ class PointNet2PartSegmenter(PointNet2Propagation):
         propagation: Optional[Sequence[Sequence[int]]] = None,
         head: Optional[Sequence[int]] = None,
         dropout: Optional[Sequence[float]] = None,
-        **changes: Any,
+        **changes: Union[str, bool],
     ) -> None:
         rules = conventions(preset, changes)
-        net = sizes(part_net(preset, _checked(scales)), levels, head, dropout, propagation)
+        net = sizes(standard_net("parts", preset, scales), levels, head, dropout, propagation)
         own = in_channels if rules.xyz_features else in_channels - 3
         super().__init__(net, rules, in_channels, num_categories + 3 + own, num_classes)
         self.num_categories = int(num_categories)
@@ -142,12 +133,6 @@ class PointNet2PartSegmenter(PointNet2Propagation):
         one_hot = (category[:, None] == categories).to(points.dtype)[:, None, :]
         skip = torch.cat([one_hot.expand(-1, points.size(1), -1), xyz[0], features[0]], -1)
         return self.decode(xyz, features, sizes, skip, lengths)
-
-
-def _checked(scales: str) -> str:
-    if scales not in ("ssg", "msg"):
-        raise ValueError(f"scales must be ssg or msg, got {scales!r}")
-    return scales
 
 
 def _config(

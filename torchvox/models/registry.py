@@ -61,19 +61,14 @@ def get_model_weights(name: str) -> Dict[str, ModelWeights]:
 
     Raises WrongUseError for an unknown name.
     """
-    sets = _entry(name, "get_model_weights").get("weights", {})
-    folder = FOLDER / "weights"
-    return {
-        key: ModelWeights(name, key, folder / f"{name}.{key}.pt", **_frozen(one))
-        for key, one in sets.items()
-    }
+    sets = {}
+    for key, one in _entry(name, "get_model_weights").get("weights", {}).items():
+        path, classes = FOLDER / "weights" / f"{name}.{key}.pt", tuple(one["classes"])
+        sets[key] = ModelWeights(name, key, path, **{**one, "classes": classes})
+    return sets
 
 
-def _frozen(entry: Mapping[str, Any]) -> Dict[str, Any]:
-    return {**entry, "classes": tuple(entry["classes"]), "metrics": dict(entry["metrics"])}
-
-
-def get_model(name: str, weights: Weights = None, **overrides: Any) -> nn.Module:
+def get_model(name: str, weights: Weights = None, **overrides: object) -> nn.Module:
     """A network by its name, on the CPU, in evaluation mode with weights, in training mode without.
 
     name: one of `list_models()`. weights: None: not trained, from torch's random numbers;

@@ -220,7 +220,7 @@ class PointPillars(PillarDetector):
             self.criterion = AnchorLoss(groups, rotations, config.loss, head.direction)
 
     @torch.jit.unused
-    def teach(self, maps: List[List[Tensor]], *batch: Any) -> Dict[str, Tensor]:
+    def teach(self, maps: List[List[Tensor]], *batch: Optional[Tensor]) -> Dict[str, Tensor]:
         return self.criterion(maps, [task.boxes for task in self.decoder.tasks], *batch)
 
 
@@ -246,7 +246,7 @@ class CenterPointPillars(PillarDetector):
             self.criterion = CenterLoss(groups, *grid, config.head, config.loss)
 
     @torch.jit.unused
-    def teach(self, maps: List[List[Tensor]], *batch: Any) -> Dict[str, Tensor]:
+    def teach(self, maps: List[List[Tensor]], *batch: Optional[Tensor]) -> Dict[str, Tensor]:
         return self.criterion(maps, *batch)
 
 

@@ -134,7 +134,7 @@ def load_runner(path: Union[str, Path], device: torch.device) -> Runner:
     path = named_file(path)
     if not path.is_file():
         raise CheckpointError(f"{path} does not exist or is not a file")
-    if checkpoints.is_program(path):
+    if checkpoints.kind_of_program(path) == "script":
         model = _script(path, device)
     else:
         model = checkpoints.load(path)

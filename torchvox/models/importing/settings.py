@@ -2,13 +2,14 @@
 """What a checkpoint does not say of its network, and where it comes from instead."""
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple, TypeVar
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.ops.conventions import Options
 
 SHAPES, ASSUMED, OVERRIDE = "inferred from shapes", "assumed", "override"
 CONFIG = "declared by its configuration"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Flag:
     """name: dotted, of the configuration. how: one of the four above."""
 
     name: str
-    value: Any
+    value: object
     how: str
 
 
@@ -39,7 +40,7 @@ class Settings:
         self._open = dict(self._given)
         self.flags: List[Flag] = []
 
-    def choose(self, name: str, value: Any, how: str = ASSUMED) -> Any:
+    def choose(self, name: str, value: T, how: str = ASSUMED) -> T:
         """The override, else the declared value, else this one; adds a flag in any case."""
         if name in self._given:
             value, how = self._given[name]
@@ -84,11 +85,11 @@ def pick(content: Mapping[str, Any], places: Mapping[str, str]) -> Dict[str, Any
     None is left out."""
     settings: Dict[str, Any] = {}
     for name, place in places.items():
-        value: Any = content
-        for key in place.split("."):
-            value = None if value is None else value.get(key)
-        if value is not None:
-            settings[name] = value
+        at, (*outer, last) = content, place.split(".")
+        for key in outer:
+            at = at.get(key) or {}
+        if at.get(last) is not None:
+            settings[name] = at[last]
     return settings
 
 

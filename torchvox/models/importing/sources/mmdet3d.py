@@ -129,10 +129,7 @@ def mmdet3d_config(text: str) -> Declared:
         ) from None
 
 
-ANCHOR_HEAD = {
-    "head.direction.offset": "dir_offset",
-    "head.direction.limit": "dir_limit_offset",
-}
+ANCHOR_HEAD = {"head.direction.offset": "dir_offset", "head.direction.limit": "dir_limit_offset"}
 ANCHOR_RULES = {
     "detections.score": "score_thr",
     "detections.pre": "nms_pre",
