@@ -2,7 +2,7 @@
 """The pillar feature net of PointPillars."""
 
 import copy
-from typing import Final, List, Optional, Sequence, Tuple
+from typing import Final, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -232,11 +232,8 @@ class PillarFeatureNet(nn.Module):
     def _decorated(self, points: Tensor, row: Tensor, indices: Tensor, mean: Tensor) -> Tensor:
         """[N, D] decorated points. `row` is V for dropped ones, `mean` [V + 1, 3]."""
         # Numbers, not tensors: these would be copied from the host, which a graph cannot capture.
-        places: List[Tensor] = []
-        for axis in range(3):
-            index = indices[:, 3 - axis].to(points.dtype) + 0.5
-            places.append(index * self.cell[axis] + self.lower[axis])
-        center = torch.stack(places, 1)
+        index = [indices[:, 3 - axis].to(points.dtype) + 0.5 for axis in range(3)]
+        center = torch.stack([index[a] * self.cell[a] + self.lower[a] for a in range(3)], 1)
         xyz = points[:, :3]
         offset = xyz - F.pad(center, [0, 0, 0, 1]).index_select(0, row)
         axes = self.center_axes

@@ -176,9 +176,7 @@ class SetAbstraction(nn.Module):
             lengths=lengths,
         )
         balls = torch.split(grouped, self.neighbors, 2)
-        pooled: List[Tensor] = []
-        for scale, mlp in enumerate(self.mlps):
-            pooled.append(maximum(mlp(balls[scale]), 2))
+        pooled = [maximum(mlp(balls[scale]), 2) for scale, mlp in enumerate(self.mlps)]
         return pooled[0] if len(pooled) == 1 else torch.cat(pooled, -1)
 
     def pool_fused(
@@ -194,11 +192,8 @@ class SetAbstraction(nn.Module):
             _, idx, count = torch.ops.torchvox.ball_query(
                 xyz, centers, radius, self.neighbors[scale], closed=self.closed, lengths=lengths
             )
-            weights: List[Tensor] = []
-            biases: List[Tensor] = []
-            for layer in mlp.layers:
-                weights.append(layer.weight)
-                biases.append(layer.bias)
+            weights = [layer.weight for layer in mlp.layers]
+            biases = [layer.bias for layer in mlp.layers]
             divisor: Optional[float] = radius if self.normalize_xyz else None
             pooled.append(
                 torch.ops.torchvox.group_mlp_max(

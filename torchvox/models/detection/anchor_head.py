@@ -90,12 +90,9 @@ class MultiHead(TaskHead):
 
     def forward(self, x: Tensor) -> List[List[Tensor]]:
         outputs = self.outputs(x)
-        cls: List[Tensor] = []
-        box: List[Tensor] = []
-        for first in range(0, len(outputs), self.per_task):
-            cls.append(outputs[first])
-            box.append(torch.cat(outputs[first + 1 : first + self.per_task], 1))
-        return [cls, box, torch.jit.annotate(List[Tensor], [])]
+        n = self.per_task
+        box = [torch.cat(outputs[i + 1 : i + n], 1) for i in range(0, len(outputs), n)]
+        return [outputs[::n], box, torch.jit.annotate(List[Tensor], [])]
 
 
 class _Anchors(nn.Module):
@@ -151,11 +148,8 @@ class AnchorDecoder(Decoder):
         self.dir_flip = bool(turn.flip)
 
     def forward(self, maps: List[List[Tensor]]) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        anchors: List[Tensor] = []
-        codes: List[Tensor] = []
-        for i, task in enumerate(self.tasks):
-            anchors.append(task.boxes)
-            codes.append(task.code(maps[1][i]))
+        anchors = [task.boxes for task in self.tasks]
+        codes = [task.code(maps[1][i]) for i, task in enumerate(self.tasks)]
         direction: Optional[List[Tensor]] = None
         if len(maps[2]) > 0:
             direction = [m.detach() for m in maps[2]]

@@ -56,9 +56,7 @@ class Neck(nn.Module):
         self.out_channels = sum(config.channels)
 
     def forward(self, maps: List[Tensor]) -> Tensor:
-        same_size: List[Tensor] = []
-        for i, deblock in enumerate(self.deblocks):
-            same_size.append(deblock(maps[i]))
+        same_size = [deblock(maps[i]) for i, deblock in enumerate(self.deblocks)]
         return same_size[0] if len(same_size) == 1 else torch.cat(same_size, 1)
 
 
@@ -75,9 +73,7 @@ class FusedNeck(nn.Module):
         self.wide = all(size % 16 == 0 for size in sizes)
 
     def forward(self, maps: List[Tensor]) -> Tensor:
-        blocks: List[Tensor] = []
-        for i, deblock in enumerate(self.deblocks):
-            blocks.append(deblock.blocks(maps[i]))
+        blocks = [deblock.blocks(maps[i]) for i, deblock in enumerate(self.deblocks)]
         one = blocks[0]
         batch, height, width = one.size(0), one.size(1) * one.size(2), one.size(3) * one.size(4)
         if not eager_on_gpu(one):

@@ -30,11 +30,7 @@ class CenterHead(TaskHead):
         outputs = self.outputs(x)
         kinds: List[List[Tensor]] = []
         for kind in range(6):
-            maps: List[Tensor] = []
-            if kind < self.per_task:
-                for first in range(0, len(outputs), self.per_task):
-                    maps.append(outputs[first + kind])
-            kinds.append(maps)
+            kinds.append(outputs[kind :: self.per_task] if kind < self.per_task else [])
         return kinds
 
 
