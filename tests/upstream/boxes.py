@@ -6,7 +6,7 @@ defect and not repeated here.
 
 import math
 from dataclasses import dataclass
-from typing import List, Sequence
+from typing import Sequence
 
 import torch
 from torch import Tensor
@@ -50,26 +50,17 @@ class AnchorClass:
     z: float
 
 
-def both_ends(low: float, high: float, count: int) -> Tensor:
-    """Anchor centers from one end of the range to the other, OpenPCDet without align_center."""
-    return low + torch.arange(count, dtype=torch.float32) * ((high - low) / (count - 1))
-
-
-def cell_centers(low: float, high: float, count: int) -> Tensor:
-    """Anchor centers at cell centers, as the aligned generator of mmdetection3d has them."""
-    edges = torch.linspace(low, high, count + 1)
-    return edges[:count] + (edges[1] - edges[0]) / 2
-
-
-def anchors(
-    area: Sequence[float], size: Sequence[int], classes: Sequence[AnchorClass], aligned: bool
-) -> Tensor:
+def anchors(area, size, classes, aligned):
     """[ny, nx, classes, rotations, 7], z at the bottom face. area: x0, y0, x1, y1. aligned: at
     cell centers, not from end to end."""
-    spread = cell_centers if aligned else both_ends
+    axes = []
+    for count, low, high in zip(size[::-1], area[:2], area[2:], strict=True):
+        edges = torch.linspace(low, high, count + 1)
+        ends = low + torch.arange(count, dtype=torch.float32) * ((high - low) / (count - 1))
+        axes.append(edges[:count] + (edges[1] - edges[0]) / 2 if aligned else ends)
     table = torch.zeros(*size, len(classes), len(ROTATIONS), 7)
-    table[..., 0] = spread(area[0], area[2], size[1])[None, :, None, None]
-    table[..., 1] = spread(area[1], area[3], size[0])[:, None, None, None]
+    table[..., 0] = axes[0][None, :, None, None]
+    table[..., 1] = axes[1][:, None, None, None]
     for i, one in enumerate(classes):
         table[:, :, i, :, 2] = one.z
         table[:, :, i, :, 3:6] = torch.tensor(one.size)
@@ -77,7 +68,7 @@ def anchors(
     return table
 
 
-def residual(codes: Tensor, anchor: Tensor, bottom: bool) -> Tensor:
+def residual(codes, anchor, bottom):
     """Boxes of x, y, z, three sizes and an angle from their codes, [..., 7]. bottom: of the boxes'
     z; that of the anchors always is."""
     ax, ay, az, a3, a4, a5, ar = anchor.unbind(-1)
@@ -98,13 +89,7 @@ def residual(codes: Tensor, anchor: Tensor, bottom: bool) -> Tensor:
     )
 
 
-def limit_period(value: Tensor, offset: float, period: float) -> Tensor:
-    return value - torch.floor(value / period + offset) * period
-
-
-def suppressed(
-    boxes: Tensor, scores: Tensor, threshold: float, clockwise: bool = False, circle: bool = False
-) -> List[int]:
+def suppressed(boxes, scores, threshold, clockwise=False, circle=False):
     """Rows that a greedy pass keeps, best first; equal scores: the lower row first. In every
     network the first size lies along x before the turn. circle: the threshold is that of the
     squared distance of centers."""
@@ -115,7 +100,7 @@ def suppressed(
     return index[0, : int(count[0])].tolist()
 
 
-def joined(parts: Sequence[Boxes], columns: int) -> Boxes:
+def joined(parts, columns):
     """One after the other; none gives no boxes of so many columns."""
     empty = Boxes(torch.zeros(0, columns), torch.zeros(0), torch.zeros(0, dtype=torch.long))
     several = [empty, *parts]
@@ -123,7 +108,7 @@ def joined(parts: Sequence[Boxes], columns: int) -> Boxes:
     return Boxes(*(torch.cat([getattr(p, name) for p in several]) for name in names))
 
 
-def selected(boxes: Tensor, scores: Tensor, labels: Tensor, rules: AnchorRules) -> Boxes:
+def selected(boxes, scores, labels, rules):
     """OpenPCDet's selection over boxes [n, 7 or 9], scores [n] and labels [n]."""
     rows = (scores >= rules.score).nonzero()[:, 0]
     rows = rows[scores[rows].argsort(descending=True, stable=True)][: rules.pre]
@@ -131,7 +116,7 @@ def selected(boxes: Tensor, scores: Tensor, labels: Tensor, rules: AnchorRules) 
     return Boxes(boxes[rows], scores[rows], labels[rows])
 
 
-def per_class(boxes: Tensor, scores: Tensor, rules: AnchorRules, clockwise: bool) -> Boxes:
+def per_class(boxes, scores, rules, clockwise):
     """mmdetection3d's selection over boxes [n, 7] and scores [n, classes]: those with the best
     scores, greedy in each class; of more than `post` in all, the best."""
     best = scores.max(1)[0].argsort(descending=True, stable=True)[: rules.pre]

@@ -2,13 +2,11 @@
 """Does an imported detector find what the original finds? Both run on one generated street."""
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Dict
 
 import torch
-from torch import Tensor
 
 from torchvox.models.box_conventions import boxes_from
-from torchvox.models.importing.convert import Imported
 from torchvox.models.importing.smoke import rows_of, street
 
 from .pointnet2_parity import TOLERANCE, Report
@@ -37,7 +35,7 @@ class DetectorReport(Report):
 
     boxes: Agreement
 
-    def trouble(self, tolerance: float = TOLERANCE) -> Optional[str]:
+    def trouble(self, tolerance=TOLERANCE):
         """As of any report. One detection in fifty may differ: rounding turns a close choice."""
         found = self.boxes
         differ = super().trouble(tolerance)
@@ -45,7 +43,7 @@ class DetectorReport(Report):
             return f"{found.same} boxes agree of {found.theirs} there and {found.ours} here"
         return differ
 
-    def rows(self) -> List[Tuple[str, str]]:
+    def rows(self):
         """What to print: names and values."""
         found = self.boxes
         none = ("note", "no box was found here: how boxes are decoded was not compared")
@@ -59,7 +57,7 @@ class DetectorReport(Report):
 
 
 @torch.no_grad()
-def detector_parity(imported: Imported, points: Optional[Tensor] = None) -> DetectorReport:
+def detector_parity(imported, points=None):
     """Runs both, on the street or on points [N, columns], and compares."""
     model, reference = imported.model, reference_detector(imported)
     config = model.config()["config"]
@@ -84,7 +82,7 @@ def detector_parity(imported: Imported, points: Optional[Tensor] = None) -> Dete
     return DetectorReport(imported, words, output, differences, boxes)
 
 
-def agreement(theirs: Tuple[Tensor, ...], ours: Tuple[Tensor, ...]) -> Agreement:
+def agreement(theirs, ours):
     """Boxes, scores and labels of both. Each box there is sought here once."""
     boxes, scores, labels = ours
     free = torch.ones(len(boxes), dtype=torch.bool)

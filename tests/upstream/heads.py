@@ -2,26 +2,14 @@
 """What the re-implemented heads of both programs share: anchors, and centers in tasks."""
 
 from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from typing import Sequence, Tuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from .boxes import (
-    PI,
-    ROTATIONS,
-    AnchorClass,
-    AnchorRules,
-    Boxes,
-    anchors,
-    joined,
-    limit_period,
-    residual,
-    suppressed,
-)
-from .pillars import KITTI_BACKBONE_NECK, BackboneNeck, Grid, PillarNet
+from .boxes import PI, ROTATIONS, AnchorRules, Boxes, anchors, joined, residual, suppressed
+from .pillars import KITTI_BACKBONE_NECK, PillarNet
 
-Maps = List[List[Tensor]]
 WIDTHS = (2, 1, 3, 2, 2)  # offset, height, size, angle, velocity
 
 
@@ -39,18 +27,18 @@ class AnchorNet(PillarNet):
 
     def __init__(
         self,
-        columns: int,
-        grid: Grid,
-        classes: Sequence[AnchorClass],
-        backbone_neck: BackboneNeck = KITTI_BACKBONE_NECK,
-        filters: Sequence[int] = (64,),
-        rules: Optional[AnchorRules] = None,
-        aligned: Optional[bool] = None,
-        legacy: Optional[bool] = None,
-        axes: int = 3,
-        area: Sequence[float] = (),
-        clockwise: bool = False,
-    ) -> None:
+        columns,
+        grid,
+        classes,
+        backbone_neck=KITTI_BACKBONE_NECK,
+        filters=(64,),
+        rules=None,
+        aligned=None,
+        legacy=None,
+        axes=3,
+        area=(),
+        clockwise=False,
+    ):
         super().__init__(columns, grid, backbone_neck, filters, axes, legacy)
         self.classes, self.rules = tuple(classes), rules or self.RULES
         self.aligned = self.ALIGNED if aligned is None else aligned
@@ -60,18 +48,18 @@ class AnchorNet(PillarNet):
         head.add_module(self.BOX, nn.Conv2d(self.channels, count * 7, 1))
         head.conv_dir_cls = nn.Conv2d(self.channels, count * 2, 1)
 
-    def maps(self, points: Tensor) -> Maps:
+    def maps(self, points):
         seen, head = self.features(points), self.parts()[3]
         return [[getattr(head, name)(seen)] for name in ("conv_cls", self.BOX, "conv_dir_cls")]
 
-    def candidates(self, points: Tensor) -> Tuple[Tensor, Tensor]:
+    def candidates(self, points):
         """Boxes [n, 7] and scores [n, classes] of all anchors."""
         maps = [kind[0][0].permute(1, 2, 0) for kind in self.maps(points)]  # [H, W, channels]
         cells = anchors(self.area, maps[0].shape[:2], self.classes, self.aligned)
         boxes = residual(maps[1].reshape(-1, 7), cells.flatten(0, -2), self.BOTTOM)
         bins = maps[2].reshape(-1, 2).argmax(1)
-        turned = limit_period(boxes[:, 6] - self.rules.dir_offset, self.rules.dir_limit, PI)
-        boxes[:, 6] = turned + self.rules.dir_offset + PI * bins
+        offset, yaw = self.rules.dir_offset, boxes[:, 6] - self.rules.dir_offset
+        boxes[:, 6] = yaw - torch.floor(yaw / PI + self.rules.dir_limit) * PI + offset + PI * bins
         return boxes, maps[0].reshape(len(boxes), -1).sigmoid()
 
 
@@ -97,7 +85,7 @@ class CenterNet(PillarNet):
     """CenterPoint over pillars. tasks: how many classes each has.
 
     HEADS: name of the list of tasks. KINDS: of heat map, offset, height, size, angle, velocity.
-    LAYER: makes a convolution with batch norm and ReLU.
+    layer: makes a convolution with batch norm and ReLU.
     """
 
     HEADS = "heads_list"
@@ -109,49 +97,40 @@ class CenterNet(PillarNet):
 
     def __init__(
         self,
-        columns: int,
-        grid: Grid,
-        tasks: Sequence[int],
-        backbone_neck: Optional[BackboneNeck] = None,
-        filters: Sequence[int] = (),
-        rules: CenterRules = CENTER_RULES,
-        shared: int = 64,
-        velocity: bool = True,
-        bias: bool = True,
-        clockwise: bool = False,
+        columns,
+        grid,
+        tasks,
+        backbone_neck=None,
+        filters=(),
+        rules=CENTER_RULES,
+        shared=64,
+        velocity=True,
+        bias=True,
+        clockwise=False,
         **encoder,
-    ) -> None:
+    ):
         backbone_neck = backbone_neck or self.DEFAULT_BACKBONE_NECK
         super().__init__(columns, grid, backbone_neck, filters or self.FILTERS, **encoder)
         self.rules, self.clockwise, head = rules, clockwise, self.parts()[3]
         head.shared_conv = self.layer(self.channels, shared, bias)
 
-        def branch(out: int) -> nn.Sequential:
+        def branch(out):
             last = nn.Conv2d(shared, out, 3, padding=1)
             return nn.Sequential(self.layer(shared, shared, bias), last)
 
+        kinds = [kind for kind in self.KINDS if velocity or kind != "vel"]
         self.tasks = [
-            nn.ModuleDict(
-                {
-                    kind: branch(width)
-                    for kind, width in zip(self.KINDS, (classes, *WIDTHS), strict=True)
-                    if velocity or kind != "vel"
-                }
-            )
+            nn.ModuleDict({k: branch(n) for k, n in zip(kinds, (classes, *WIDTHS))})  # noqa: B905
             for classes in tasks
         ]
         head.add_module(self.HEADS, nn.ModuleList(self.tasks))
 
-    def layer(self, channels: int, width: int, bias: bool) -> nn.Module:
-        """Convolution, batch norm, ReLU."""
-        raise NotImplementedError
-
-    def maps(self, points: Tensor) -> Maps:
+    def maps(self, points):
         """By kind, then by task; no velocity where the head has none."""
         seen = self.parts()[3].shared_conv(self.features(points))
         return [[task[kind](seen) for task in self.tasks if kind in task] for kind in self.KINDS]
 
-    def detect(self, points: Tensor) -> Boxes:
+    def detect(self, points):
         """x, y, z, three sizes as trained, angle, vx, vy; labels count through the tasks."""
         maps, parts, first = self.maps(points), [], 0
         for task in range(len(self.tasks)):
@@ -163,7 +142,7 @@ class CenterNet(PillarNet):
             result.boxes[:, 2] -= result.boxes[:, 5] / 2
         return result
 
-    def of_task(self, task: int, maps: List[Tensor], first: int) -> Boxes:
+    def of_task(self, task, maps, first):
         rules, grid, stride = self.rules, self.grid, self.backbone_neck.stride
         hm, reg, height, dim, rot, *vel = maps
         y, x = torch.meshgrid(*map(torch.arange, hm.shape[1:]), indexing="ij")

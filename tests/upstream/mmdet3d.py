@@ -6,9 +6,9 @@ l, h, angle clockwise from -y).
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from .boxes import PI, AnchorRules, Boxes, per_class
+from .boxes import PI, AnchorRules, per_class
 from .heads import AnchorNet, CenterNet
 from .pillars import NUSCENES_CONV_BACKBONE_NECK
 
@@ -21,7 +21,7 @@ class VoxelNet(AnchorNet):
     BOX, BOTTOM, ALIGNED, LEGACY = "conv_reg", True, True, True
     RULES = AnchorRules(pre=100, post=50, dir_offset=-PI / 2)
 
-    def detect(self, points: Tensor) -> Boxes:
+    def detect(self, points):
         # Their order, suppression before the direction, comes to the same: half a turn leaves
         # overlaps as they are.
         return per_class(*self.candidates(points), self.rules, self.clockwise)
@@ -30,12 +30,12 @@ class VoxelNet(AnchorNet):
 class ConvModule(nn.Module):
     """Convolution without bias, batch norm, ReLU."""
 
-    def __init__(self, channels: int, width: int) -> None:
+    def __init__(self, channels, width):
         super().__init__()
         self.conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
         self.bn = nn.BatchNorm2d(width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return torch.relu(self.bn(self.conv(x)))
 
 
@@ -47,5 +47,5 @@ class CenterPoint(CenterNet):
     BOTTOM, SINE_FIRST = True, True
     DEFAULT_BACKBONE_NECK = NUSCENES_CONV_BACKBONE_NECK
 
-    def layer(self, channels: int, width: int, bias: bool) -> nn.Module:
+    def layer(self, channels, width, bias):
         return ConvModule(channels, width)

@@ -4,14 +4,12 @@ behavior: same parameters by the same names, boxes in its convention (x, y, z of
 h, counter-clockwise yaw (, vx, vy)), labels from 0 in the order of the class names.
 """
 
-from typing import Sequence
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from .boxes import ROTATIONS, AnchorClass, AnchorRules, Boxes, anchors, joined, residual, selected
-from .heads import AnchorNet, CenterNet, Maps
-from .pillars import NUSCENES_BACKBONE_NECK, BackboneNeck, Grid, PillarNet
+from .boxes import ROTATIONS, AnchorRules, anchors, joined, residual, selected
+from .heads import AnchorNet, CenterNet
+from .pillars import NUSCENES_BACKBONE_NECK, PillarNet, conv3x3
 
 NAMES = ("vfe", "backbone_2d", "backbone_2d", "dense_head")
 MULTI = AnchorRules(iou=0.2, pre=1000, post=83)
@@ -22,7 +20,7 @@ class SingleHead(AnchorNet):
 
     NAMES, OPENPCDET = NAMES, True
 
-    def detect(self, points: Tensor) -> Boxes:
+    def detect(self, points):
         boxes, scores = self.candidates(points)
         return selected(boxes, *scores.max(1), self.rules)
 
@@ -32,22 +30,19 @@ class Branches(nn.Module):
 
     PARTS = (("reg", 2), ("height", 1), ("size", 3), ("angle", 2), ("velo", 2))
 
-    def __init__(self, channels: int, per_cell: int, labels: Sequence[int], width: int) -> None:
+    def __init__(self, channels, per_cell, labels, width):
         super().__init__()
         self.register_buffer("head_label_indices", torch.tensor(labels) + 1)
 
-        def branch(out: int) -> nn.Sequential:
-            return nn.Sequential(
-                nn.Conv2d(channels, width, 3, padding=1, bias=False),
-                nn.BatchNorm2d(width),
-                nn.ReLU(),
-                nn.Conv2d(width, out, 3, padding=1),
-            )
+        def branch(out):
+            conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+            last = nn.Conv2d(width, out, 3, padding=1)
+            return nn.Sequential(conv, nn.BatchNorm2d(width), nn.ReLU(), last)
 
         self.conv_cls = branch(per_cell * len(labels))
         self.conv_box = nn.ModuleDict({f"conv_{n}": branch(per_cell * c) for n, c in self.PARTS})
 
-    def codes(self, seen: Tensor) -> Tensor:
+    def codes(self, seen):
         # Branch after branch along the channels; what follows reads ten of these channels for an
         # anchor wherever the branches end. Trained so, it has to be read so.
         return torch.cat([self.conv_box[f"conv_{name}"](seen) for name, _ in self.PARTS], 1)
@@ -60,34 +55,30 @@ class MultiHead(PillarNet):
 
     def __init__(
         self,
-        columns: int,
-        grid: Grid,
-        classes: Sequence[AnchorClass],
-        heads: Sequence[Sequence[int]],
-        backbone_neck: BackboneNeck = NUSCENES_BACKBONE_NECK,
-        filters: Sequence[int] = (64,),
-        rules: AnchorRules = MULTI,
-        shared: int = 64,
-        aligned: bool = False,
-    ) -> None:
+        columns,
+        grid,
+        classes,
+        heads,
+        backbone_neck=NUSCENES_BACKBONE_NECK,
+        filters=(64,),
+        rules=MULTI,
+        shared=64,
+        aligned=False,
+    ):
         super().__init__(columns, grid, backbone_neck, filters)
         self.classes, self.heads, self.rules = tuple(classes), heads, rules
         self.aligned = aligned
-        self.dense_head.shared_conv = nn.Sequential(
-            nn.Conv2d(self.channels, shared, 3, padding=1, bias=False),
-            nn.BatchNorm2d(shared, eps=1e-3, momentum=0.01),
-            nn.ReLU(),
-        )
+        self.dense_head.shared_conv = nn.Sequential(*conv3x3(self.channels, shared))
         self.dense_head.rpn_heads = nn.ModuleList(
             Branches(shared, len(labels) * len(ROTATIONS), labels, shared) for labels in heads
         )
 
-    def maps(self, points: Tensor) -> Maps:
+    def maps(self, points):
         seen = self.dense_head.shared_conv(self.features(points))
         heads = self.dense_head.rpn_heads
         return [[head.conv_cls(seen) for head in heads], [head.codes(seen) for head in heads], []]
 
-    def detect(self, points: Tensor) -> Boxes:
+    def detect(self, points):
         cls, box, _ = self.maps(points)
         parts = []
         for at, labels in enumerate(self.heads):
@@ -104,7 +95,7 @@ class MultiHead(PillarNet):
                 parts.append(selected(boxes, scores[:, column], own, self.rules))
         return joined(parts, 9)
 
-    def decode(self, codes: Tensor, cells: Tensor) -> Tensor:
+    def decode(self, codes, cells):
         """Codes of 10: an angle as differences of cosine and sine, two velocities."""
         boxes = residual(codes[:, :7], cells, bottom=False)
         cos = codes[:, 6] + torch.cos(cells[:, 6])
@@ -120,6 +111,6 @@ class CenterPoint(CenterNet):
     KINDS = ("hm", "center", "center_z", "dim", "rot", "vel")
     DEFAULT_BACKBONE_NECK = NUSCENES_BACKBONE_NECK
 
-    def layer(self, channels: int, width: int, bias: bool) -> nn.Module:
+    def layer(self, channels, width, bias):
         conv = nn.Conv2d(channels, width, 3, padding=1, bias=bias)
         return nn.Sequential(conv, nn.BatchNorm2d(width), nn.ReLU())

@@ -5,7 +5,8 @@ with them.
 """
 
 from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from itertools import pairwise
+from typing import Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -27,25 +28,23 @@ class Grid:
     max_pillars: int = 0
 
     @property
-    def shape(self) -> Tuple[int, int]:
+    def shape(self):
         """(ny, nx)."""
         low, high = self.point_cloud_range[:3], self.point_cloud_range[3:]
         nx, ny = (round((high[a] - low[a]) / self.voxel_size[a]) for a in (0, 1))
         return ny, nx
 
     @property
-    def area(self) -> Tuple[float, ...]:
+    def area(self):
         """x0, y0, x1, y1."""
         x0, y0, _, x1, y1, _ = self.point_cloud_range
         return x0, y0, x1, y1
 
-    def centers(self, cells: Tensor) -> Tensor:
+    def centers(self, cells):
         """cells [P, 3] of (z, y, x) -> [P, 3] of x, y, z in meters."""
         size = torch.tensor(self.voxel_size)
         # Added in double precision, as constants of the upstream programs are.
-        first = [
-            s / 2 + low for s, low in zip(self.voxel_size, self.point_cloud_range[:3], strict=True)
-        ]
+        first = [self.voxel_size[a] / 2 + self.point_cloud_range[a] for a in range(3)]
         return cells.flip(1).float() * size + torch.tensor(first)
 
 
@@ -59,11 +58,8 @@ class Pillars:
     slot: Tensor
     cells: Tensor
 
-    def counts(self) -> Tensor:
-        return torch.bincount(self.pillar, minlength=len(self.cells))
 
-
-def pillars_of(points: Tensor, grid: Grid) -> Pillars:
+def pillars_of(points, grid):
     """In order of first appearance, with the caps of the grid."""
     rows = points[points.isfinite().all(1)]
     caps = grid.max_points or -1, grid.max_pillars or -1
@@ -75,12 +71,12 @@ def pillars_of(points: Tensor, grid: Grid) -> Pillars:
     return Pillars(rows[kept], pillar[kept].long(), slot[kept].long(), cells)
 
 
-def decorated(pillars: Pillars, grid: Grid, axes: int = 3, legacy: bool = False) -> Tensor:
+def decorated(pillars, grid, axes=3, legacy=False):
     """[N, C + 3 + axes]: each point, its offset to the mean of its pillar, and that to the center
     along the first `axes` axes. legacy: the latter takes the place of the coordinates as well."""
     xyz = pillars.rows[:, :3]
     total = torch.zeros(len(pillars.cells), 3).index_add_(0, pillars.pillar, xyz)
-    mean = total / pillars.counts()[:, None]
+    mean = total / torch.bincount(pillars.pillar, minlength=len(total))[:, None]
     to_mean = xyz - mean[pillars.pillar]
     to_center = (xyz - grid.centers(pillars.cells)[pillars.pillar])[:, :axes]
     rows = pillars.rows.clone()
@@ -93,14 +89,14 @@ class PillarLayer(nn.Module):
     """Linear, batch norm, ReLU, maximum. A layer that is not the last has half the width and passes
     on every point beside the maximum."""
 
-    def __init__(self, channels: int, width: int, last: bool) -> None:
+    def __init__(self, channels, width, last):
         super().__init__()
         self.last = last
         units = width if last else width // 2
         self.linear = nn.Linear(channels, units, bias=False)
         self.norm = nn.BatchNorm1d(units, eps=PFN_EPS, momentum=0.01)
 
-    def forward(self, rows: Tensor, pillar: Tensor, count: int) -> Tensor:
+    def forward(self, rows, pillar, count):
         """rows [N, C] -> [N, width] or, from the last layer, [count, width]."""
         rows = F.relu(self.norm(self.linear(rows)))
         index = pillar[:, None].expand_as(rows)
@@ -108,14 +104,7 @@ class PillarLayer(nn.Module):
         return most if self.last else torch.cat([rows, most[pillar]], 1)
 
 
-def pillar_layers(channels: int, widths: Sequence[int]) -> nn.ModuleList:
-    ends = [channels, *widths]
-    return nn.ModuleList(
-        PillarLayer(ends[i], ends[i + 1], i == len(widths) - 1) for i in range(len(widths))
-    )
-
-
-def encoded(layers: nn.ModuleList, pillars: Pillars, rows: Tensor, padded_to: int) -> Tensor:
+def encoded(layers, pillars, rows, padded_to):
     """[P, width] from decorated rows. padded_to: each pillar is filled with rows of zeros up to so
     many, and these go through the layers like points; 0: there are none."""
     pillar, count = pillars.pillar, len(pillars.cells)
@@ -129,7 +118,7 @@ def encoded(layers: nn.ModuleList, pillars: Pillars, rows: Tensor, padded_to: in
     return rows
 
 
-def canvas(features: Tensor, pillars: Pillars, grid: Grid) -> Tensor:
+def canvas(features, pillars, grid):
     """[1, C, ny, nx]."""
     ny, nx = grid.shape
     flat = torch.zeros(ny * nx, features.size(1))
@@ -137,34 +126,25 @@ def canvas(features: Tensor, pillars: Pillars, grid: Grid) -> Tensor:
     return flat.T.reshape(1, -1, ny, nx)
 
 
-def norm2d(channels: int) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(channels, eps=PFN_EPS, momentum=0.01)
+def conv3x3(channels, width, stride=1, padding=1):
+    conv = nn.Conv2d(channels, width, 3, stride, padding, bias=False)
+    return conv, nn.BatchNorm2d(width, eps=PFN_EPS, momentum=0.01), nn.ReLU()
 
 
-def block(channels: int, width: int, more: int, stride: int, zero_pad: bool) -> nn.Sequential:
+def block(channels, width, more, stride, zero_pad):
     """1 + more convolutions. zero_pad: the padding of the first is a layer of its own, which shifts
     the numbers of all others."""
-    layers: List[nn.Module] = [nn.ZeroPad2d(1)] if zero_pad else []
-    padding = 0 if zero_pad else 1
-    layers += [
-        nn.Conv2d(channels, width, 3, stride=stride, padding=padding, bias=False),
-        norm2d(width),
-        nn.ReLU(),
-    ]
-    for _ in range(more):
-        layers += [nn.Conv2d(width, width, 3, padding=1, bias=False), norm2d(width), nn.ReLU()]
-    return nn.Sequential(*layers)
+    first = conv3x3(channels, width, stride, 0 if zero_pad else 1)
+    layers = [layer for _ in range(more) for layer in conv3x3(width, width)]
+    return nn.Sequential(*([nn.ZeroPad2d(1)] if zero_pad else []), *first, *layers)
 
 
-def deblock(channels: int, width: int, stride: float, conv_at_one: bool) -> nn.Sequential:
+def deblock(channels, width, stride, conv_at_one):
     """Up by the stride, or down by its inverse; at 1 a convolution or a transposed one."""
-    if stride > 1 or (stride == 1 and not conv_at_one):
-        by = int(stride)
-        conv: nn.Module = nn.ConvTranspose2d(channels, width, by, stride=by, bias=False)
-    else:
-        by = round(1 / stride)
-        conv = nn.Conv2d(channels, width, by, stride=by, bias=False)
-    return nn.Sequential(conv, norm2d(width), nn.ReLU())
+    up = stride > 1 or (stride == 1 and not conv_at_one)
+    kind, by = (nn.ConvTranspose2d, int(stride)) if up else (nn.Conv2d, round(1 / stride))
+    norm = nn.BatchNorm2d(width, eps=PFN_EPS, momentum=0.01)
+    return nn.Sequential(kind(channels, width, by, stride=by, bias=False), norm, nn.ReLU())
 
 
 @dataclass(frozen=True)
@@ -180,36 +160,14 @@ class BackboneNeck:
     conv_at_one: bool = False
 
     @property
-    def stride(self) -> float:
+    def stride(self):
         """Of the maps that the heads see."""
         return self.strides[0] / self.up_strides[0]
-
-    def blocks(self, channels: int, zero_pad: bool) -> nn.ModuleList:
-        ends = [channels, *self.widths]
-        return nn.ModuleList(
-            block(ends[i], ends[i + 1], self.layers[i], self.strides[i], zero_pad)
-            for i in range(len(self.layers))
-        )
-
-    def deblocks(self) -> nn.ModuleList:
-        return nn.ModuleList(
-            deblock(a, b, s, self.conv_at_one)
-            for a, b, s in zip(self.widths, self.up_widths, self.up_strides, strict=True)
-        )
 
 
 KITTI_BACKBONE_NECK = BackboneNeck()
 NUSCENES_BACKBONE_NECK = BackboneNeck(up_strides=(0.5, 1, 2))
 NUSCENES_CONV_BACKBONE_NECK = BackboneNeck(up_strides=(0.5, 1, 2), conv_at_one=True)
-
-
-def through(blocks: nn.ModuleList, deblocks: nn.ModuleList, x: Tensor) -> Tensor:
-    """Backbone and neck: [1, C, ny, nx] -> [1, sum of up_widths, ny / stride, nx / stride]."""
-    ups = []
-    for down, up in zip(blocks, deblocks, strict=True):
-        x = down(x)
-        ups.append(up(x))
-    return torch.cat(ups, 1)
 
 
 class PillarNet(nn.Module):
@@ -226,16 +184,7 @@ class PillarNet(nn.Module):
     LEGACY = False
     DYNAMIC = False
 
-    def __init__(
-        self,
-        columns: int,
-        grid: Grid,
-        backbone_neck: BackboneNeck,
-        filters: Sequence[int],
-        axes: int = 3,
-        legacy: Optional[bool] = None,
-        dynamic: Optional[bool] = None,
-    ) -> None:
+    def __init__(self, columns, grid, backbone_neck, filters, axes=3, legacy=None, dynamic=None):
         super().__init__()
         self.grid, self.backbone_neck, self.axes = grid, backbone_neck, axes
         self.legacy = self.LEGACY if legacy is None else legacy
@@ -244,19 +193,29 @@ class PillarNet(nn.Module):
         for name in dict.fromkeys(self.NAMES):
             self.add_module(name, nn.Module())
         encoder, backbone, neck, _ = self.parts()
-        encoder.pfn_layers = pillar_layers(columns + 3 + axes, filters)
-        backbone.blocks = backbone_neck.blocks(filters[-1], self.OPENPCDET)
-        neck.deblocks = backbone_neck.deblocks()
+        ends = enumerate(pairwise([columns + 3 + axes, *filters]), 1)
+        encoder.pfn_layers = nn.ModuleList(
+            PillarLayer(*pair, i == len(filters)) for i, pair in ends
+        )
+        sizes, ends = backbone_neck, pairwise([filters[-1], *backbone_neck.widths])
+        blocks = zip(ends, sizes.layers, sizes.strides, strict=True)
+        ups = zip(sizes.widths, sizes.up_widths, sizes.up_strides, strict=True)
+        backbone.blocks = nn.ModuleList(block(*a, *b, self.OPENPCDET) for a, *b in blocks)
+        neck.deblocks = nn.ModuleList(deblock(*one, sizes.conv_at_one) for one in ups)
         if self.OPENPCDET:
             self.register_buffer("global_step", torch.zeros(1, dtype=torch.long))
 
-    def parts(self) -> List[nn.Module]:
+    def parts(self):
         return [getattr(self, name) for name in self.NAMES]
 
-    def features(self, points: Tensor) -> Tensor:
+    def features(self, points):
         encoder, backbone, neck, _ = self.parts()
         pillars = pillars_of(points, self.grid)
         padded_to = 0 if self.dynamic else self.grid.max_points
         rows = decorated(pillars, self.grid, self.axes, self.legacy)
         rows = encoded(encoder.pfn_layers, pillars, rows, padded_to)
-        return through(backbone.blocks, neck.deblocks, canvas(rows, pillars, self.grid))
+        x, ups = canvas(rows, pillars, self.grid), []
+        for down, up in zip(backbone.blocks, neck.deblocks, strict=True):
+            x = down(x)
+            ups.append(up(x))
+        return torch.cat(ups, 1)

@@ -5,16 +5,14 @@ No op of torchvox is used, so that an imported checkpoint can be compared with t
 """
 
 from itertools import pairwise
-from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .pointnet2 import (
     OBJECT_MSG,
     ROOM_MSG,
     ROOM_SSG,
-    Scales,
     first_inside,
     furthest_points,
     object_ssg,
@@ -23,8 +21,12 @@ from .pointnet2 import (
 )
 
 
-def shared_mlp(widths: Sequence[int]) -> nn.Sequential:
-    layers: List[nn.Module] = []
+def layer(a, b):
+    return nn.Linear(a, b, bias=False), nn.BatchNorm1d(b), nn.ReLU()
+
+
+def shared_mlp(widths):
+    layers = []
     for a, b in pairwise(widths):
         layers += [nn.Conv2d(a, b, 1, bias=False), nn.BatchNorm2d(b), nn.ReLU()]
     return nn.Sequential(*layers)
@@ -33,15 +35,13 @@ def shared_mlp(widths: Sequence[int]) -> nn.Sequential:
 class Abstraction(nn.Module):
     """count None: all points, with absolute coordinates."""
 
-    def __init__(
-        self, count: Optional[int], channels: int, scales: Scales, use_xyz: bool = True
-    ) -> None:
+    def __init__(self, count, channels, scales, use_xyz=True):
         super().__init__()
         self.count, self.scales, self.use_xyz = count, scales, use_xyz
         first = channels + (3 if use_xyz else 0)
         self.mlps = nn.ModuleList(shared_mlp([first, *widths]) for _, _, widths in scales)
 
-    def forward(self, xyz: Tensor, features: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    def forward(self, xyz, features):
         if self.count is None:
             centers = torch.zeros_like(xyz[:, :1])
             grouped = [self.beside(xyz[:, None], None if features is None else features[:, None])]
@@ -63,13 +63,13 @@ class Abstraction(nn.Module):
         ]
         return centers, torch.cat(pooled, 1).transpose(1, 2)
 
-    def beside(self, xyz: Tensor, features: Optional[Tensor]) -> Tensor:
+    def beside(self, xyz, features):
         if features is None:
             return xyz
         return torch.cat([xyz, features], -1) if self.use_xyz else features
 
 
-def levels(sizes: Sequence[Any], in_channels: int, use_xyz: bool) -> nn.ModuleList:
+def levels(sizes, in_channels, use_xyz):
     return nn.ModuleList(
         Abstraction(count, inputs or in_channels - 3, scales, use_xyz)
         for count, inputs, scales in sizes
@@ -77,13 +77,11 @@ def levels(sizes: Sequence[Any], in_channels: int, use_xyz: bool) -> nn.ModuleLi
 
 
 class Propagation(nn.Module):
-    def __init__(self, widths: Sequence[int]) -> None:
+    def __init__(self, widths):
         super().__init__()
         self.mlp = shared_mlp(widths)
 
-    def forward(
-        self, xyz: Tensor, centers: Tensor, skip: Optional[Tensor], features: Tensor
-    ) -> Tensor:
+    def forward(self, xyz, centers, skip, features):
         d2, idx = squared_distances(xyz, centers).sort(dim=-1)
         inverse = 1.0 / (d2[..., :3].sqrt() + 1e-8)
         weight = inverse / inverse.sum(-1, keepdim=True)
@@ -96,27 +94,17 @@ class Propagation(nn.Module):
 class Classifier(nn.Module):
     """PointNet2ClassificationSSG and -MSG."""
 
-    def __init__(
-        self, num_classes: int, in_channels: int, scales: str, use_xyz: bool = True
-    ) -> None:
+    def __init__(self, num_classes, in_channels, scales, use_xyz=True):
         super().__init__()
         self.SA_modules = levels(
             object_ssg(64) if scales == "ssg" else OBJECT_MSG, in_channels, use_xyz
         )
-        self.fc_layer = nn.Sequential(
-            nn.Linear(1024, 512, bias=False),
-            nn.BatchNorm1d(512),
-            nn.ReLU(),
-            nn.Linear(512, 256, bias=False),
-            nn.BatchNorm1d(256),
-            nn.ReLU(),
-            nn.Dropout(0.5),
-            nn.Linear(256, num_classes),
-        )
+        last = nn.Dropout(0.5), nn.Linear(256, num_classes)
+        self.fc_layer = nn.Sequential(*layer(1024, 512), *layer(512, 256), *last)
 
-    def forward(self, points: Tensor) -> Tensor:
+    def forward(self, points):
         xyz = points[..., :3]
-        features: Any = points[..., 3:] if points.size(-1) > 3 else None
+        features = points[..., 3:] if points.size(-1) > 3 else None
         for level in self.SA_modules:
             xyz, features = level(xyz, features)
         return self.fc_layer(features[:, 0])
@@ -125,9 +113,7 @@ class Classifier(nn.Module):
 class Segmenter(nn.Module):
     """PointNet2SemSegSSG and -MSG."""
 
-    def __init__(
-        self, num_classes: int, in_channels: int, scales: str, use_xyz: bool = True
-    ) -> None:
+    def __init__(self, num_classes, in_channels, scales, use_xyz=True):
         super().__init__()
         c = in_channels - 3
         if scales == "ssg":
@@ -144,9 +130,9 @@ class Segmenter(nn.Module):
             nn.Conv1d(128, num_classes, 1),
         )
 
-    def forward(self, points: Tensor) -> Tensor:
-        xyz: List[Tensor] = [points[..., :3]]
-        features: List[Any] = [points[..., 3:] if points.size(-1) > 3 else None]
+    def forward(self, points):
+        xyz = [points[..., :3]]
+        features = [points[..., 3:] if points.size(-1) > 3 else None]
         for level in self.SA_modules:
             centers, pooled = level(xyz[-1], features[-1])
             xyz.append(centers)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sizes, sampling and gathering of both re-implemented PointNet++ references; plain torch."""
 
-from typing import Any, Optional, Sequence, Tuple
+from typing import Sequence, Tuple
 
 import torch
-from torch import Tensor
 
 Scales = Sequence[Tuple[float, int, Sequence[int]]]  # radius, k, widths
 WHOLE: Scales = ((0.0, 0, (256, 512, 1024)),)
@@ -12,12 +11,12 @@ WHOLE: Scales = ((0.0, 0, (256, 512, 1024)),)
 NEAR_WIDTHS = ((32, 32, 64), (64, 64, 128), (64, 96, 128))
 
 
-def object_ssg(k: int) -> Sequence[Any]:
+def object_ssg(k):
     far = (128, 128, ((0.4, 64, (128, 128, 256)),))
     return (512, 0, ((0.2, k, (64, 64, 128)),)), far, (None, 256, WHOLE)
 
 
-def near(ks: Sequence[int]) -> Scales:
+def near(ks):
     return tuple(zip((0.1, 0.2, 0.4), ks, NEAR_WIDTHS, strict=True))
 
 
@@ -48,13 +47,13 @@ ROOM_MSG = (
 )
 
 
-def rows_of(values: Tensor, idx: Tensor) -> Tensor:
+def rows_of(values, idx):
     """values [B, N, C], idx [B, ...] -> [B, ..., C]."""
     batch = torch.arange(len(values), device=values.device)
     return values[batch.view(-1, *[1] * (idx.dim() - 1)), idx]
 
 
-def furthest_points(xyz: Tensor, count: int, candidates: Optional[Tensor] = None) -> Tensor:
+def furthest_points(xyz, count, candidates=None):
     """[B, count] indices, from point 0 on; candidates [B, N] bool: who may follow it."""
     chosen = torch.zeros(len(xyz), count, dtype=torch.long, device=xyz.device)
     nearest = xyz.new_full(xyz.shape[:2], 1e10)
@@ -67,12 +66,12 @@ def furthest_points(xyz: Tensor, count: int, candidates: Optional[Tensor] = None
     return chosen
 
 
-def squared_distances(a: Tensor, b: Tensor) -> Tensor:
+def squared_distances(a, b):
     """[B, N, 3] and [B, M, 3] -> [B, N, M], from differences."""
     return (a[:, :, None] - b[:, None]).square().sum(-1)
 
 
-def first_inside(inside: Tensor, k: int) -> Tensor:
+def first_inside(inside, k):
     """The first k columns that hold True in each row, [..., N] -> [..., k], N where there are
     fewer."""
     n = inside.size(-1)

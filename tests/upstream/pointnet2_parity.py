@@ -2,10 +2,9 @@
 """Does an imported PointNet++ give what the reference gives? Both run on one generated scene."""
 
 from dataclasses import asdict, dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Dict
 
 import torch
-from torch import nn
 
 from torchvox.models.conventions import Conventions, conventions
 from torchvox.models.importing.convert import Imported
@@ -31,11 +30,11 @@ class Report:
     output: float
     differences: Dict[str, float]
 
-    def worst(self) -> float:
+    def worst(self):
         """The greatest difference; NaN when there is one."""
         return float(torch.tensor(list(self.differences.values())).max())
 
-    def trouble(self, tolerance: float = TOLERANCE) -> Optional[str]:
+    def trouble(self, tolerance=TOLERANCE):
         """Why the import is not what the original computes; None when it is. tolerance: of the
         greatest output."""
         if not self.worst() <= tolerance * max(1.0, self.output):  # NaN fails too
@@ -50,11 +49,11 @@ class ParityReport(Report):
 
     same_class: Dict[str, float]
 
-    def worst(self) -> float:
+    def worst(self):
         """The difference to the reference with exact distances: there both see the same balls."""
         return self.differences[EXACT]
 
-    def rows(self) -> List[Tuple[str, str]]:
+    def rows(self):
         """What to print: names and values."""
         changes = self.imported.model.config()
         names = [one for one in changes if one in Conventions.__dataclass_fields__]
@@ -67,7 +66,7 @@ class ParityReport(Report):
         return rows
 
 
-def reference(imported: Imported) -> nn.Module:
+def reference(imported):
     """The plain-torch network of the layout, with the checkpoint's tensors."""
     module = {"yanx27": yanx27, "pn2": pn2}[imported.layout.name]
     config = imported.model.config()
@@ -83,7 +82,7 @@ def reference(imported: Imported) -> nn.Module:
 
 
 @torch.no_grad()
-def pointnet2_parity(imported: Imported) -> ParityReport:
+def pointnet2_parity(imported):
     """Runs both and compares."""
     model, plain = imported.model, reference(imported)
     words, inputs = scene(model)

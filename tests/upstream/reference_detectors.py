@@ -3,10 +3,9 @@
 
 from typing import Any, Dict, Mapping
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchvox.models.checkpoints import CheckpointError
-from torchvox.models.importing.convert import Imported
 
 from . import mmdet3d, openpcdet
 from .boxes import AnchorClass, AnchorRules
@@ -16,7 +15,7 @@ from .pillars import BackboneNeck, Grid
 Config = Mapping[str, Any]
 
 
-def reference_detector(imported: Imported) -> nn.Module:
+def reference_detector(imported):
     """With the checkpoint's tensors, in evaluation mode. Raises CheckpointError for a network that
     the original program has but its re-implementation here has not."""
     config = imported.model.config()["config"]
@@ -34,7 +33,7 @@ def reference_detector(imported: Imported) -> nn.Module:
     return network.eval()
 
 
-def _network(layout: str, config: Config) -> nn.Module:
+def _network(layout, config):
     program = openpcdet if layout == "openpcdet" else mmdet3d
     net, head, encoder = _common(config), config["head"], config["encoder"]
     how = {"legacy": encoder["legacy"], "axes": encoder["center_axes"]}
@@ -50,7 +49,7 @@ def _network(layout: str, config: Config) -> nn.Module:
     return kind(**net, area=head["area"], **how)
 
 
-def _common(config: Config) -> Dict[str, Any]:
+def _common(config):
     """Arguments that all networks take."""
     blocks, neck = config["backbone"], config["neck"]
     caps = max(0, config["max_points"]), max(0, config["max_pillars"][1])
@@ -63,7 +62,7 @@ def _common(config: Config) -> Dict[str, Any]:
     }
 
 
-def _anchors(config: Config) -> Dict[str, Any]:
+def _anchors(config):
     head, detections = config["head"], config["detections"]
     turn = head["direction"] or {"offset": 0.0, "limit": 0.0}
     caps = detections["pre"], detections["post"]
@@ -75,7 +74,7 @@ def _anchors(config: Config) -> Dict[str, Any]:
     return {"classes": classes, "rules": rules}
 
 
-def _centers(config: Config) -> Dict[str, Any]:
+def _centers(config):
     head, detections = config["head"], config["detections"]
     caps = {"top": detections["pre"], "pre": detections["pre"], "post": detections["post"]}
     circle = detections["mode"] == "circle"

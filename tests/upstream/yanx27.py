@@ -9,10 +9,9 @@ decides points at the rim of a ball by rounding.
 """
 
 from itertools import pairwise
-from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from .pointnet2 import (
@@ -20,7 +19,6 @@ from .pointnet2 import (
     PART_MSG,
     ROOM_MSG,
     ROOM_SSG,
-    Scales,
     first_inside,
     furthest_points,
     object_ssg,
@@ -31,7 +29,7 @@ from .pointnet2 import (
 OBJECT_SSG = object_ssg(32)
 
 
-def distances(a: Tensor, b: Tensor, exact: bool) -> Tensor:
+def distances(a, b, exact):
     if exact:
         return squared_distances(a, b)
     expanded = -2 * torch.matmul(a, b.transpose(1, 2))
@@ -40,19 +38,19 @@ def distances(a: Tensor, b: Tensor, exact: bool) -> Tensor:
     return expanded
 
 
-def layers(conv: type, norm: type, widths: Sequence[int]) -> Tuple[nn.ModuleList, nn.ModuleList]:
+def layers(conv, norm, widths):
     """1x1 convolutions with bias, and their batch norms."""
     pairs = list(pairwise(widths))
     return nn.ModuleList(conv(a, b, 1) for a, b in pairs), nn.ModuleList(norm(b) for _, b in pairs)
 
 
-def through(convs: nn.ModuleList, norms: nn.ModuleList, x: Tensor) -> Tensor:
+def through(convs, norms, x):
     for conv, norm in zip(convs, norms, strict=True):
         x = F.relu(norm(conv(x)))
     return x
 
 
-def ball(radius: float, k: int, xyz: Tensor, centers: Tensor, exact: bool) -> Tensor:
+def ball(radius, k, xyz, centers, exact):
     """[B, S, k]: the first k points with d^2 <= r^2, the first of them repeated."""
     found = first_inside(~(distances(centers, xyz, exact) > radius**2), k)
     return torch.where(found == xyz.size(1), found[..., :1], found)
@@ -61,7 +59,7 @@ def ball(radius: float, k: int, xyz: Tensor, centers: Tensor, exact: bool) -> Te
 class Abstraction(nn.Module):
     """count None: all points. Coordinates come before features, with several scales after them."""
 
-    def __init__(self, count: Optional[int], channels: int, scales: Scales, several: bool) -> None:
+    def __init__(self, count, channels, scales, several):
         super().__init__()
         self.count, self.scales, self.several = count, scales, several
         blocks = [layers(nn.Conv2d, nn.BatchNorm2d, [channels + 3, *w]) for _, _, w in scales]
@@ -72,7 +70,7 @@ class Abstraction(nn.Module):
         else:
             self.mlp_convs, self.mlp_bns = blocks[0]
 
-    def forward(self, xyz: Tensor, features: Optional[Tensor], exact: bool) -> Tuple[Tensor, ...]:
+    def forward(self, xyz, features, exact):
         if self.count is None:
             centers = torch.zeros_like(xyz[:, :1])
         else:
@@ -92,13 +90,11 @@ class Abstraction(nn.Module):
 
 
 class Propagation(nn.Module):
-    def __init__(self, channels: int, *widths: int) -> None:
+    def __init__(self, channels, *widths):
         super().__init__()
         self.mlp_convs, self.mlp_bns = layers(nn.Conv1d, nn.BatchNorm1d, [channels, *widths])
 
-    def forward(
-        self, xyz: Tensor, centers: Tensor, skip: Optional[Tensor], features: Tensor, exact: bool
-    ) -> Tensor:
+    def forward(self, xyz, centers, skip, features, exact):
         if centers.size(1) == 1:
             spread = features.expand(-1, xyz.size(1), -1)
         else:
@@ -113,7 +109,7 @@ class Propagation(nn.Module):
 class Network(nn.Module):
     """Levels sa1, sa2, .. of abstraction over all of the features, and propagations fp1, fp2, .."""
 
-    def __init__(self, levels: Sequence[Any], channels: int, ups: Sequence[Sequence[int]]) -> None:
+    def __init__(self, levels, channels, ups):
         super().__init__()
         self.exact, self.levels, self.ups = False, [], []
         several = len(levels[0][2]) > 1
@@ -126,7 +122,7 @@ class Network(nn.Module):
             self.add_module(f"fp{i}", Propagation(*widths))
             self.ups.append(getattr(self, f"fp{i}"))
 
-    def encode(self, xyz: Tensor, features: Optional[Tensor]) -> Tuple[List[Any], List[Any]]:
+    def encode(self, xyz, features):
         all_xyz, all_features = [xyz], [features]
         for level in self.levels:
             xyz, features = level(xyz, features, self.exact)
@@ -134,7 +130,7 @@ class Network(nn.Module):
             all_features.append(features)
         return all_xyz, all_features
 
-    def scores(self, points: Tensor, skip: Optional[Tensor]) -> Tensor:
+    def scores(self, points, skip):
         """Of every point: propagation and the last two layers."""
         xyz, features = self.encode(points[..., :3], points)
         features[0] = skip
@@ -145,7 +141,7 @@ class Network(nn.Module):
         x = self.conv2(F.dropout(x, 0.5, self.training))
         return F.log_softmax(x, 1).transpose(1, 2)
 
-    def add_head(self, num_classes: int) -> None:
+    def add_head(self, num_classes):
         self.conv1, self.bn1 = nn.Conv1d(128, 128, 1), nn.BatchNorm1d(128)
         self.conv2 = nn.Conv1d(128, num_classes, 1)
 
@@ -153,14 +149,14 @@ class Network(nn.Module):
 class Classifier(Network):
     """models/pointnet2_cls_{ssg,msg}.py. forward(points [B, N, C]) -> log-probabilities."""
 
-    def __init__(self, num_classes: int, in_channels: int, scales: str) -> None:
+    def __init__(self, num_classes, in_channels, scales):
         super().__init__(OBJECT_SSG if scales == "ssg" else OBJECT_MSG, in_channels - 3, ())
         self.fc1, self.bn1 = nn.Linear(1024, 512), nn.BatchNorm1d(512)
         self.fc2, self.bn2 = nn.Linear(512, 256), nn.BatchNorm1d(256)
         self.drops = [0.4, 0.4 if scales == "ssg" else 0.5]
         self.fc3 = nn.Linear(256, num_classes)
 
-    def forward(self, points: Tensor) -> Tensor:
+    def forward(self, points):
         features = points[..., 3:] if points.size(-1) > 3 else None
         x = self.encode(points[..., :3], features)[1][-1][:, 0]
         x = F.dropout(F.relu(self.bn1(self.fc1(x))), self.drops[0], self.training)
@@ -171,14 +167,14 @@ class Classifier(Network):
 class PartSegmenter(Network):
     """models/pointnet2_part_seg_{ssg,msg}.py. category: [B] of 16 kinds of objects."""
 
-    def __init__(self, num_classes: int, in_channels: int, scales: str) -> None:
+    def __init__(self, num_classes, in_channels, scales):
         one, two = (128, 256) if scales == "ssg" else (320, 512)
         last = (128, 128, 128) if scales == "ssg" else (128, 128)
         ups = [(128 + 16 + 3 + in_channels, *last), (256 + one, 256, 128), (1024 + two, 256, 256)]
         super().__init__(OBJECT_SSG if scales == "ssg" else PART_MSG, in_channels, ups)
         self.add_head(num_classes)
 
-    def forward(self, points: Tensor, category: Tensor) -> Tensor:
+    def forward(self, points, category):
         kind = F.one_hot(category, 16).to(points)[:, None].expand(-1, points.size(1), -1)
         return self.scores(points, torch.cat([kind, points[..., :3], points], -1))
 
@@ -186,11 +182,11 @@ class PartSegmenter(Network):
 class Segmenter(Network):
     """models/pointnet2_sem_seg.py and pointnet2_sem_seg_msg.py."""
 
-    def __init__(self, num_classes: int, in_channels: int, scales: str) -> None:
+    def __init__(self, num_classes, in_channels, scales):
         ins = (320, 384, 768) if scales == "ssg" else (352, 512, 1536)
         ups = [(128, 128, 128, 128), *((a, 256, b) for a, b in zip(ins, (128, 256, 256)))]  # noqa: B905
         super().__init__(ROOM_SSG if scales == "ssg" else ROOM_MSG, in_channels, ups)
         self.add_head(num_classes)
 
-    def forward(self, points: Tensor) -> Tensor:
+    def forward(self, points):
         return self.scores(points, None)
