@@ -83,19 +83,6 @@ def test_an_empty_scan_is_a_count_of_0_and_gives_what_an_empty_canvas_gives(name
     assert (canvas == 0).all()
 
 
-@pytest.mark.parametrize("name", ["anchors", "centers"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@torch.inference_mode()
-def test_half_weights_leave_boxes_in_float32_and_scores_close(name, dtype):
-    model = small(name)
-    some = scan(model, 1000)
-    maps, exact = fused(model, dtype).maps(*some), model.maps(*some)
-    spread = float(exact[0][0].std())
-    assert float((maps[0][0].float() - exact[0][0]).abs().mean()) < 0.1 * spread
-    boxes, scores, *_ = fused(model, dtype)(*some)
-    assert boxes.dtype == scores.dtype == torch.float32
-
-
 @torch.inference_mode()
 def test_a_factor_of_a_column_is_that_of_the_points_before_the_model():
     plain = small("centers", "model.args.column_scale=[]")

@@ -70,6 +70,19 @@ def test_a_fused_and_merged_model_gives_the_scores_of_the_model(name, merge):
 
 
 @each_model
+@pytest.mark.one_of("dtype")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.inference_mode()
+def test_half_weights_leave_outputs_in_float32_and_scores_close(name, dtype):
+    model = MODELS[name]()
+    quick, some = fast(name, dtype), inputs(model, 1000)
+    exact, half = scores(model, *some)[0], scores(quick, *some)[0].float()
+    assert float((half - exact).abs().mean()) < 0.1 * float(exact.std())
+    assert all(one.dtype in (torch.float32, torch.int32) for one in outputs(quick(*some)))
+    assert {p.dtype for p in quick.parameters()} == {dtype}
+
+
+@each_model
 @pytest.mark.one_of("variant")
 @pytest.mark.parametrize("variant", ["as built", "fused", "fast", "bfloat16"])
 @torch.inference_mode()
