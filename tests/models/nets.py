@@ -70,19 +70,6 @@ def calibrated(model: nn.Module, *some: Tensor, run=None) -> nn.Module:
     return model.eval()
 
 
-class Wide(nn.Module):
-    """Quick to export, and half a megabyte."""
-
-    in_channels = 3
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 40_000)
-
-    def forward(self, points: Tensor, lengths: Tensor) -> Tensor:
-        return self.layer(points).sum(1)
-
-
 class Calls(TorchDispatchMode):
     """The torchvox ops of a block, each with its tensors."""
 

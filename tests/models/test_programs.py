@@ -2,13 +2,10 @@
 """One forward: eager, TorchScript, torch.export, torch.compile, AOTInductor and CUDA graphs, for
 clouds of any size."""
 
-from pathlib import Path
-
 import detectors
 import nets
 import pytest
 import torch
-from fresh import fresh_process
 from helpers import assert_same_bits
 from networks import (
     DETECTORS,
@@ -91,31 +88,6 @@ def test_an_aoti_package_agrees_for_any_clouds(name, tmp_path):
     found = export.compare(model, export.load_program(tmp_path / "model.pt2", "aoti"))
     least = 1e-3 if name in DETECTORS else 1e-5  # Inductor's own log, exp and reductions
     assert found.difference <= least * max(1.0, found.greatest) and found.strays <= 0.02
-
-
-EXPORT_ONTO_A_FULL_DISK = """
-import sys
-from pathlib import Path
-sys.path.append(sys.argv[2])
-from helpers import disk_of
-from nets import Wide
-from torchvox.models import export
-
-folder = Path(sys.argv[1])
-(folder / "new").mkdir()
-for kind in ("script", "export"):
-    with disk_of(20_000):
-        try:
-            export.export_model(Wide(), folder / "new" / "program", kind)
-        except OSError as error:
-            print(kind, error.strerror, list(folder.glob("new/*")))
-"""
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_an_error_and_no_end_of_the_process(tmp_path):
-    found = fresh_process(EXPORT_ONTO_A_FULL_DISK, tmp_path, Path(__file__).parent)
-    assert found.splitlines() == ["script File too large []", "export File too large []"]
 
 
 @pytest.mark.parametrize(

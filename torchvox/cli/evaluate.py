@@ -33,9 +33,9 @@ from torchvox.cli.work import console, use_device
 from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
-    from torchvox.train.builders import Labels
     from torchvox.train.checkpoint import Checkpoint
     from torchvox.train.config import Config
+    from torchvox.train.tasks import Labels
     from torchvox.viz import Panel
 
 CLOUDS, WRONG = 48, 16  # clouds in the picture, and how many of them may be wrong
@@ -324,8 +324,8 @@ def _judged(trained: Checkpoint, data: Any) -> list[Panel]:
 
 def _labeled(trained: Checkpoint, data: Any) -> list[Panel]:
     """Clouds colored by the predicted labels of their points."""
-    from torchvox.train.builders import TASKS
     from torchvox.train.evaluation import predictions
+    from torchvox.train.tasks import TASKS
     from torchvox.viz import Panel
 
     panels = []

@@ -16,11 +16,6 @@ from torchvox.compat._errors import CompatOrderError, CompatWarning, NotCoveredE
 from torchvox.compat._finder import install, installed, report, uninstall
 
 __all__ = [
-    "CompatOrderError",
-    "CompatWarning",
-    "NotCoveredError",
-    "install",
-    "installed",
-    "report",
+    "CompatOrderError", "CompatWarning", "NotCoveredError", "install", "installed", "report",
     "uninstall",
-]
+]  # fmt: skip

@@ -15,13 +15,8 @@ from torchvox.compat._errors import stubs
 from torchvox.compat._shared import check_index
 
 __all__ = [
-    "_KNN",
-    "ball_query",
-    "knn_gather",
-    "knn_points",
-    "masked_gather",
-    "sample_farthest_points",
-]
+    "_KNN", "ball_query", "knn_gather", "knn_points", "masked_gather", "sample_farthest_points",
+]  # fmt: skip
 NOT_COVERED = """
 GraphConv SubdivideMeshes add_pointclouds_to_volumes
 add_points_features_to_volume_densities_features box3d_overlap convert_pointclouds_to_tensor

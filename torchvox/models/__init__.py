@@ -20,27 +20,9 @@ from torchvox.models.pointnet2 import (
 from torchvox.models.registry import ModelWeights, get_model, get_model_weights, list_models
 
 __all__ = [
-    "PRESETS",
-    "CenterPointPillars",
-    "CenterPointPillarsConfig",
-    "CheckpointError",
-    "Conventions",
-    "Level",
-    "ModelWeights",
-    "PointNet2Classifier",
-    "PointNet2PartSegmenter",
-    "PointNet2Segmenter",
-    "PointPillars",
-    "PointPillarsConfig",
-    "export_model",
-    "export_program",
-    "fuse_batch_norms",
-    "get_model",
-    "get_model_weights",
-    "import_checkpoint",
-    "list_models",
-    "load",
-    "merge_heads",
-    "parity",
-    "save",
-]
+    "PRESETS", "CenterPointPillars", "CenterPointPillarsConfig", "CheckpointError", "Conventions",
+    "Level", "ModelWeights", "PointNet2Classifier", "PointNet2PartSegmenter", "PointNet2Segmenter",
+    "PointPillars", "PointPillarsConfig", "export_model", "export_program", "fuse_batch_norms",
+    "get_model", "get_model_weights", "import_checkpoint", "list_models", "load", "merge_heads",
+    "parity", "save",
+]  # fmt: skip

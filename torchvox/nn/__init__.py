@@ -11,12 +11,6 @@ from torchvox.nn.shared_mlp import SharedMLP
 from torchvox.nn.voxel import Voxelize
 
 __all__ = [
-    "BEVMaxHeight",
-    "FeaturePropagation",
-    "FurthestPointSample",
-    "PillarFeatureNet",
-    "RayVisibility",
-    "SetAbstraction",
-    "SharedMLP",
-    "Voxelize",
-]
+    "BEVMaxHeight", "FeaturePropagation", "FurthestPointSample", "PillarFeatureNet",
+    "RayVisibility", "SetAbstraction", "SharedMLP", "Voxelize",
+]  # fmt: skip

@@ -22,18 +22,7 @@ from torchvox.data.worlds.shapes import Shapes
 from torchvox.data.worlds.street import World
 from torchvox.models.detection.files import KINDS as DETECTORS
 from torchvox.train.config import Config
-from torchvox.train.tasks import BUILDERS, TASKS, Labels, builder, checked_detector
-
-__all__ = [
-    "BUILDERS",
-    "DATA",
-    "DETECTORS",
-    "TASKS",
-    "Labels",
-    "build_data",
-    "build_model",
-    "labels_of",
-]
+from torchvox.train.tasks import Labels, builder, checked_detector
 
 DATA: dict[str, Callable[..., Generated]] = {
     "folder": ScanFolder,

@@ -6,11 +6,6 @@ from torchvox.models.detection.detector import CenterPointPillars, PillarDetecto
 from torchvox.models.detection.files import detector, detector_names
 
 __all__ = [
-    "CenterPointPillars",
-    "CenterPointPillarsConfig",
-    "PillarDetector",
-    "PointPillars",
-    "PointPillarsConfig",
-    "detector",
-    "detector_names",
-]
+    "CenterPointPillars", "CenterPointPillarsConfig", "PillarDetector", "PointPillars",
+    "PointPillarsConfig", "detector", "detector_names",
+]  # fmt: skip

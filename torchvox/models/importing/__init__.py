@@ -14,18 +14,9 @@ from torchvox.models.importing.unpickling import read_foreign
 from torchvox.models.importing.verify import parity
 
 __all__ = [
-    "LAYOUTS",
-    "Declared",
-    "Imported",
-    "SmokeReport",
-    "convert",
-    "import_checkpoint",
-    "mmdet3d_config",
-    "openpcdet_config",
-    "parity",
-    "read_foreign",
-    "smoke",
-]
+    "LAYOUTS", "Declared", "Imported", "SmokeReport", "convert", "import_checkpoint",
+    "mmdet3d_config", "openpcdet_config", "parity", "read_foreign", "smoke",
+]  # fmt: skip
 
 
 def import_checkpoint(
