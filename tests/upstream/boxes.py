@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boxes of the re-implemented pillar detectors: anchors, codes, and greedy suppression by
+"""Boxes of the re-implemented pillar detectors: anchors; codes and greedy suppression are those of
 torchvox.reference. Upstream code counts a corner within 1 cm of an edge as inside, which is a
 defect and not repeated here.
 """
@@ -11,7 +11,7 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
-from torchvox.reference import rotated_nms
+from torchvox.reference import box_decode, rotated_nms
 
 PI = math.pi
 ROTATIONS = (0.0, 1.57)
@@ -68,25 +68,14 @@ def anchors(area, size, classes, aligned):
     return table
 
 
-def residual(codes, anchor, bottom):
-    """Boxes of x, y, z, three sizes and an angle from their codes, [..., 7]. bottom: of the boxes'
-    z; that of the anchors always is."""
-    ax, ay, az, a3, a4, a5, ar = anchor.unbind(-1)
-    diagonal = torch.sqrt(a3**2 + a4**2)
-    height = torch.exp(codes[..., 5]) * a5
-    z = codes[..., 2] * a5 + az + a5 / 2
-    return torch.stack(
-        [
-            codes[..., 0] * diagonal + ax,
-            codes[..., 1] * diagonal + ay,
-            z - height / 2 if bottom else z,
-            torch.exp(codes[..., 3]) * a3,
-            torch.exp(codes[..., 4]) * a4,
-            height,
-            codes[..., 6] + ar,
-        ],
-        -1,
-    )
+def decoded(codes, cells, bottom=False, **turn):
+    """Boxes [n, 7 or 9] of anchors [n, 7] and their codes. bottom: of the boxes' z; that of the
+    anchors always is. turn: the direction that completes the yaw."""
+    centered = cells.clone()
+    centered[:, 2] += cells[:, 5] / 2
+    boxes = box_decode(codes, centered, **turn)
+    boxes[:, 2] -= boxes[:, 5] / 2 if bottom else 0
+    return boxes
 
 
 def suppressed(boxes, scores, threshold, clockwise=False, circle=False):

@@ -7,7 +7,7 @@ from typing import Sequence, Tuple
 import torch
 from torch import nn
 
-from .boxes import PI, ROTATIONS, AnchorRules, Boxes, anchors, joined, residual, suppressed
+from .boxes import ROTATIONS, AnchorRules, Boxes, anchors, decoded, joined, suppressed
 from .pillars import KITTI_BACKBONE_NECK, PillarNet
 
 WIDTHS = (2, 1, 3, 2, 2)  # offset, height, size, angle, velocity
@@ -55,11 +55,10 @@ class AnchorNet(PillarNet):
     def candidates(self, points):
         """Boxes [n, 7] and scores [n, classes] of all anchors."""
         maps = [kind[0][0].permute(1, 2, 0) for kind in self.maps(points)]  # [H, W, channels]
-        cells = anchors(self.area, maps[0].shape[:2], self.classes, self.aligned)
-        boxes = residual(maps[1].reshape(-1, 7), cells.flatten(0, -2), self.BOTTOM)
-        bins = maps[2].reshape(-1, 2).argmax(1)
-        offset, yaw = self.rules.dir_offset, boxes[:, 6] - self.rules.dir_offset
-        boxes[:, 6] = yaw - torch.floor(yaw / PI + self.rules.dir_limit) * PI + offset + PI * bins
+        cells = anchors(self.area, maps[0].shape[:2], self.classes, self.aligned).flatten(0, -2)
+        turn = {"dir_offset": self.rules.dir_offset, "dir_limit": self.rules.dir_limit}
+        turn["direction"] = maps[2].reshape(-1, 2)
+        boxes = decoded(maps[1].reshape(-1, 7), cells, self.BOTTOM, **turn)
         return boxes, maps[0].reshape(len(boxes), -1).sigmoid()
 
 

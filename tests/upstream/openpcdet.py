@@ -7,7 +7,7 @@ h, counter-clockwise yaw (, vx, vy)), labels from 0 in the order of the class na
 import torch
 from torch import nn
 
-from .boxes import ROTATIONS, AnchorRules, anchors, joined, residual, selected
+from .boxes import ROTATIONS, AnchorRules, anchors, decoded, joined, selected
 from .heads import AnchorNet, CenterNet
 from .pillars import NUSCENES_BACKBONE_NECK, PillarNet, conv3x3
 
@@ -89,19 +89,11 @@ class MultiHead(PillarNet):
                 image[0].reshape(per_cell, -1, *size).permute(2, 3, 0, 1).flatten(0, 2)
                 for image in (box[at], cls[at].sigmoid())
             )
-            boxes = self.decode(codes, cells)
+            boxes = decoded(codes, cells)
             for column, label in enumerate(labels):
                 own = torch.full((len(boxes),), label)
                 parts.append(selected(boxes, scores[:, column], own, self.rules))
         return joined(parts, 9)
-
-    def decode(self, codes, cells):
-        """Codes of 10: an angle as differences of cosine and sine, two velocities."""
-        boxes = residual(codes[:, :7], cells, bottom=False)
-        cos = codes[:, 6] + torch.cos(cells[:, 6])
-        sin = codes[:, 7] + torch.sin(cells[:, 6])
-        yaw = torch.atan2(sin, cos)[:, None]
-        return torch.cat([boxes[:, :6], yaw, codes[:, 8:10]], 1)
 
 
 class CenterPoint(CenterNet):
