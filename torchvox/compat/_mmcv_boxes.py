@@ -56,8 +56,7 @@ class RoIAwarePool3d(nn.Module):
     def __init__(self, out_size, max_pts_per_voxel=128, mode="max"):
         super().__init__()
         assert mode in ("max", "avg")
-        self.out_size = out_size
-        self.max_pts_per_voxel = max_pts_per_voxel
+        self.out_size, self.max_pts_per_voxel = out_size, max_pts_per_voxel
         self.mode = ("max", "avg").index(mode)
 
     def forward(self, rois, pts, pts_feature):

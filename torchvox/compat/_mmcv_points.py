@@ -62,15 +62,13 @@ class PointsSampler(nn.Module):
     ):
         super().__init__()
         assert len(num_point) == len(fps_mod_list) == len(fps_sample_range_list)
-        self.num_point = num_point
-        self.fps_sample_range_list = fps_sample_range_list
+        self.num_point, self.fps_sample_range_list = num_point, fps_sample_range_list
         self.samplers = nn.ModuleList(get_sampler_cls(mode)() for mode in fps_mod_list)
 
     def forward(self, points_xyz, features):
         begin, parts = 0, []
-        for end, sampler, count in zip(  # noqa: B905
-            self.fps_sample_range_list, self.samplers, self.num_point
-        ):
+        parts_of = zip(self.fps_sample_range_list, self.samplers, self.num_point, strict=True)
+        for end, sampler, count in parts_of:
             assert end < points_xyz.shape[1]
             part = slice(begin, None if end == -1 else end)
             columns = None if features is None else widened(features)[:, :, part]
@@ -131,13 +129,9 @@ class QueryAndGroup(nn.Module):
         assert max_radius is not None or not normalize_xyz, (
             "can not normalize grouped xyz when max_radius is None"
         )
-        self.max_radius = max_radius
-        self.sample_num = sample_num
-        self.min_radius = min_radius
-        self.use_xyz = use_xyz
-        self.return_grouped_xyz = return_grouped_xyz
-        self.normalize_xyz = normalize_xyz
-        self.return_grouped_idx = return_grouped_idx
+        self.min_radius, self.max_radius, self.sample_num = min_radius, max_radius, sample_num
+        self.use_xyz, self.normalize_xyz = use_xyz, normalize_xyz
+        self.return_grouped_xyz, self.return_grouped_idx = return_grouped_xyz, return_grouped_idx
 
     def _one_op(self, points, query, features):
         rows = None if features is None else features.transpose(1, 2)

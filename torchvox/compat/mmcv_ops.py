@@ -84,12 +84,9 @@ class Voxelization(nn.Module):
         self, voxel_size, point_cloud_range, max_num_points, max_voxels=20000, deterministic=True
     ):
         super().__init__()
-        self.voxel_size = voxel_size
-        self.point_cloud_range = point_cloud_range
-        self.max_num_points = max_num_points
-        pair = (max_voxels,) * 2 if isinstance(max_voxels, int) else max_voxels
-        self.max_voxels = tuple(pair)
-        self.deterministic = deterministic
+        self.voxel_size, self.point_cloud_range = voxel_size, point_cloud_range
+        self.max_num_points, self.deterministic = max_num_points, deterministic
+        self.max_voxels = (max_voxels,) * 2 if isinstance(max_voxels, int) else tuple(max_voxels)
         bounds = torch.tensor(point_cloud_range, dtype=torch.float32)
         size = torch.tensor(voxel_size, dtype=torch.float32)
         self.grid_size = torch.round((bounds[3:] - bounds[:3]) / size).long()
@@ -115,8 +112,7 @@ class DynamicScatter(nn.Module):
 
     def __init__(self, voxel_size, point_cloud_range, average_points):
         super().__init__()
-        self.voxel_size = voxel_size
-        self.point_cloud_range = point_cloud_range
+        self.voxel_size, self.point_cloud_range = voxel_size, point_cloud_range
         self.average_points = average_points
 
     def forward(self, points, coors):
