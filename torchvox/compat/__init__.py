@@ -10,6 +10,8 @@ if the code must not be edited, by `install` before it is imported. See docs/swi
     scan.py      which names of peers a codebase uses
     _shared.py   what several adapters need
     others       one module, or package, per module of a peer
+
+Signatures are the peers': they have the types that TorchScript reads, and shapes in the docstrings.
 """
 
 from torchvox.compat._errors import CompatOrderError, CompatWarning, NotCoveredError

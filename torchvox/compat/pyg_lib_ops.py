@@ -23,9 +23,10 @@ DIFFERS = {
     "knn": "Among equal distances the lower index comes first; cosine works on the CPU too.",
     "radius": "The first neighbors by index, where the peer's CPU code takes any.",
 }
+MaybeTensor = Optional[Tensor]
 
 
-def _edges(idx: Tensor) -> Tensor:
+def _edges(idx):
     """[2, E] int64 of [M, k]: the query and the point of each index except -1."""
     flat = idx.flatten()
     slot = torch.nonzero(flat >= 0).flatten()
@@ -33,20 +34,18 @@ def _edges(idx: Tensor) -> Tensor:
     return torch.stack([query, flat[slot].long()])
 
 
-def _rows(x: Tensor, cosine: bool = False) -> Tensor:
+def _rows(x, cosine: bool = False):
     """[N, D]; cosine: unit vectors, whose distances are ordered as their angles."""
     rows = x.view(-1, 1) if x.dim() == 1 else x
     return torch.nn.functional.normalize(rows, dim=1) if cosine else rows
 
 
-def _other(idx: Tensor) -> Tensor:
+def _other(idx):
     """Which entries are another row than the query."""
     return (idx >= 0) & (idx != torch.arange(idx.size(0), device=idx.device).unsqueeze(1))
 
 
-def _nearest(
-    points: Tensor, query: Tensor, k: int, ptr: Optional[Tensor], query_ptr: Optional[Tensor]
-) -> Tensor:
+def _nearest(points, query, k: int, ptr: MaybeTensor, query_ptr: MaybeTensor):
     """[M, k] int32 rows of points, nearest first, then -1."""
     if ptr is None or query_ptr is None:
         return torch.ops.torchvox.knn(points[None], query[None], k, dist_order="loop")[1][0]
@@ -55,13 +54,13 @@ def _nearest(
     )[1]
 
 
-def sampled(src: Tensor, ptr: Tensor, ratio: Tensor, random_start: bool) -> Tensor:
+def sampled(src, ptr, ratio, random_start: bool):
     """`fps` with one ratio or one per cloud, in whose dtype the samples are counted. If ptr is on
     the host, there is no synchronization."""
     sizes = torch.diff(ptr)
     counts = (sizes.to(ratio.dtype) * ratio.to(ptr.device)).ceil().long()
     ends = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    start: Optional[Tensor] = None
+    start: MaybeTensor = None
     if random_start:
         drawn = torch.rand(sizes.size(0), dtype=torch.double, device=ptr.device)
         start = torch.minimum((drawn * sizes).long(), sizes - 1).to(src.device)
@@ -76,33 +75,33 @@ def sampled(src: Tensor, ptr: Tensor, ratio: Tensor, random_start: bool) -> Tens
     )[0].long()
 
 
-def fps(src: Tensor, ptr: Tensor, ratio: float = 0.5, random_start: bool = True) -> Tensor:
+def fps(src, ptr, ratio: float = 0.5, random_start: bool = True):
     """int64: rows of src, ceil(ratio * rows) of each cloud, furthest first."""
     return sampled(src, ptr, torch.tensor(ratio, dtype=torch.float32), random_start)
 
 
 def knn(
-    x: Tensor,
-    y: Tensor,
+    x,
+    y,
     k: int = 1,
-    ptr_x: Optional[Tensor] = None,
-    ptr_y: Optional[Tensor] = None,
+    ptr_x: MaybeTensor = None,
+    ptr_y: MaybeTensor = None,
     cosine: bool = False,
     num_workers: int = 1,
-) -> Tensor:
+):
     """[2, E] int64: rows of y, and for each the k nearest rows of x, nearest first."""
     return _edges(_nearest(_rows(x, cosine), _rows(y, cosine), k, ptr_x, ptr_y))
 
 
 def knn_graph(
-    x: Tensor,
+    x,
     k: int,
-    ptr: Optional[Tensor] = None,
+    ptr: MaybeTensor = None,
     loop: bool = False,
     flow: str = "source_to_target",
     cosine: bool = False,
     num_workers: int = 1,
-) -> Tensor:
+):
     """[2, E] int64: each row and its k nearest; swapped for target_to_source."""
     rows = _rows(x, cosine)
     idx = _nearest(rows, rows, k if loop else k + 1, ptr, ptr)
@@ -111,15 +110,15 @@ def knn_graph(
 
 
 def radius(
-    x: Tensor,
-    y: Tensor,
+    x,
+    y,
     r: float = 1.0,
-    ptr_x: Optional[Tensor] = None,
-    ptr_y: Optional[Tensor] = None,
+    ptr_x: MaybeTensor = None,
+    ptr_y: MaybeTensor = None,
     max_num_neighbors: int = 32,
     num_workers: int = 1,
     ignore_same_index: bool = False,
-) -> Tensor:
+):
     """[2, E] int64: rows of y, and for each the first max_num_neighbors rows of x nearer than r."""
     if x.numel() == 0 or y.numel() == 0:
         return torch.empty(2, 0, dtype=torch.long, device=x.device)
@@ -147,29 +146,25 @@ def radius(
 
 
 def radius_graph(
-    x: Tensor,
+    x,
     r: float,
-    ptr: Optional[Tensor] = None,
+    ptr: MaybeTensor = None,
     loop: bool = False,
     max_num_neighbors: int = 32,
     flow: str = "source_to_target",
     num_workers: int = 1,
-) -> Tensor:
+):
     """[2, E] int64: each row and those nearer than r; swapped for target_to_source."""
     edges = radius(x, x, r, ptr, ptr, max_num_neighbors, ignore_same_index=not loop)
     return edges.flip(0) if flow == "target_to_source" else edges
 
 
-def nearest(
-    x: Tensor, y: Tensor, ptr_x: Optional[Tensor] = None, ptr_y: Optional[Tensor] = None
-) -> Tensor:
+def nearest(x, y, ptr_x: MaybeTensor = None, ptr_y: MaybeTensor = None):
     """int64 [N]: the row of y that is nearest to each row of x."""
     return _nearest(_rows(y), _rows(x), 1, ptr_y, ptr_x).flatten().long()
 
 
-def grid_cluster(
-    pos: Tensor, size: Tensor, start: Optional[Tensor] = None, end: Optional[Tensor] = None
-) -> Tensor:
+def grid_cluster(pos, size, start: MaybeTensor = None, end: MaybeTensor = None):
     """int64 [N]: the cell of each row in a grid from start to end, x fastest."""
     if pos.size(0) == 0:
         return torch.empty(0, dtype=torch.long, device=pos.device)

@@ -4,7 +4,7 @@
 As in the peer, the host reads the largest batch number and the number of edges.
 """
 
-from typing import List, Optional, Tuple, Union
+from typing import List, Optional, Union
 
 import torch
 from torch import Tensor
@@ -21,20 +21,15 @@ DIFFERS = {
     "radius_graph": "At most max_num_neighbors without loops: 1.6.3 may return one more.",
 }
 grid_cluster = pyg_lib_ops.grid_cluster
+MaybeTensor = Optional[Tensor]
 
 
-def _ptr(batch: Tensor, clouds: int) -> Tensor:
+def _ptr(batch, clouds: int):
     numbers = torch.arange(clouds + 1, dtype=batch.dtype, device=batch.device)
     return torch.bucketize(numbers, batch)
 
 
-def _ptrs(
-    x: Tensor,
-    y: Tensor,
-    batch_x: Optional[Tensor],
-    batch_y: Optional[Tensor],
-    batch_size: Optional[int],
-) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+def _ptrs(x, y, batch_x: MaybeTensor, batch_y: MaybeTensor, batch_size: Optional[int]):
     clouds = 1 if batch_size is None else batch_size
     if batch_size is None and x.numel() > 0 and y.numel() > 0:
         for batch, rows in ((batch_x, x), (batch_y, y)):
@@ -49,13 +44,13 @@ def _ptrs(
 
 
 def fps(
-    src: Tensor,
-    batch: Optional[Tensor] = None,
+    src,
+    batch: MaybeTensor = None,
     ratio: Optional[Union[Tensor, float]] = None,
     random_start: bool = True,
     batch_size: Optional[int] = None,
     ptr: Optional[Union[Tensor, List[int]]] = None,
-) -> Tensor:
+):
     """int64: rows of src, ceil(ratio * rows) of each cloud (ratio: 0.5), furthest first."""
     if isinstance(ratio, Tensor):
         part = ratio
@@ -76,15 +71,15 @@ def fps(
 
 
 def knn(
-    x: Tensor,
-    y: Tensor,
+    x,
+    y,
     k: int,
-    batch_x: Optional[Tensor] = None,
-    batch_y: Optional[Tensor] = None,
+    batch_x: MaybeTensor = None,
+    batch_y: MaybeTensor = None,
     cosine: bool = False,
     num_workers: int = 1,
     batch_size: Optional[int] = None,
-) -> Tensor:
+):
     """[2, E] int64: rows of y, and for each the k nearest rows of x, nearest first.
     batch_size: number of clouds, read if None. (torch_geometric looks for this word here.)"""
     ptr_x, ptr_y = _ptrs(x, y, batch_x, batch_y, batch_size)
@@ -92,15 +87,15 @@ def knn(
 
 
 def knn_graph(
-    x: Tensor,
+    x,
     k: int,
-    batch: Optional[Tensor] = None,
+    batch: MaybeTensor = None,
     loop: bool = False,
     flow: str = "source_to_target",
     cosine: bool = False,
     num_workers: int = 1,
     batch_size: Optional[int] = None,
-) -> Tensor:
+):
     """[2, E] int64: the k nearest rows and each row; swapped for target_to_source."""
     assert flow in ["source_to_target", "target_to_source"]
     ptr = _ptrs(x, x, batch, batch, batch_size)[0]
@@ -109,16 +104,16 @@ def knn_graph(
 
 
 def radius(
-    x: Tensor,
-    y: Tensor,
+    x,
+    y,
     r: float,
-    batch_x: Optional[Tensor] = None,
-    batch_y: Optional[Tensor] = None,
+    batch_x: MaybeTensor = None,
+    batch_y: MaybeTensor = None,
     max_num_neighbors: int = 32,
     num_workers: int = 1,
     batch_size: Optional[int] = None,
     ignore_same_index: bool = False,
-) -> Tensor:
+):
     """[2, E] int64: rows of y, and for each the first max_num_neighbors rows of x nearer than r.
     ignore_same_index (later than 1.6.3): without edges of equal row."""
     ptr_x, ptr_y = _ptrs(x, y, batch_x, batch_y, batch_size)
@@ -126,15 +121,15 @@ def radius(
 
 
 def radius_graph(
-    x: Tensor,
+    x,
     r: float,
-    batch: Optional[Tensor] = None,
+    batch: MaybeTensor = None,
     loop: bool = False,
     max_num_neighbors: int = 32,
     flow: str = "source_to_target",
     num_workers: int = 1,
     batch_size: Optional[int] = None,
-) -> Tensor:
+):
     """[2, E] int64: the rows nearer than r and each row; swapped for target_to_source."""
     assert flow in ["source_to_target", "target_to_source"]
     ptr = _ptrs(x, x, batch, batch, batch_size)[0]
@@ -142,9 +137,7 @@ def radius_graph(
     return edges.flip(0) if flow == "source_to_target" else edges
 
 
-def nearest(
-    x: Tensor, y: Tensor, batch_x: Optional[Tensor] = None, batch_y: Optional[Tensor] = None
-) -> Tensor:
+def nearest(x, y, batch_x: MaybeTensor = None, batch_y: MaybeTensor = None):
     """int64 [N]: the row of y that is nearest to each row of x. Raises ValueError for batches that
     are not sorted, or of other clouds."""
     if batch_x is None and batch_y is None:

@@ -6,7 +6,7 @@ Where torch_scatter reads the device (`index.max()` without `dim_size`, the end 
 do these.
 """
 
-from typing import Optional, Tuple
+from typing import Optional
 
 import torch
 from torch import Tensor
@@ -50,14 +50,14 @@ MaybeTensor = Optional[Tensor]
 MaybeInt = Optional[int]
 
 
-def _refuse(what: str) -> None:
+def _refuse(what: str):
     if torch.jit.is_scripting():
         raise NotImplementedError(what + " is not covered by torchvox.compat")
     else:
         refuse(what)
 
 
-def _line(index: Tensor, src: Tensor, dim: int) -> Tuple[Tensor, int]:
+def _line(index, src, dim: int):
     """The group of each row of src, and 1. If each column has its own index: the group of each
     entry, numbered over all groups of all columns, and the number of columns."""
     while 1 < index.dim() < src.dim():
@@ -73,28 +73,26 @@ def _line(index: Tensor, src: Tensor, dim: int) -> Tuple[Tensor, int]:
     return (rows * columns + torch.arange(columns, device=rows.device)).flatten(), columns
 
 
-def _offsets(name: str, indptr: Tensor) -> Tensor:
+def _offsets(name: str, indptr):
     if indptr.numel() != indptr.size(-1):
         _refuse(name + ": an indptr of several lines")
     return indptr.flatten()
 
 
-def _columns(src: Tensor, dim: int) -> Tensor:
+def _columns(src, dim: int):
     """src as [N, C] with dim first; integers as float64, in which sums below 2^53 are exact."""
     rows = (src if src.is_floating_point() else src.double()).movedim(dim, 0)
     return rows.flatten(1) if rows.dim() > 1 else rows.unsqueeze(1)
 
 
-def _shaped(rows: Tensor, src: Tensor, dim: int) -> Tensor:
+def _shaped(rows, src, dim: int):
     """Rows [R, C] in the shape of src, R along dim."""
     shape = list(src.movedim(dim, 0).shape)
     shape[0] = rows.size(0)
     return rows.reshape(shape).movedim(0, dim).contiguous()
 
 
-def _results(
-    reduced: Tensor, arg: Tensor, src: Tensor, dim: int, add_to: MaybeTensor = None
-) -> Tuple[Tensor, Tensor]:
+def _results(reduced, arg, src, dim: int, add_to: MaybeTensor = None):
     """The results as torch_scatter returns them: -1 of `arg` becomes the size of dim."""
     result = _shaped(reduced.to(src.dtype), src, dim)
     if arg.dim() == 2:
@@ -102,9 +100,7 @@ def _results(
     return result if add_to is None else add_to.add_(result), arg
 
 
-def _groups(
-    name: str, index: Tensor, dim: int, out: MaybeTensor, size: MaybeInt, reduce: str
-) -> int:
+def _groups(name: str, index, dim: int, out: MaybeTensor, size: MaybeInt, reduce: str):
     """The number of groups."""
     if reduce == "mul":
         _refuse(name + ": reduce='mul'")
@@ -119,14 +115,8 @@ def _groups(
 
 
 def _scatter(
-    src: Tensor,
-    index: Tensor,
-    dim: int,
-    out: MaybeTensor,
-    dim_size: MaybeInt,
-    reduce: str,
-    floor: bool = True,
-) -> Tuple[Tensor, Tensor]:
+    src, index, dim: int, out: MaybeTensor, dim_size: MaybeInt, reduce: str, floor: bool = True
+):
     size = _groups("scatter", index, dim, out, dim_size, reduce)
     line, lines = _line(index, src, dim)
     rows = _columns(src, dim)
@@ -148,7 +138,7 @@ def _scatter(
     return _results(reduced, arg, src, dim, out)
 
 
-def _gather(src: Tensor, index: Tensor, dim: int, out: MaybeTensor = None) -> Tensor:
+def _gather(src, index, dim: int, out: MaybeTensor = None):
     """src by an index along dim; its gradient is deterministic."""
     line, lines = _line(index, src, dim)
     rows = _columns(src, dim)
@@ -159,45 +149,37 @@ def _gather(src: Tensor, index: Tensor, dim: int, out: MaybeTensor = None) -> Te
     return result if out is None else out.copy_(result)
 
 
-def scatter_sum(
-    src: Tensor, index: Tensor, dim: int = -1, out: MaybeTensor = None, dim_size: MaybeInt = None
-) -> Tensor:
+def scatter_sum(src, index, dim: int = -1, out: MaybeTensor = None, dim_size: MaybeInt = None):
     return _scatter(src, index, dim, out, dim_size, "sum")[0]
 
 
 scatter_add = scatter_sum
 
 
-def scatter_mean(
-    src: Tensor, index: Tensor, dim: int = -1, out: MaybeTensor = None, dim_size: MaybeInt = None
-) -> Tensor:
+def scatter_mean(src, index, dim: int = -1, out: MaybeTensor = None, dim_size: MaybeInt = None):
     return _scatter(src, index, dim, out, dim_size, "mean")[0]
 
 
-def scatter_min(
-    src: Tensor, index: Tensor, dim: int = -1, out: MaybeTensor = None, dim_size: MaybeInt = None
-) -> Tuple[Tensor, Tensor]:
+def scatter_min(src, index, dim: int = -1, out: MaybeTensor = None, dim_size: MaybeInt = None):
     return _scatter(src, index, dim, out, dim_size, "min")
 
 
-def scatter_max(
-    src: Tensor, index: Tensor, dim: int = -1, out: MaybeTensor = None, dim_size: MaybeInt = None
-) -> Tuple[Tensor, Tensor]:
+def scatter_max(src, index, dim: int = -1, out: MaybeTensor = None, dim_size: MaybeInt = None):
     return _scatter(src, index, dim, out, dim_size, "max")
 
 
 def scatter(
-    src: Tensor,
-    index: Tensor,
+    src,
+    index,
     dim: int = -1,
     out: MaybeTensor = None,
     dim_size: MaybeInt = None,
     reduce: str = "sum",
-) -> Tensor:
+):
     return _scatter(src, index, dim, out, dim_size, "sum" if reduce == "add" else reduce)[0]
 
 
-def _segments(src: Tensor, indptr: Tensor, out: MaybeTensor, reduce: str) -> Tuple[Tensor, Tensor]:
+def _segments(src, indptr, out: MaybeTensor, reduce: str):
     dim = indptr.dim() - 1
     line = _offsets("segment_csr", indptr)
     check_index("segment_csr: indptr", line, 0, src.size(dim) + 1)
@@ -206,32 +188,30 @@ def _segments(src: Tensor, indptr: Tensor, out: MaybeTensor, reduce: str) -> Tup
     return result if out is None else out.copy_(result), arg
 
 
-def segment_sum_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tensor:
+def segment_sum_csr(src, indptr, out: MaybeTensor = None):
     return _segments(src, indptr, out, "sum")[0]
 
 
 segment_add_csr = segment_sum_csr
 
 
-def segment_mean_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tensor:
+def segment_mean_csr(src, indptr, out: MaybeTensor = None):
     return _segments(src, indptr, out, "mean")[0]
 
 
-def segment_min_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tuple[Tensor, Tensor]:
+def segment_min_csr(src, indptr, out: MaybeTensor = None):
     return _segments(src, indptr, out, "min")
 
 
-def segment_max_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tuple[Tensor, Tensor]:
+def segment_max_csr(src, indptr, out: MaybeTensor = None):
     return _segments(src, indptr, out, "max")
 
 
-def segment_csr(
-    src: Tensor, indptr: Tensor, out: MaybeTensor = None, reduce: str = "sum"
-) -> Tensor:
+def segment_csr(src, indptr, out: MaybeTensor = None, reduce: str = "sum"):
     return _segments(src, indptr, out, "sum" if reduce == "add" else reduce)[0]
 
 
-def gather_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tensor:
+def gather_csr(src, indptr, out: MaybeTensor = None):
     dim = indptr.dim() - 1
     line = _offsets("gather_csr", indptr)
     if src.size(dim) != line.numel() - 1:
@@ -240,9 +220,7 @@ def gather_csr(src: Tensor, indptr: Tensor, out: MaybeTensor = None) -> Tensor:
     return _gather(src, torch.repeat_interleave(line.diff(), output_size=size), dim, out)
 
 
-def _sorted(
-    src: Tensor, index: Tensor, out: MaybeTensor, dim_size: MaybeInt, reduce: str
-) -> Tuple[Tensor, Tensor]:
+def _sorted(src, index, out: MaybeTensor, dim_size: MaybeInt, reduce: str):
     dim = index.dim() - 1
     if index.numel() != index.size(dim):
         return _scatter(src, index, dim, out, dim_size, reduce, False)
@@ -254,77 +232,63 @@ def _sorted(
     return _results(reduced, arg, src, dim, out)
 
 
-def segment_sum_coo(
-    src: Tensor, index: Tensor, out: MaybeTensor = None, dim_size: MaybeInt = None
-) -> Tensor:
+def segment_sum_coo(src, index, out: MaybeTensor = None, dim_size: MaybeInt = None):
     return _sorted(src, index, out, dim_size, "sum")[0]
 
 
 segment_add_coo = segment_sum_coo
 
 
-def segment_mean_coo(
-    src: Tensor, index: Tensor, out: MaybeTensor = None, dim_size: MaybeInt = None
-) -> Tensor:
+def segment_mean_coo(src, index, out: MaybeTensor = None, dim_size: MaybeInt = None):
     return _sorted(src, index, out, dim_size, "mean")[0]
 
 
-def segment_min_coo(
-    src: Tensor, index: Tensor, out: MaybeTensor = None, dim_size: MaybeInt = None
-) -> Tuple[Tensor, Tensor]:
+def segment_min_coo(src, index, out: MaybeTensor = None, dim_size: MaybeInt = None):
     return _sorted(src, index, out, dim_size, "min")
 
 
-def segment_max_coo(
-    src: Tensor, index: Tensor, out: MaybeTensor = None, dim_size: MaybeInt = None
-) -> Tuple[Tensor, Tensor]:
+def segment_max_coo(src, index, out: MaybeTensor = None, dim_size: MaybeInt = None):
     return _sorted(src, index, out, dim_size, "max")
 
 
 def segment_coo(
-    src: Tensor,
-    index: Tensor,
-    out: MaybeTensor = None,
-    dim_size: MaybeInt = None,
-    reduce: str = "sum",
-) -> Tensor:
+    src, index, out: MaybeTensor = None, dim_size: MaybeInt = None, reduce: str = "sum"
+):
     return _sorted(src, index, out, dim_size, "sum" if reduce == "add" else reduce)[0]
 
 
-def gather_coo(src: Tensor, index: Tensor, out: MaybeTensor = None) -> Tensor:
+def gather_coo(src, index, out: MaybeTensor = None):
     check_index("gather_coo", index, 0, src.size(index.dim() - 1))
     return _gather(src, index, index.dim() - 1, out)
 
 
-def _less_maximum(src: Tensor, index: Tensor, dim: int, dim_size: MaybeInt) -> Tensor:
+def _less_maximum(src, index, dim: int, dim_size: MaybeInt):
     if not src.is_floating_point():
         raise ValueError("scatter_softmax: src must be floating point, got " + str(src.dtype))
     largest = scatter_max(src.detach(), index, dim, None, dim_size)[0]
     return src - _gather(largest, index, dim)
 
 
-def scatter_softmax(src: Tensor, index: Tensor, dim: int = -1, dim_size: MaybeInt = None) -> Tensor:
+def scatter_softmax(src, index, dim: int = -1, dim_size: MaybeInt = None):
     weight = _less_maximum(src, index, dim, dim_size).exp()
     total = scatter_sum(weight, index, dim, None, dim_size)
     return weight / _gather(total, index, dim)
 
 
-def scatter_log_softmax(
-    src: Tensor, index: Tensor, dim: int = -1, eps: float = 1e-12, dim_size: MaybeInt = None
-) -> Tensor:
+def scatter_log_softmax(src, index, dim: int = -1, eps: float = 1e-12, dim_size: MaybeInt = None):
     less = _less_maximum(src, index, dim, dim_size)
     total = scatter_sum(less.exp(), index, dim, None, dim_size)
     return less - _gather((total + eps).log(), index, dim)
 
 
 def scatter_logsumexp(
-    src: Tensor,
-    index: Tensor,
+    src,
+    index,
     dim: int = -1,
     out: MaybeTensor = None,
     dim_size: MaybeInt = None,
     eps: float = 1e-12,
-) -> Tensor:
+):
     if out is not None:
         _refuse("scatter_logsumexp: out")
     weight = _less_maximum(src, index, dim, dim_size).exp()
@@ -334,13 +298,13 @@ def scatter_logsumexp(
 
 
 def scatter_std(
-    src: Tensor,
-    index: Tensor,
+    src,
+    index,
     dim: int = -1,
     out: MaybeTensor = None,
     dim_size: MaybeInt = None,
     unbiased: bool = True,
-) -> Tensor:
+):
     size = dim_size if out is None else out.size(dim)
     mean = scatter_mean(src, index, dim, None, size)
     centered = src - _gather(mean, index, dim)
