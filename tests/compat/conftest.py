@@ -14,7 +14,7 @@ def fresh(monkeypatch, tmp_path):
     """A folder on the path for fake peers; whatever was imported and installed goes in the end."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def write(files: dict[str, str]):
+    def write(files):
         for name, text in files.items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)

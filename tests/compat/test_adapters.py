@@ -114,7 +114,7 @@ torch_cluster: grid_cluster(r(N), torch.ones(1), torch.zeros(1), torch.ones(1)) 
 HALVES, _, OTHERS = (part.strip().splitlines() for part in CALLS.partition("\n\n"))
 
 
-def result(line: str, dtype, B: int, N: int, M: int):
+def result(line, dtype, B, N, M):
     """The result of a line of CALLS, and its shape."""
     module, call, shape = re.split(": | -> ", line)
     generator, outputs = torch.Generator().manual_seed(1), []

@@ -55,7 +55,7 @@ torch_scatter: m.scatter_logsumexp(p, of_p, 0)
 """
 
 
-def installed(name: str):
+def installed(name):
     """The peer itself; skips the test where it is not installed, or cannot be imported."""
     return pytest.importorskip(name, reason=f"{name} is not installed", exc_type=ImportError)
 

@@ -52,7 +52,7 @@ def test_names_that_are_not_covered_are_classes_that_raise(fresh):
     stack = importlib.import_module(STACK)
 
     class Below(stack.vector_pool_wrapper):
-        def forward(self, x: stack.voxel_query_wrapper):
+        def forward(self, x):
             pass
 
     for made in (stack.vector_pool_wrapper, Below):

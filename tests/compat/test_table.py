@@ -19,13 +19,13 @@ def adapter(shim):
     return importlib.import_module(f"torchvox.compat.{shim}")
 
 
-def signature(thing) -> str:
+def signature(thing):
     found = inspect.signature(thing)
     plain = [p.replace(annotation=inspect.Parameter.empty) for p in found.parameters.values()]
     return str(inspect.Signature(plain))
 
 
-def signatures(shim) -> list[str]:
+def signatures(shim):
     """Of the functions and classes of an adapter, and of what its modules are called with."""
     module, lines = adapter(shim), []
     for name in table.literals(shim).covered:

@@ -2,7 +2,6 @@
 """Small detectors whose boxes depend on the points, and scans for them."""
 
 import torch
-from torch import Tensor, nn
 
 from torchvox import models
 from torchvox.models.detection import detector
@@ -47,7 +46,7 @@ LAST = ("head.cls", "cls.out", "hm.out")  # the convolutions that give logits
 PASSING, LOGIT = 200, -2.2  # so many candidates of a scan pass the threshold of 0.1
 
 
-def small(name: str, *more: str) -> nn.Module:
+def small(name, *more):
     """A detector with seeded weights and statistics, in evaluation."""
     config, changes = SMALL[name]
     torch.manual_seed(0)
@@ -55,7 +54,7 @@ def small(name: str, *more: str) -> nn.Module:
 
 
 @torch.no_grad()
-def stirred(model: nn.Module) -> nn.Module:
+def stirred(model):
     """Norms with statistics of their own, scores that vary over the map and often pass."""
     generator = torch.Generator().manual_seed(1)
     for name, tensor in model.state_dict().items():
@@ -75,10 +74,10 @@ def stirred(model: nn.Module) -> nn.Module:
     return model
 
 
-def scan(model: nn.Module, *lengths: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+def scan(model, *lengths, seed=0):
     """points [B, N, columns], num_points [B]: clumps in range, points past it and NaN rows."""
     return models.export.example_inputs(model, lengths, seed)
 
 
-def fused(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+def fused(model, dtype=None):
     return models.merge_heads(models.fuse_batch_norms(model, dtype))

@@ -2,7 +2,7 @@
 """Small PointNet++ nets and clouds, and weights whose outputs depend on the input."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchvox import models
@@ -19,16 +19,16 @@ ROOM = [
 CLASSES = 5
 
 
-def classifier(**options) -> models.PointNet2Classifier:
+def classifier(**options):
     return made(models.PointNet2Classifier, levels=OBJECT, head=[32, 16], **options)
 
 
-def part_segmenter(**options) -> models.PointNet2PartSegmenter:
+def part_segmenter(**options):
     options = {"propagation": [[24], [24], [16]], "num_categories": 3, **options}
     return made(models.PointNet2PartSegmenter, levels=OBJECT, head=[16], **options)
 
 
-def segmenter(**options) -> models.PointNet2Segmenter:
+def segmenter(**options):
     options = {"in_channels": 5, "propagation": [[24], [16]], **options}
     return made(models.PointNet2Segmenter, levels=ROOM, head=[16], **options)
 
@@ -36,13 +36,13 @@ def segmenter(**options) -> models.PointNet2Segmenter:
 SMALL = {"classifier": classifier, "part segmenter": part_segmenter, "segmenter": segmenter}
 
 
-def made(kind: type, **options) -> nn.Module:
+def made(kind, **options):
     torch.manual_seed(0)
     model = kind(CLASSES, **options)
     return calibrated(model, *inputs(model, 100))
 
 
-def inputs(model: nn.Module, count: int, clouds: int = 3, seed: int = 0) -> tuple[Tensor, ...]:
+def inputs(model, count, clouds=3, seed=0):
     """points [B, count, C] in a cube about the origin, and a category if the model takes one."""
     generator = torch.Generator().manual_seed(seed)
     points = torch.rand(clouds, count, model.in_channels, generator=generator) * 2 - 1
@@ -52,7 +52,7 @@ def inputs(model: nn.Module, count: int, clouds: int = 3, seed: int = 0) -> tupl
 
 
 @torch.no_grad()
-def calibrated(model: nn.Module, *some: Tensor, run=None) -> nn.Module:
+def calibrated(model, *some, run=None):
     """The model in evaluation, its batch norms with the statistics of a batch and with weights of
     their own: without, its outputs hardly depend on the points. run: in place of its forward."""
     generator = torch.Generator().manual_seed(1)
@@ -82,5 +82,5 @@ class Calls(TorchDispatchMode):
             self.seen.append((function._schema.name.split("::")[1], args))
         return function(*args, **(kwargs or {}))
 
-    def count(self, name: str) -> int:
+    def count(self, name):
         return sum(called == name for called, _ in self.seen)

@@ -4,8 +4,6 @@
 import detectors
 import nets
 import pytest
-import torch
-from torch import Tensor, nn
 
 from torchvox.models import export, fuse_batch_norms
 from torchvox.models.detection import PillarDetector
@@ -22,27 +20,27 @@ each_detector = pytest.mark.parametrize("name", DETECTORS)
 each_point_net = pytest.mark.parametrize("name", nets.SMALL)
 
 
-def detects(model: nn.Module) -> bool:
+def detects(model):
     return isinstance(model, PillarDetector)
 
 
-def fast(name: str, dtype: torch.dtype | None = None) -> nn.Module:
+def fast(name, dtype=None):
     """The model as it is run: fused, and merged where it is a detector."""
     model = MODELS[name]()
     return detectors.fused(model, dtype) if detects(model) else fuse_batch_norms(model, dtype)
 
 
-def outputs(answer) -> tuple[Tensor, ...]:
+def outputs(answer):
     return tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
 
 
-def scores(model: nn.Module, *some: Tensor) -> list[Tensor]:
+def scores(model, *some):
     """The maps of the head of a detector, or the scores of a PointNet++."""
     if detects(model):
         return [m for kind in model.maps(*some) for m in kind]
     return [model(*some)]
 
 
-def inputs(model: nn.Module, *lengths: int) -> tuple[Tensor, ...]:
+def inputs(model, *lengths):
     """Points, perhaps a category, lengths."""
     return export.example_inputs(model, lengths)

@@ -5,12 +5,11 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from torchvox.models.box_conventions import CONVENTIONS, boxes_from, boxes_to
 
 
-def boxes(columns: int, count: int = 50) -> Tensor:
+def boxes(columns, count=50):
     generator = torch.Generator().manual_seed(0)
     table = torch.rand(count, columns, generator=generator, dtype=torch.float64) * 6 - 3
     table[:, 3:6] = table[:, 3:6].abs() + 0.1

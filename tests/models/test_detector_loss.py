@@ -28,19 +28,19 @@ MULTIHEAD = {"beta": 0.0, "negative_weight": 2.0, "code_weights": [1.0] * 8 + [0
 TASKS = [["Pedestrian"], ["Cyclist", "Car"]]
 
 
-def anchored(**loss) -> PointPillars:
+def anchored(**loss):
     torch.manual_seed(0)
     head = {"anchors": ANCHORS, "direction": {"offset": 0.78539}}
     return PointPillars({**BASE, "head": head, "loss": {**LOSS, **loss}})
 
 
-def headed(**loss) -> PointPillars:
+def headed(**loss):
     torch.manual_seed(0)
     head = {"anchors": ANCHORS, "tasks": TASKS, "shared": 16, "width": 16}
     return PointPillars({**BASE, "head": head, "loss": {**LOSS, **MULTIHEAD, **loss}})
 
 
-def centered(**loss) -> CenterPointPillars:
+def centered(**loss):
     torch.manual_seed(0)
     head = {"tasks": TASKS, "shared": 16, "width": 16}
     detections = {"pre": 64, "post": 20, "nms": [0.5], "score": 0.1}

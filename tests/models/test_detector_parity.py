@@ -4,12 +4,12 @@
 import pytest
 import torch
 from upstream.detector_parity import DetectorReport, agreement, detector_parity
-from upstream_nets import UpstreamNet, small, small_points
+from upstream_nets import small, small_points
 
 from torchvox.models.importing import convert
 
 
-def imported(upstream: UpstreamNet, **settings):
+def imported(upstream, **settings):
     return convert(upstream.network.state_dict(), settings={**upstream.settings, **settings})
 
 
@@ -56,7 +56,7 @@ def test_two_boxes_there_do_not_agree_with_one_here():
     assert agreement(two, [one[:1] for one in two]).same == 1
 
 
-def boxes(count: int) -> tuple[torch.Tensor, ...]:
+def boxes(count):
     """Cars ten meters apart, with scores and labels."""
     found = torch.ones(count, 7)
     found[:, 0] = 10.0 * torch.arange(count)

@@ -4,7 +4,6 @@
 import pytest
 import torch
 from detectors import small
-from torch import nn
 
 from torchvox._util.errors import TorchvoxError
 from torchvox.models import export
@@ -13,11 +12,11 @@ NAN = float("nan")
 
 
 @pytest.fixture(scope="module")
-def model() -> nn.Module:
+def model():
     return small("centers")
 
 
-def compared(model: nn.Module, output: int, change) -> export.Agreement:
+def compared(model, output, change):
     """With a program that gives another output."""
 
     def program(*inputs):
@@ -46,7 +45,7 @@ def test_an_output_of_another_kind_is_named(model, output, change, words):
         export.compare(model, lambda *inputs: None, 800)
 
 
-def moved(column: int, by: float):
+def moved(column, by):
     step = torch.zeros(9)
     step[column] = by
     return lambda boxes: boxes + step

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torchvox.io import PointCloud
 from torchvox.models.checkpoints import CheckpointError
@@ -17,7 +17,7 @@ SCAN = PointCloud(np.zeros((5, 4), np.float32), ("x", "y", "z", "intensity"))
 class Program(nn.Module):
     """Three boxes of class 1, or other outputs."""
 
-    def __init__(self, columns: int, **outputs: Tensor) -> None:
+    def __init__(self, columns, **outputs):
         super().__init__()
         self.classes = ["car", "van"]
         self.columns = columns
@@ -27,15 +27,13 @@ class Program(nn.Module):
         self.labels = outputs.get("labels", torch.ones(1, 5, dtype=torch.int32))
         self.count = outputs.get("count", torch.tensor([3]))
 
-    def forward(
-        self, points: Tensor, num_points: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def forward(self, points, num_points):
         return self.boxes, self.scores, self.labels, self.count, torch.zeros(1)
 
 
 @pytest.fixture
 def program(tmp_path):
-    def write(columns=4, **outputs) -> str:
+    def write(columns=4, **outputs):
         torch.jit.script(Program(columns, **outputs)).save(str(tmp_path / "program.pt"))
         return tmp_path / "program.pt"
 

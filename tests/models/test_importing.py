@@ -22,7 +22,7 @@ NETS = {
 }
 
 
-def plain(name: str, scales: str = "ssg", **options) -> torch.nn.Module:
+def plain(name, scales="ssg", **options):
     kind, classes, columns, _ = NETS[name]
     torch.manual_seed(0)
     return kind(classes, columns, scales, **options)

@@ -3,7 +3,6 @@
 
 import pytest
 import torch
-from torch import Tensor
 from upstream import openpcdet
 from upstream.detector_parity import agreement, detector_parity
 from upstream_nets import (
@@ -14,7 +13,6 @@ from upstream_nets import (
     PEDESTRIAN,
     PUBLISHED,
     SMALL,
-    UpstreamNet,
     as_published,
     small,
     small_points,
@@ -25,7 +23,7 @@ from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing import convert, parity
 
 
-def imported(upstream: UpstreamNet, **settings):
+def imported(upstream, **settings):
     content = {
         "meta": {"mmdet3d_version": upstream.release},
         "state_dict": upstream.network.state_dict(),
@@ -33,7 +31,7 @@ def imported(upstream: UpstreamNet, **settings):
     return convert(content, settings={**upstream.settings, **settings})
 
 
-def run(model, points: Tensor) -> tuple[Tensor, ...]:
+def run(model, points):
     with torch.no_grad():
         boxes, scores, labels, count, _ = model(points[None], torch.tensor([len(points)]).int())
     n = int(count[0])
@@ -151,7 +149,7 @@ def test_the_report_of_openpcdet_centers_names_the_misplaced_code_weights():
 # ------------------------------------------------------------------------------------- refusals
 
 
-def without(name: str, *settings: str) -> dict:
+def without(name, *settings):
     return {k: v for k, v in small(name, weights=False).settings.items() if k not in settings}
 
 

@@ -24,19 +24,19 @@ from torchvox.models import export, fuse_batch_norms
 QUICK = ("centers", "anchors, visibility", "segmenter, yanx27", "part segmenter, pn2")
 
 
-def quick(*names: str):
+def quick(*names):
     """Every model, those that are not named in the slow tier."""
     marks = {name: () if name in names else pytest.mark.slow for name in MODELS}
     return pytest.mark.parametrize("name", [pytest.param(n, marks=marks[n]) for n in MODELS])
 
 
-def sizes(model: torch.nn.Module) -> list[tuple[int, ...]]:
+def sizes(model):
     if detects(model):
         return [(0,), (1,), (5000,), (40_000,), (300, 0, 1)]
     return [(77, 77), (77, 0, 1, 38), (50,)]
 
 
-def assert_same_program(program, model) -> None:
+def assert_same_program(program, model):
     for lengths in sizes(model):
         some = export.example_inputs(model, lengths, seed=len(lengths))
         for _ in range(2):  # the executor of scripts specializes after some calls

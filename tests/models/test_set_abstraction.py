@@ -10,11 +10,11 @@ from torchvox.nn import SetAbstraction
 from torchvox.nn.set_abstraction import random_starts
 
 
-def cloud(n: int = 60, columns: int = 3, seed: int = 0) -> torch.Tensor:
+def cloud(n=60, columns=3, seed=0):
     return torch.randn(2, n, columns, generator=torch.Generator().manual_seed(seed)) * 0.5
 
 
-def by_hand(module: SetAbstraction, xyz, features, centers):
+def by_hand(module, xyz, features, centers):
     """[B, S, C]: for each center the first k points of the ball, the first repeated."""
     rows = []
     for b, some in enumerate(centers):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from nets import calibrated
-from torch import Tensor, nn
+from torch import nn
 from upstream import mmdet3d as mmdet
 from upstream import openpcdet as pcdet
 from upstream.boxes import AnchorClass
@@ -32,7 +32,7 @@ BOXES = {"conv_box", "conv_reg", "reg", "dim", "height", "center"}
 
 
 @torch.no_grad()
-def with_weights(network: nn.Module, points: Tensor) -> nn.Module:
+def with_weights(network, points):
     """The network in evaluation, batch norms with the statistics of the points, boxes of moderate
     size, few scores above the threshold."""
     for name, conv in network.named_modules():
@@ -64,21 +64,21 @@ CENTERS = {**PLACE, "classes": NAMES, "head": {"tasks": [["van"], ["person", "si
 UNCAPPED = {**CENTERS, "max_points": -1, "max_pillars": [-1, -1]}
 
 
-def entries(classes) -> list[dict]:
+def entries(classes):
     return [{"size": list(one.size), "bottom": one.z} for one in classes]
 
 
-def anchor_settings(classes=CLASSES, **more) -> dict:
+def anchor_settings(classes=CLASSES, **more):
     names = [one.name for one in classes]
     return {**PLACE, "classes": names, "head.anchors": entries(classes), **more}
 
 
-def wide(classes) -> tuple[AnchorClass, ...]:
+def wide(classes):
     """Sizes as w, l, h."""
     return tuple(replace(one, size=(one.size[1], one.size[0], one.size[2])) for one in classes)
 
 
-def small_points(columns: int, count: int = 3000) -> Tensor:
+def small_points(columns, count=3000):
     """More than the caps hold, some out of range, one not finite."""
     generator = torch.Generator().manual_seed(2)
     points = torch.rand(count, columns, generator=generator)
@@ -146,7 +146,7 @@ SMALL = {
 }  # fmt: skip
 
 
-def small(name: str, weights: bool = True) -> UpstreamNet:
+def small(name, weights=True):
     torch.manual_seed(0)
     kind, columns, arguments, *rest = SMALL[name]
     upstream = UpstreamNet(kind(columns, **arguments), columns, *rest)
@@ -167,7 +167,7 @@ NUSCENES_CLASSES = [AnchorClass(k, *value) for k, value in published.NUSCENES_AN
 HEADS = [[0], [1, 2], [3, 4], [5], [6, 7], [8, 9]]
 
 
-def capped(pillars: int, points: int = NUSCENES.max_points) -> Grid:
+def capped(pillars, points=NUSCENES.max_points):
     return replace(NUSCENES, max_pillars=pillars, max_points=points)
 
 
@@ -181,7 +181,7 @@ DETECTORS = {
 PUBLISHED = tuple(DETECTORS)
 
 
-def as_published(name: str) -> UpstreamNet:
+def as_published(name):
     torch.manual_seed(0)
     kind, columns, tensors, *arguments = DETECTORS[name]
     return UpstreamNet(kind(columns, *arguments), columns, tensors, {})

@@ -16,7 +16,7 @@ from torchvox.train.config import config_names, load_config, make_config
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def write(folder, name: str, **changes) -> str:
+def write(folder, name, **changes):
     path = folder / name
     path.write_text(yaml.safe_dump(changes))
     return str(path)

@@ -44,7 +44,7 @@ HEADS = {
 }  # fmt: skip
 
 
-def content(kind="center_pointpillars", **train) -> dict:
+def content(kind="center_pointpillars", **train):
     some = {"epochs": 2, "batch_size": 4, "val_batch_size": 4, "lr": 3e-3, "log_every": 1}
     some |= {"precision": "32-true", "device": "cpu", "whole": {}, "nudge": {"tries": 3}}
     some |= {"paste": {"counts": {"Car": 2, "Pedestrian": 1}, "points": 512}, **train}

@@ -8,7 +8,7 @@ from torchvox.data import Shapes
 from torchvox.train.loading import InMemory, SharedBatches, make_loader
 
 
-def flat(lists) -> list[int]:
+def flat(lists):
     return [i for items in lists for i in items]
 
 

@@ -10,7 +10,7 @@ from torchvox.train.metrics import ConfusionOfSamples, class_scores, scores
 CLASSES = 5
 
 
-def sample(count: int, points: int | None = 40):
+def sample(count, points=40):
     g = torch.Generator().manual_seed(3)
     shape = (count,) if points is None else (count, points)
     target = torch.randint(0, CLASSES - 1, shape, generator=g)  # the last class never occurs

@@ -22,7 +22,7 @@ COLUMNS = ("x", "y", "z", "red", "green", "blue")
 class Shown(nn.Module):
     """Keeps the points that it is given."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight, self.points = nn.Parameter(torch.zeros(1)), []
 
@@ -31,7 +31,7 @@ class Shown(nn.Module):
         return torch.zeros(*points.shape[:2], len(CLASSES))
 
 
-def shown(cloud: np.ndarray) -> np.ndarray:
+def shown(cloud):
     """The features of all points of a room, in the order of their place in it."""
     config = make_config({**content("segment"), "data": {"kind": "rooms", "points": 64}})
     trained = Checkpoint(Shown(), config, Labels(CLASSES, 9), {})

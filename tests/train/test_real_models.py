@@ -25,8 +25,7 @@ FAST = ("pointnet2_cls_shapes_small", "pointnet2_part_shapes")
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in NAMES],
+    "name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in NAMES]
 )
 def test_every_shipped_configuration_trains_and_loads(name, tmp_path):
     config = load_config(name, FEW)

@@ -24,12 +24,12 @@ LEVELS = [
 REAL = {"model": {"kind": "pointnet2_classifier", "args": {"levels": LEVELS, "head": [8]}}}
 
 
-def run(folder: Path, resume: bool = False, model: dict | None = None, **train) -> dict:
+def run(folder, resume=False, model=None, **train):
     config = make_config(content(**train) | (model or {}))
     return fit(config, folder, resume=resume, quiet=True)
 
 
-def changed(path: Path, change) -> None:
+def changed(path, change):
     whole = torch.load(path, weights_only=True)
     change(whole)
     torch.save(whole, path)

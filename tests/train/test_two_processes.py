@@ -28,7 +28,7 @@ WORLD, BATCH = 2, 12
 KINDS = ("tiny", "pointnet2", "pointpillars", "center_pointpillars")
 
 
-def step(model: nn.Module, rank: int, world: int) -> None:
+def step(model, rank, world):
     """One backward pass over this process's share of the first batch."""
     if isinstance(getattr(model, "module", model), Taught):
         return model(scans(slice(rank, None, world))).backward()
@@ -43,19 +43,19 @@ CLASSES = ["Car", "Pedestrian", "Cyclist"]
 class Taught(nn.Module):
     """A detector whose forward is its loss, as it is for DDP in training."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind):
         super().__init__()
         args = {"classes": CLASSES, **MODEL, **HEADS[kind]}
         args["loss"] = {**args["loss"], "normalizer": "batch"} if "loss" in args else {}
         content = {"task": "detect", "model": {"kind": kind, "args": args}}
         self.detector = DETECTORS[kind][0](checked(content, "test")[1])
 
-    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    def forward(self, batch):
         names = ("points", "num_points", "boxes", "labels", "num_boxes", "weight")
         return self.detector.loss(*(batch[name] for name in names))["loss"]
 
 
-def scans(rows: slice | list[int]) -> dict[str, torch.Tensor]:
+def scans(rows):
     """Of four scans, of which those of the second process have no boxes, and those of the first
     one alone that is no car: less than one for each process."""
     batch = World("val", sensor="vlp16", points=2048, size=4).batch(range(4))
@@ -64,7 +64,7 @@ def scans(rows: slice | list[int]) -> dict[str, torch.Tensor]:
     return {name: tensor[rows] for name, tensor in batch.items()}
 
 
-def scored(rows: list[int]) -> dict[str, float]:
+def scored(rows):
     """The metric where the truth is found but in the last scans."""
     batch, metric = scans(rows), DetectionScores(CLASSES)
     labels = torch.where(batch["id"][:, None] > 1, -1, batch["labels"])
@@ -72,14 +72,14 @@ def scored(rows: list[int]) -> dict[str, float]:
     return metric.compute()
 
 
-def results(model: nn.Module) -> dict[str, torch.Tensor]:
+def results(model):
     return {
         **{f"gradient of {name}": p.grad for name, p in model.named_parameters()},
         **dict(model.named_buffers()),
     }
 
 
-def fresh(kind: str) -> nn.Module:
+def fresh(kind):
     torch.manual_seed(3)
     if kind.endswith("pillars"):
         return Taught(kind)
@@ -90,7 +90,7 @@ def fresh(kind: str) -> nn.Module:
     return PointNet2Classifier(16, levels=[ball, whole], head=[16], dropout=[0.0]).double()
 
 
-def one_of_two(rank: int, folder: str) -> None:
+def one_of_two(rank, folder):
     torch.set_num_threads(1)
     # They meet at a file: a port that is free now may be taken when they get there.
     meeting = f"file://{folder}/meeting"

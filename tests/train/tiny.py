@@ -2,40 +2,38 @@
 """A point-wise net that learns in seconds, in place of a real one."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 
 class TinyClassifier(nn.Module):
-    def __init__(
-        self, num_classes: int, *, in_channels: int = 3, width: int = 32, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, num_classes, *, in_channels=3, width=32, dropout=0.0):
         super().__init__()
         # No bias before batch norm: its gradient is rounding noise, which AdamW blows up.
         self.first, self.norm = nn.Linear(in_channels, width, bias=False), nn.BatchNorm1d(width)
         self.drop, self.last = nn.Dropout(dropout), nn.Linear(width, num_classes)
 
-    def forward(self, points: Tensor) -> Tensor:
+    def forward(self, points):
         rows = self.norm(self.first(points).flatten(0, 1)).relu()
         return self.last(self.drop(rows.view(*points.shape[:2], -1).amax(1)))
 
 
 class TinySegmenter(TinyClassifier):
-    def forward(self, points: Tensor) -> Tensor:
+    def forward(self, points):
         rows = self.norm(self.first(points).flatten(0, 1)).relu()
         local = rows.view(*points.shape[:2], -1)
         return self.last(self.drop(local + local.amax(1, keepdim=True)))
 
 
 class TinyPartSegmenter(TinySegmenter):
-    def __init__(self, num_classes: int, num_categories: int, **args) -> None:
+    def __init__(self, num_classes, num_categories, **args):
         super().__init__(num_classes, **args)
         self.of_category = nn.Embedding(num_categories, num_classes)
 
-    def forward(self, points: Tensor, category: Tensor) -> Tensor:
+    def forward(self, points, category):
         return super().forward(points) + self.of_category(category)[:, None]
 
 
-def content(task: str = "classify", **train) -> dict:
+def content(task="classify", **train):
     """A configuration that runs in a second."""
     kinds = {"classify": "TinyClassifier", "parts": "TinyPartSegmenter", "segment": "TinySegmenter"}
     data = {"kind": "shapes", "points": 32, "train_size": 64, "val_size": 33}
@@ -57,5 +55,5 @@ def content(task: str = "classify", **train) -> dict:
     }
 
 
-def equal_weights(a: dict, b: dict) -> bool:
+def equal_weights(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

@@ -48,22 +48,13 @@ class PointNet2(nn.Module):
         self.skip_origin = rules.skip_origin
         self.levels = nn.ModuleList()
         self.feature_channels: List[int] = [self.in_channels - self.first_feature]
+        same = ("use_xyz", "closed", "start", "skip_origin", "bias")
+        options = {name: getattr(rules, name) for name in same}
         for level in net.levels:
-            self.levels.append(
-                SetAbstraction(
-                    level.points,
-                    level.radii,
-                    level.neighbors,
-                    self.feature_channels[-1],
-                    level.channels,
-                    use_xyz=rules.use_xyz,
-                    features_first=rules.scales_features_first and len(level.channels) > 1,
-                    closed=rules.closed,
-                    start=rules.start,
-                    skip_origin=rules.skip_origin,
-                    bias=rules.bias,
-                )
-            )
+            options["features_first"] = rules.scales_features_first and len(level.channels) > 1
+            balls = level.points, level.radii, level.neighbors
+            channels = self.feature_channels[-1], level.channels
+            self.levels.append(SetAbstraction(*balls, *channels, **options))
             self.feature_channels.append(level.out_channels)
         counts = [level.points for level in net.levels if level.points is not None]
         if not counts or counts != sorted(counts, reverse=True):
@@ -127,13 +118,8 @@ class PointNet2Propagation(PointNet2):
         channels = self.feature_channels[-1]
         skips = [skip_channels, *self.feature_channels[1:-1]]
         for skip, widths in zip(reversed(skips), net.propagation, strict=True):
-            up = FeaturePropagation(
-                channels + skip,
-                widths,
-                weight=rules.weight,
-                skip_first=rules.skip_first,
-                bias=rules.bias,
-            )
+            options = {name: getattr(rules, name) for name in ("weight", "skip_first", "bias")}
+            up = FeaturePropagation(channels + skip, widths, **options)
             self.propagation.append(up)
             channels = up.out_channels
         self.head = Head(channels, net, num_classes, rules)
