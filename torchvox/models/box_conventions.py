@@ -12,6 +12,8 @@ from typing import Dict
 import torch
 from torch import Tensor
 
+from torchvox._util.errors import expect
+
 
 @dataclass(frozen=True)
 class BoxConvention:
@@ -67,8 +69,7 @@ def _assembled(boxes: Tensor, z: Tensor, clockwise: bool) -> Tensor:
 
 
 def _rules(boxes: Tensor, convention: str) -> BoxConvention:
-    if convention not in CONVENTIONS:
-        raise ValueError(f"convention must be one of {sorted(CONVENTIONS)}, got {convention!r}")
-    if boxes.dim() < 1 or boxes.size(-1) not in (7, 9):
-        raise ValueError(f"boxes must be [..., 7] or [..., 9], got {list(boxes.shape)}")
+    names, shape = sorted(CONVENTIONS), list(boxes.shape)
+    expect(convention in names, f"convention must be one of {names}", convention)
+    expect(shape[-1:] in ([7], [9]), "boxes must be [..., 7] or [..., 9]", shape)
     return CONVENTIONS[convention]

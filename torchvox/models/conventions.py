@@ -4,6 +4,7 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
+from torchvox._util.errors import expect
 from torchvox.ops.annotations import Weight
 
 Widths = Tuple[int, ...]
@@ -60,8 +61,7 @@ PRESETS: Dict[str, Conventions] = {
 
 def conventions(preset: str, changes: Mapping[str, Any]) -> Conventions:
     """The preset with changes by name. Raises ValueError and TypeError for unknown ones."""
-    if preset not in PRESETS:
-        raise ValueError(f"preset must be one of {sorted(PRESETS)}, got {preset!r}")
+    expect(preset in PRESETS, f"preset must be one of {sorted(PRESETS)}", preset)
     names = [field.name for field in fields(Conventions)]
     if unknown := sorted(set(changes) - set(names)):
         raise TypeError(f"unknown argument {unknown[0]!r}: conventions are {', '.join(names)}")
@@ -165,8 +165,7 @@ PN2_NETS: Dict[Tuple[str, str], Net] = {
 
 
 def standard_net(kind: str, preset: str, scales: str) -> Net:
-    if scales not in ("ssg", "msg"):
-        raise ValueError(f"scales must be ssg or msg, got {scales!r}")
+    expect(scales in ("ssg", "msg"), "scales must be ssg or msg", scales)
     standard = NETS[kind, scales]
     return PN2_NETS.get((kind, scales), standard) if preset == "pn2" else standard
 
@@ -184,7 +183,6 @@ def sizes(
     rates: List[float] = [float(p) for p in (net.dropout if dropout is None else dropout)]
     if dropout is None:
         rates = (rates + rates[-1:] * len(widths))[: len(widths)]
-    if len(rates) != len(widths):
-        raise ValueError(f"dropout must have one rate per layer of head, got {rates}")
+    expect(len(rates) == len(widths), "dropout must have one rate per layer of head", rates)
     up = net.propagation if propagation is None else propagation
     return Net(chosen, widths, tuple(rates), tuple(tuple(int(c) for c in w) for w in up))

@@ -14,7 +14,7 @@ from torchvox.nn.set_abstraction import SetAbstraction
 from torchvox.nn.shared_mlp import FusedLayer, SharedLayer
 
 Model = TypeVar("Model", bound=nn.Module)
-FUSED_WIDTH = 256
+FUSED_WIDTH, HALVES = 256, (torch.bfloat16, torch.float16)
 
 
 def fuse_batch_norms(model: Model, dtype: Optional[torch.dtype] = None) -> Model:
@@ -83,11 +83,7 @@ def _fuse_children(module: nn.Module, dtype: Optional[torch.dtype]) -> None:
         else:
             if isinstance(child, SetAbstraction):
                 child.dtype = dtype
-                child.fused_op = dtype in (torch.bfloat16, torch.float16) and _narrow(child)
+                inner = [max(mlp.channels[:-1] or mlp.channels) for mlp in child.mlps]
+                # group_mlp_max runs balls of this width on tensor cores.
+                child.fused_op = dtype in HALVES and max(inner) <= FUSED_WIDTH
             _fuse_children(child, dtype)
-
-
-def _narrow(level: SetAbstraction) -> bool:
-    """Whether group_mlp_max runs its balls on tensor cores."""
-    inner = (mlp.channels[:-1] or mlp.channels for mlp in level.mlps)
-    return all(max(widths) <= FUSED_WIDTH for widths in inner)

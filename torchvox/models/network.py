@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torchvox._util.errors import expect
 from torchvox.models.conventions import Conventions, Net
 from torchvox.nn.feature_propagation import FeaturePropagation
 from torchvox.nn.set_abstraction import SetAbstraction, sample_centers, without_padding
@@ -40,8 +41,7 @@ class PointNet2(nn.Module):
 
     def __init__(self, net: Net, rules: Conventions, in_channels: int, xyz_features: bool) -> None:
         super().__init__()
-        if in_channels < 3:
-            raise ValueError(f"in_channels counts x, y and z too: at least 3, got {in_channels}")
+        expect(in_channels >= 3, "in_channels counts x, y and z too: at least 3", in_channels)
         self.in_channels = int(in_channels)
         self.first_feature = 0 if xyz_features else 3
         self.start = rules.start
@@ -57,8 +57,8 @@ class PointNet2(nn.Module):
             self.levels.append(SetAbstraction(*balls, *channels, **options))
             self.feature_channels.append(level.out_channels)
         counts = [level.points for level in net.levels if level.points is not None]
-        if not counts or counts != sorted(counts, reverse=True):
-            raise ValueError(f"levels must have ever fewer points, got {counts}")
+        fewer = counts and counts == sorted(counts, reverse=True)
+        expect(bool(fewer), "levels must have ever fewer points", counts)
         if any(level.points is None for level in net.levels[:-1]):
             raise ValueError("only the last of the levels may take all points")
         self.num_centers = counts[0]
@@ -109,11 +109,9 @@ class PointNet2Propagation(PointNet2):
         self, net: Net, rules: Conventions, in_channels: int, skip_channels: int, num_classes: int
     ) -> None:
         super().__init__(net, rules, in_channels, rules.xyz_features)
-        if len(net.propagation) != len(net.levels):
-            raise ValueError(
-                f"propagation must have one entry per level, {len(net.levels)}, got "
-                f"{len(net.propagation)}"
-            )
+        count = len(net.propagation)
+        rule = f"propagation must have one entry per level, {len(net.levels)}"
+        expect(count == len(net.levels), rule, count)
         self.propagation = nn.ModuleList()
         channels = self.feature_channels[-1]
         skips = [skip_channels, *self.feature_channels[1:-1]]

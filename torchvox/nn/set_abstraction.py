@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torchvox._util.errors import expect
 from torchvox.nn.shared_mlp import SharedMLP
 
 ALIGNED = 8  # columns: 16 bytes of a half type, below which tensor cores cannot be fed directly
@@ -105,21 +106,14 @@ class SetAbstraction(nn.Module):
     ) -> None:
         super().__init__()
         scales = 1 if num_points is None else len(radii)
-        if not len(radii) == len(neighbors) == (0 if num_points is None else scales):
-            raise ValueError(
-                "SetAbstraction: radii and neighbors must have one entry per scale, none for all "
-                f"points, got {list(radii)} and {list(neighbors)}"
-            )
-        if scales == 0 or len(channels) != scales:
-            raise ValueError(
-                f"SetAbstraction: channels must hold the widths of {max(scales, 1)} scales, got "
-                f"{[list(widths) for widths in channels]}"
-            )
-        if start not in STARTS:
-            raise ValueError(f"SetAbstraction: start must be one of {STARTS}, got {start!r}")
-        width = int(in_channels) + (3 if use_xyz else 0)
-        if width == 0:
-            raise ValueError("SetAbstraction: use_xyz must be True without features, got False")
+        width, me = int(in_channels) + (3 if use_xyz else 0), "SetAbstraction:"
+        good = len(radii) == len(neighbors) == (0 if num_points is None else scales)
+        rule = "radii and neighbors must have one entry per scale, none for all points"
+        expect(good, f"{me} {rule}", (list(radii), list(neighbors)))
+        good, rule = 0 < scales == len(channels), f"the widths of {max(scales, 1)} scales"
+        expect(good, f"{me} channels must hold {rule}", [list(widths) for widths in channels])
+        expect(start in STARTS, f"{me} start must be one of {STARTS}", start)
+        expect(width > 0, f"{me} use_xyz must be True without features", use_xyz)
         self.num_points = 1 if num_points is None else int(num_points)
         self.all_points = num_points is None
         self.radii = [float(r) for r in radii]

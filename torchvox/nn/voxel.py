@@ -7,6 +7,7 @@ from typing import List, Optional, Sequence
 import torch
 from torch import Tensor, nn
 
+from torchvox._util.errors import expect
 from torchvox.ops.annotations import Bounds, Reduce, RowOrder
 from torchvox.ops.voxel import Voxels, trim_voxels, warn_about_large_grid
 
@@ -39,16 +40,10 @@ class Voxelize(nn.Module):
         self.voxel_size = [float(v) for v in voxel_size]
         self.point_cloud_range = [float(v) for v in point_cloud_range]
         self.max_points = int(max_points)
-        caps = (
-            [int(max_voxels)] * 2
-            if isinstance(max_voxels, (int, Integral))
-            else [int(v) for v in max_voxels]
-        )
-        if len(caps) != 2:
-            raise ValueError(
-                f"Voxelize: max_voxels must be one cap or (training, evaluation), got {max_voxels}"
-            )
-        self.max_voxels_train, self.max_voxels_eval = caps
+        caps = [max_voxels] * 2 if isinstance(max_voxels, (int, Integral)) else list(max_voxels)
+        rule = "Voxelize: max_voxels must be one cap or (training, evaluation)"
+        expect(len(caps) == 2, rule, max_voxels)
+        self.max_voxels_train, self.max_voxels_eval = (int(cap) for cap in caps)
         self.reduce = reduce
         self.order = order
         self.bounds = bounds

@@ -62,12 +62,6 @@ def meta_of(content: object) -> Dict[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def config_of(content: object) -> str:
-    """The text of the configuration: under "config" by mmcv, under "cfg" by mmengine."""
-    meta = meta_of(content)
-    return str(meta.get("config") or meta.get("cfg") or "")
-
-
 def convert(
     content: object,
     layout: Optional[str] = None,
@@ -89,7 +83,9 @@ def convert(
     if (settings or declared) and not detector:
         raise CheckpointError(f"{chosen.source}: its tensors say everything, nothing can be set")
     if declared is None:
-        declared = mmdet3d_config(config_of(content) if chosen.configured else "")
+        meta = meta_of(content) if chosen.configured else {}
+        text = meta.get("config") or meta.get("cfg") or ""  # of mmcv, of mmengine
+        declared = mmdet3d_config(str(text))
     options = Settings(settings or {}, declared.settings)
     try:
         network = chosen.describe(state, options)
