@@ -50,9 +50,8 @@ def list_models(task: Optional[str] = None) -> List[str]:
     """
     tasks = sorted({entry["task"] for entry in _registry().values()})
     if task is not None and task not in tasks:
-        raise WrongUseError(
-            f"list_models: task must be one of {', '.join(tasks)}, got {short(repr(task))}"
-        )
+        rule = f"list_models: task must be one of {', '.join(tasks)}"
+        raise WrongUseError(f"{rule}, got {short(repr(task))}")
     return sorted(name for name, one in _registry().items() if task in (None, one["task"]))
 
 
@@ -107,17 +106,12 @@ def weights_file(name: str, weights: Union[str, Path] = DEFAULT) -> Path:
     entry, sets = _entry(name, "get_model"), get_model_weights(name)
     if isinstance(weights, Path) or str(weights).endswith(".pt"):
         return Path(weights)
-    if not sets:
-        raise WrongUseError(
-            f"get_model: no weights of {name} are shipped: {entry['made_by']}, and weights takes "
-            f"the path of the file, got {short(repr(weights))}"
-        )
-    if weights not in (DEFAULT, *sets):
-        names = ", ".join((DEFAULT, *sets))
-        raise WrongUseError(
-            f"get_model: weights of {name} must be None, {names} or the path of a .pt file, "
-            f"got {short(repr(weights))}"
-        )
+    names = (DEFAULT, *sets)
+    if not sets or weights not in names:
+        rule = f"no weights of {name} are shipped: {entry['made_by']}, and weights takes the path"
+        if sets:
+            rule = f"weights of {name} must be None, {', '.join(names)} or the path"
+        raise WrongUseError(f"get_model: {rule} of a .pt file, got {short(repr(weights))}")
     chosen = sets[next(iter(sets)) if weights == DEFAULT else weights]
     try:
         digest = hashlib.sha256(chosen.path.read_bytes()).hexdigest()

@@ -37,20 +37,13 @@ class BaseModule(LightningModule):
 
     def configure_optimizers(self) -> dict[str, Any]:
         train = self.config.train
-        optimizer = torch.optim.AdamW(
-            self.model.parameters(),
-            lr=train.lr,
-            betas=(0.9, train.beta2),
-            weight_decay=train.weight_decay,
-        )
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer,
-            max_lr=train.lr,
-            total_steps=int(self.trainer.estimated_stepping_batches),
-            pct_start=train.warm_up,
-            div_factor=train.div,
-            final_div_factor=train.final_div,
-        )
+        betas, decay = (0.9, train.beta2), train.weight_decay
+        parameters = self.model.parameters()
+        optimizer = torch.optim.AdamW(parameters, train.lr, betas, weight_decay=decay)
+        steps = int(self.trainer.estimated_stepping_batches)
+        ends = {"div_factor": train.div, "final_div_factor": train.final_div}
+        cycle = torch.optim.lr_scheduler.OneCycleLR
+        schedule = cycle(optimizer, train.lr, steps, pct_start=train.warm_up, **ends)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

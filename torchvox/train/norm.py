@@ -69,13 +69,8 @@ def convert_batch_norm(module: nn.Module, on_gpu: bool = False) -> nn.Module:
         return module
     kind = nn.SyncBatchNorm if on_gpu else GlobalBatchNorm
     if isinstance(module, _BatchNorm) and not isinstance(module, kind):
-        norm = kind(
-            module.num_features,
-            module.eps,
-            module.momentum,
-            module.affine,
-            module.track_running_stats,
-        )
+        options = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+        norm = kind(*(getattr(module, name) for name in options))
         for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
             setattr(norm, name, getattr(module, name))
         norm.train(module.training)
