@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import disk_of
-from lightning.pytorch import Callback
-from tiny import content, equal_weights
+from tiny import Before, content, equal_weights, fit_until, fit_with
 
 from torchvox._util.errors import WrongUseError
 from torchvox.models.checkpoints import CheckpointError
-from torchvox.train import fit, load_checkpoint, runs
+from torchvox.train import fit, load_checkpoint
 from torchvox.train.config import make_config
 
 LEVELS = [
@@ -115,32 +114,10 @@ def test_a_damaged_configuration_in_the_folder_is_named_and_its_base_not_read(
     assert "secret" not in str(error.value)
 
 
-class AtEpoch(Callback):
-    """Calls a function before the epoch of this number."""
-
-    def __init__(self, epoch, call):
-        self.epoch, self.call = epoch, call
-
-    def on_train_epoch_start(self, trainer, *_):
-        if trainer.current_epoch == self.epoch:
-            self.call()
-
-
-def stop():
-    raise KeyboardInterrupt
-
-
-def run_with(callback, folder, monkeypatch, resume=False, **train):
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, "screen", lambda: [callback])
-        return fit(make_config(content(**train)), folder, resume=resume)
-
-
-def test_resuming_removes_no_file_that_the_last_checkpoint_names(tmp_path, monkeypatch):
+def test_resuming_removes_no_file_that_the_last_checkpoint_names(tmp_path):
     folder, victim = tmp_path / "run", tmp_path / "victim"
     victim.write_text("mine")
-    with pytest.raises((KeyboardInterrupt, SystemExit)):
-        run_with(AtEpoch(1, stop), folder, monkeypatch)
+    fit_until(4, make_config(content()), folder)
 
     def name_victim(whole):
         for state in whole["callbacks"].values():
@@ -162,7 +139,7 @@ def other_disk():
         yield Path(folder)
 
 
-def test_a_new_checkpoint_replaces_the_old_one_on_every_file_system(other_disk, monkeypatch):
+def test_a_new_checkpoint_replaces_the_old_one_on_every_file_system(other_disk):
     """Written over the old one it would change what a hard link to that holds."""
     folder, links, before = other_disk / "run", {}, {}
 
@@ -172,7 +149,7 @@ def test_a_new_checkpoint_replaces_the_old_one_on_every_file_system(other_disk, 
             links[name].hardlink_to(folder / name)
             before[name] = links[name].read_bytes()
 
-    run_with(AtEpoch(1, link), folder, monkeypatch, lr=0.1)
+    fit_with(Before(4, link), make_config(content(lr=0.1)), folder)
     for name, linked in links.items():
         assert linked.read_bytes() == before[name] != (folder / name).read_bytes()
     assert sorted(p.name for p in folder.iterdir()) == [
@@ -180,11 +157,11 @@ def test_a_new_checkpoint_replaces_the_old_one_on_every_file_system(other_disk, 
     ]  # fmt: skip
 
 
-def test_a_disk_that_fills_up_leaves_the_old_state_to_resume_from(tmp_path, monkeypatch):
+def test_a_disk_that_fills_up_leaves_the_old_state_to_resume_from(tmp_path):
     whole = run(tmp_path / "whole")
     folder = tmp_path / "parts"
     with disk_of(1 << 40) as limit, pytest.raises(OSError):
-        run_with(AtEpoch(1, lambda: limit(2_000)), folder, monkeypatch)
+        fit_with(Before(4, lambda: limit(2_000)), make_config(content()), folder)
     assert torch.load(folder / "last.ckpt", weights_only=True)["epoch"] == 0
     assert not list(folder.glob(".torchvox_*"))
     assert run(folder, resume=True) == whole

@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A point-wise net that learns in seconds, in place of a real one."""
 
+from unittest import mock
+
+import pytest
 import torch
+from lightning.pytorch import Callback
 from torch import nn
+
+from torchvox.train import runs
 
 
 class TinyClassifier(nn.Module):
@@ -53,6 +59,32 @@ def content(task="classify", **train):
             **train,
         },
     }
+
+
+class Before(Callback):
+    """Calls a function before a step."""
+
+    def __init__(self, step, call):
+        self.step, self.call = step, call
+
+    def on_train_batch_start(self, trainer, *_):
+        if trainer.global_step == self.step:
+            self.call()
+
+
+def fit_with(callback, config, folder, **options):
+    with mock.patch.object(runs, "screen", lambda: [callback]):
+        return runs.fit(config, folder, **options)
+
+
+def fit_until(step, config, folder):
+    """A run that is interrupted before a step, as by a signal."""
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        fit_with(Before(step, stop), config, folder)
 
 
 def equal_weights(a, b):
