@@ -9,16 +9,8 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from .pointnet2 import (
-    OBJECT_MSG,
-    ROOM_MSG,
-    ROOM_SSG,
-    first_inside,
-    furthest_points,
-    object_ssg,
-    rows_of,
-    squared_distances,
-)
+from . import pointnet2 as base
+from .pointnet2 import Abstraction, interpolated, object_ssg, squared_distances
 
 
 def layer(a, b):
@@ -32,47 +24,26 @@ def shared_mlp(widths):
     return nn.Sequential(*layers)
 
 
-class Abstraction(nn.Module):
-    """count None: all points, with absolute coordinates."""
-
+class Level(Abstraction):
     def __init__(self, count, channels, scales, use_xyz=True):
-        super().__init__()
-        self.count, self.scales, self.use_xyz = count, scales, use_xyz
+        super().__init__(count, scales, use_xyz=use_xyz)
         first = channels + (3 if use_xyz else 0)
         self.mlps = nn.ModuleList(shared_mlp([first, *widths]) for _, _, widths in scales)
 
-    def forward(self, xyz, features):
-        if self.count is None:
-            centers = torch.zeros_like(xyz[:, :1])
-            grouped = [self.beside(xyz[:, None], None if features is None else features[:, None])]
-        else:
-            off_origin = xyz.square().sum(-1) > 1e-3
-            centers = rows_of(xyz, furthest_points(xyz, self.count, off_origin))
-            d2, grouped = squared_distances(centers, xyz), []
-            for radius, k, _ in self.scales:
-                found = first_inside(d2 < torch.tensor(radius).square().to(d2), k)
-                first = torch.where(found[..., :1] == xyz.size(1), 0, found[..., :1])
-                idx = torch.where(found == xyz.size(1), first, found)
-                near = rows_of(xyz, idx) - centers[:, :, None]
-                grouped.append(
-                    self.beside(near, None if features is None else rows_of(features, idx))
-                )
-        pooled = [
-            mlp(rows.permute(0, 3, 1, 2)).amax(-1)
-            for mlp, rows in zip(self.mlps, grouped, strict=True)
-        ]
-        return centers, torch.cat(pooled, 1).transpose(1, 2)
+    def candidates(self, xyz):
+        return xyz.square().sum(-1) > 1e-3
 
-    def beside(self, xyz, features):
-        if features is None:
-            return xyz
-        return torch.cat([xyz, features], -1) if self.use_xyz else features
+    def inside(self, centers, xyz, radius, exact):
+        d2 = squared_distances(centers, xyz)
+        return d2 < torch.tensor(radius).square().to(d2)
+
+    def through(self, scale, rows):
+        return self.mlps[scale](rows)
 
 
 def levels(sizes, in_channels, use_xyz):
     return nn.ModuleList(
-        Abstraction(count, inputs or in_channels - 3, scales, use_xyz)
-        for count, inputs, scales in sizes
+        Level(count, inputs or in_channels - 3, scales, use_xyz) for count, inputs, scales in sizes
     )
 
 
@@ -82,10 +53,7 @@ class Propagation(nn.Module):
         self.mlp = shared_mlp(widths)
 
     def forward(self, xyz, centers, skip, features):
-        d2, idx = squared_distances(xyz, centers).sort(dim=-1)
-        inverse = 1.0 / (d2[..., :3].sqrt() + 1e-8)
-        weight = inverse / inverse.sum(-1, keepdim=True)
-        rows = (rows_of(features, idx[..., :3]) * weight[..., None]).sum(2)
+        rows = interpolated(squared_distances(xyz, centers).sqrt(), features)
         if skip is not None:
             rows = torch.cat([rows, skip], -1)
         return self.mlp(rows.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)
@@ -97,7 +65,7 @@ class Classifier(nn.Module):
     def __init__(self, num_classes, in_channels, scales, use_xyz=True):
         super().__init__()
         self.SA_modules = levels(
-            object_ssg(64) if scales == "ssg" else OBJECT_MSG, in_channels, use_xyz
+            object_ssg(64) if scales == "ssg" else base.OBJECT_MSG, in_channels, use_xyz
         )
         last = nn.Dropout(0.5), nn.Linear(256, num_classes)
         self.fc_layer = nn.Sequential(*layer(1024, 512), *layer(512, 256), *last)
@@ -120,7 +88,9 @@ class Segmenter(nn.Module):
             up = [(128 + c, 128, 128, 128), (320, 256, 128), (384, 256, 256), (768, 256, 256)]
         else:
             up = [(256 + c, 128, 128), (608, 256, 256), (768, 512, 512), (1536, 512, 512)]
-        self.SA_modules = levels(ROOM_SSG if scales == "ssg" else ROOM_MSG, in_channels, use_xyz)
+        self.SA_modules = levels(
+            base.ROOM_SSG if scales == "ssg" else base.ROOM_MSG, in_channels, use_xyz
+        )
         self.FP_modules = nn.ModuleList(Propagation(widths) for widths in up)
         self.fc_lyaer = nn.Sequential(  # so spelled there
             nn.Conv1d(128, 128, 1, bias=False),

@@ -4,6 +4,7 @@
 from typing import Sequence, Tuple
 
 import torch
+from torch import nn
 
 Scales = Sequence[Tuple[float, int, Sequence[int]]]  # radius, k, widths
 WHOLE: Scales = ((0.0, 0, (256, 512, 1024)),)
@@ -72,9 +73,47 @@ def squared_distances(a, b):
 
 
 def first_inside(inside, k):
-    """The first k columns that hold True in each row, [..., N] -> [..., k], N where there are
-    fewer."""
+    """The first k columns that hold True in each row, [..., N] -> [..., k], the first of them
+    repeated, column 0 where there is none."""
     n = inside.size(-1)
     column = torch.arange(n, device=inside.device).expand_as(inside)
     found = torch.where(inside, column, n).sort(-1)[0][..., :k]
-    return torch.nn.functional.pad(found, (0, k - found.size(-1)), value=n)
+    found = nn.functional.pad(found, (0, k - found.size(-1)), value=n)
+    return torch.where(found == n, found[..., :1] % n, found)
+
+
+def interpolated(distance, features):
+    """[B, N, C] of the three nearest [B, M, C] by their inverse distances [B, N, M]."""
+    near, idx = distance.sort(dim=-1)
+    inverse = 1.0 / (near[..., :3] + 1e-8)
+    weight = inverse / inverse.sum(-1, keepdim=True)
+    return (rows_of(features, idx[..., :3]) * weight[..., None]).sum(2)
+
+
+class Abstraction(nn.Module):
+    """count None: all points, with absolute coordinates. Subclasses say which points may be
+    centers, which lie in a ball, and what follows: through(scale, rows [B, C, S, k])."""
+
+    def __init__(self, count, scales, features_first=False, use_xyz=True):
+        super().__init__()
+        self.count, self.scales = count, scales
+        self.features_first, self.use_xyz = features_first, use_xyz
+
+    def candidates(self, xyz):
+        return None
+
+    def forward(self, xyz, features, exact=True):
+        centers = torch.zeros_like(xyz[:, :1])
+        idx = torch.arange(xyz.size(1)).expand(len(xyz), 1, -1)
+        if self.count is not None:
+            centers = rows_of(xyz, furthest_points(xyz, self.count, self.candidates(xyz)))
+        pooled = []
+        for scale, (radius, k, _) in enumerate(self.scales):
+            if self.count is not None:
+                idx = first_inside(self.inside(centers, xyz, radius, exact), k)
+            parts = [rows_of(xyz, idx) - centers[:, :, None]] if self.use_xyz else []
+            if features is not None:
+                parts.insert(0 if self.features_first else 1, rows_of(features, idx))
+            rows = torch.cat(parts, -1).permute(0, 3, 1, 2)
+            pooled.append(self.through(scale, rows).amax(-1))
+        return centers, torch.cat(pooled, 1).transpose(1, 2)

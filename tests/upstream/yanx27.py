@@ -14,17 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .pointnet2 import (
-    OBJECT_MSG,
-    PART_MSG,
-    ROOM_MSG,
-    ROOM_SSG,
-    first_inside,
-    furthest_points,
-    object_ssg,
-    rows_of,
-    squared_distances,
-)
+from . import pointnet2 as base
+from .pointnet2 import Abstraction, interpolated, object_ssg, squared_distances
 
 OBJECT_SSG = object_ssg(32)
 
@@ -50,18 +41,11 @@ def through(convs, norms, x):
     return x
 
 
-def ball(radius, k, xyz, centers, exact):
-    """[B, S, k]: the first k points with d^2 <= r^2, the first of them repeated."""
-    found = first_inside(~(distances(centers, xyz, exact) > radius**2), k)
-    return torch.where(found == xyz.size(1), found[..., :1], found)
-
-
-class Abstraction(nn.Module):
-    """count None: all points. Coordinates come before features, with several scales after them."""
+class Level(Abstraction):
+    """Coordinates come before features, with several scales after them."""
 
     def __init__(self, count, channels, scales, several):
-        super().__init__()
-        self.count, self.scales, self.several = count, scales, several
+        super().__init__(count, scales, features_first=several)
         blocks = [layers(nn.Conv2d, nn.BatchNorm2d, [channels + 3, *w]) for _, _, w in scales]
         self.blocks = blocks
         if several:
@@ -70,23 +54,11 @@ class Abstraction(nn.Module):
         else:
             self.mlp_convs, self.mlp_bns = blocks[0]
 
-    def forward(self, xyz, features, exact):
-        if self.count is None:
-            centers = torch.zeros_like(xyz[:, :1])
-        else:
-            centers = rows_of(xyz, furthest_points(xyz, self.count))
-        pooled = []
-        for (radius, k, _), (convs, norms) in zip(self.scales, self.blocks, strict=True):
-            if self.count is None:
-                idx = torch.arange(xyz.size(1)).expand(len(xyz), 1, -1)
-            else:
-                idx = ball(radius, k, xyz, centers, exact)
-            parts = [rows_of(xyz, idx) - centers[:, :, None]]
-            if features is not None:
-                parts.insert(0 if self.several else 1, rows_of(features, idx))
-            grouped = torch.cat(parts, -1).permute(0, 3, 2, 1)  # [B, C, k, S]
-            pooled.append(through(convs, norms, grouped).amax(2))
-        return centers, torch.cat(pooled, 1).transpose(1, 2)
+    def inside(self, centers, xyz, radius, exact):
+        return ~(distances(centers, xyz, exact) > radius**2)
+
+    def through(self, scale, rows):
+        return through(*self.blocks[scale], rows)
 
 
 class Propagation(nn.Module):
@@ -98,10 +70,7 @@ class Propagation(nn.Module):
         if centers.size(1) == 1:
             spread = features.expand(-1, xyz.size(1), -1)
         else:
-            d, idx = distances(xyz, centers, exact).sort(dim=-1)
-            inverse = 1.0 / (d[..., :3] + 1e-8)
-            weight = inverse / inverse.sum(-1, keepdim=True)
-            spread = (rows_of(features, idx[..., :3]) * weight[..., None]).sum(2)
+            spread = interpolated(distances(xyz, centers, exact), features)
         rows = spread if skip is None else torch.cat([skip, spread], -1)
         return through(self.mlp_convs, self.mlp_bns, rows.transpose(1, 2)).transpose(1, 2)
 
@@ -115,7 +84,7 @@ class Network(nn.Module):
         several = len(levels[0][2]) > 1
         for i, (count, inputs, scales) in enumerate(levels, 1):
             more = several and count is not None
-            level = Abstraction(count, inputs or channels, scales, more)
+            level = Level(count, inputs or channels, scales, more)
             self.add_module(f"sa{i}", level)
             self.levels.append(level)
         for i, widths in enumerate(ups, 1):
@@ -150,7 +119,7 @@ class Classifier(Network):
     """models/pointnet2_cls_{ssg,msg}.py. forward(points [B, N, C]) -> log-probabilities."""
 
     def __init__(self, num_classes, in_channels, scales):
-        super().__init__(OBJECT_SSG if scales == "ssg" else OBJECT_MSG, in_channels - 3, ())
+        super().__init__(OBJECT_SSG if scales == "ssg" else base.OBJECT_MSG, in_channels - 3, ())
         self.fc1, self.bn1 = nn.Linear(1024, 512), nn.BatchNorm1d(512)
         self.fc2, self.bn2 = nn.Linear(512, 256), nn.BatchNorm1d(256)
         self.drops = [0.4, 0.4 if scales == "ssg" else 0.5]
@@ -171,7 +140,7 @@ class PartSegmenter(Network):
         one, two = (128, 256) if scales == "ssg" else (320, 512)
         last = (128, 128, 128) if scales == "ssg" else (128, 128)
         ups = [(128 + 16 + 3 + in_channels, *last), (256 + one, 256, 128), (1024 + two, 256, 256)]
-        super().__init__(OBJECT_SSG if scales == "ssg" else PART_MSG, in_channels, ups)
+        super().__init__(OBJECT_SSG if scales == "ssg" else base.PART_MSG, in_channels, ups)
         self.add_head(num_classes)
 
     def forward(self, points, category):
@@ -185,7 +154,7 @@ class Segmenter(Network):
     def __init__(self, num_classes, in_channels, scales):
         ins = (320, 384, 768) if scales == "ssg" else (352, 512, 1536)
         ups = [(128, 128, 128, 128), *((a, 256, b) for a, b in zip(ins, (128, 256, 256)))]  # noqa: B905
-        super().__init__(ROOM_SSG if scales == "ssg" else ROOM_MSG, in_channels, ups)
+        super().__init__(base.ROOM_SSG if scales == "ssg" else base.ROOM_MSG, in_channels, ups)
         self.add_head(num_classes)
 
     def forward(self, points):
