@@ -56,19 +56,15 @@ def test_two_boxes_there_do_not_agree_with_one_here():
     assert agreement(two, [one[:1] for one in two]).same == 1
 
 
-def boxes(count):
-    """Cars ten meters apart, with scores and labels."""
-    found = torch.ones(count, 7)
-    found[:, 0] = 10.0 * torch.arange(count)
-    return found, torch.full((count,), 0.5), torch.zeros(count, dtype=torch.int64)
-
-
 @pytest.mark.parametrize(
     ("theirs", "ours", "fits"),
     [(50, 49, True), (49, 50, True), (49, 48, False), (48, 49, False), (1, 9, False)],
 )
 def test_boxes_may_be_too_many_as_little_as_too_few(theirs, ours, fits):
-    found = agreement(boxes(theirs), boxes(ours))
+    cars = torch.ones(50, 7)
+    cars[:, 0] = 10.0 * torch.arange(50)  # meters apart
+    rows = cars, torch.full((50,), 0.5), torch.zeros(50)
+    found = agreement([one[:theirs] for one in rows], [one[:ours] for one in rows])
     assert (found.theirs, found.ours, found.same) == (theirs, ours, min(theirs, ours))
     trouble = DetectorReport(None, "", 1.0, {"cls": 0.0}, found).trouble(1e-4)
     words = f"{min(theirs, ours)} boxes agree of {theirs} there and {ours} here"

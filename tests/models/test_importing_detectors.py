@@ -3,20 +3,10 @@
 
 import pytest
 import torch
+import upstream_nets as nets
 from upstream import openpcdet
 from upstream.detector_parity import agreement, detector_parity
-from upstream_nets import (
-    ANCHOR_BACKBONE_NECK,
-    CAR,
-    CYCLIST,
-    GRID,
-    PEDESTRIAN,
-    PUBLISHED,
-    SMALL,
-    as_published,
-    small,
-    small_points,
-)
+from upstream_nets import PUBLISHED, SMALL, as_published, small, small_points
 
 from torchvox.models.box_conventions import boxes_from
 from torchvox.models.checkpoints import CheckpointError
@@ -173,8 +163,8 @@ def test_settings_that_are_missing_or_do_not_fit_are_named(name, settings, words
 
 
 def test_networks_that_are_not_published_ones_are_refused():
-    classes = (CAR, PEDESTRIAN, CYCLIST)
-    waymo = openpcdet.SingleHead(5, GRID, classes, ANCHOR_BACKBONE_NECK, (16,))
+    sizes = nets.GRID, (nets.CAR, nets.PEDESTRIAN, nets.CYCLIST), nets.ANCHOR_BACKBONE_NECK
+    waymo = openpcdet.SingleHead(5, *sizes, (16,))
     with pytest.raises(CheckpointError, match="11 inputs are not those of a published net"):
         convert(waymo.state_dict())
     state = small("mmdet3d centers", weights=False).network.state_dict()

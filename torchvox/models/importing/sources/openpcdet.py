@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping
 from torch import nn
 
 from torchvox.models.checkpoints import CheckpointError
+from torchvox.models.importing import published
 from torchvox.models.importing.backbone_neck import (
     Pair,
     PillarNames,
@@ -18,14 +19,6 @@ from torchvox.models.importing.backbone_neck import (
 )
 from torchvox.models.importing.centers import TaskNames, center_detections, center_head, task_pairs
 from torchvox.models.importing.layouts import Found, Layout
-from torchvox.models.importing.published import (
-    KITTI,
-    KITTI_ANCHORS,
-    NUSCENES,
-    NUSCENES_ANCHORS,
-    NUSCENES_TASKS,
-    OPENPCDET_KITTI,
-)
 from torchvox.models.importing.settings import SHAPES, Declared, Settings, detections, least, pick
 from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
 
@@ -77,8 +70,10 @@ def _single(state: State, settings: Settings) -> Found:
     if (per_cell, count, inputs) != (6, 3, KITTI_INPUTS):
         unknown = f"{per_cell} anchors a cell, {count} classes and {inputs} inputs"
         unknown += " are not those of a published net"
-    classes, boxes = classes_and_anchors(settings, unknown, OPENPCDET_KITTI, KITTI_ANCHORS)
-    config = PILLARS.describe(state, settings, KITTI, unknown, "transposed")
+    classes, boxes = classes_and_anchors(
+        settings, unknown, published.OPENPCDET_KITTI, published.KITTI_ANCHORS
+    )
+    config = PILLARS.describe(state, settings, published.KITTI, unknown, "transposed")
     direction, options = None, ANCHOR_DECODE_NMS_CONVENTIONS["openpcdet"]
     if "dense_head.conv_dir_cls.weight" in state:
         bins = shape(state, "dense_head.conv_dir_cls.weight")[0] // per_cell
@@ -96,14 +91,15 @@ def _several(state: State, settings: Settings) -> Found:
     while f"dense_head.rpn_heads.{len(heads)}.head_label_indices" in state:
         labels = state[f"dense_head.rpn_heads.{len(heads)}.head_label_indices"]
         heads.append([int(label) - 1 for label in labels.flatten()])
-    count, names = sum(len(head) for head in heads), [n for task in NUSCENES_TASKS for n in task]
+    names = [name for task in published.NUSCENES_TASKS for name in task]
+    count = sum(len(head) for head in heads)
     if sorted(label for head in heads for label in head) != list(range(count)) or not count:
         raise CheckpointError("dense_head.rpn_heads: head_label_indices must be 1, 2, .. once each")
     unknown = ""
     if count != len(names):
         unknown = f"{count} classes are not those of a published net"
-    classes, boxes = classes_and_anchors(settings, unknown, names, NUSCENES_ANCHORS)
-    config = PILLARS.describe(state, settings, NUSCENES, unknown, "transposed")
+    classes, boxes = classes_and_anchors(settings, unknown, names, published.NUSCENES_ANCHORS)
+    config = PILLARS.describe(state, settings, published.NUSCENES, unknown, "transposed")
     tasks = [[classes[label] for label in head] for head in heads]
     config["head"] = {
         "anchors": boxes,
@@ -123,7 +119,7 @@ def _centers(state: State, settings: Settings) -> Found:
     """Two layers of the pillar net are the dynamic one of the published configuration."""
     dynamic = PILLARS.linear.format(1) + ".weight" in state
     padding = settings.peek("encoder.pad_semantics", "none" if dynamic else "reference")
-    grid = dict(NUSCENES)
+    grid = dict(published.NUSCENES)
     if padding == "none":
         grid |= {"max_points": -1, "max_pillars": [-1, -1]}
     classes, head, unknown = center_head(state, settings, CENTERS, "openpcdet")
