@@ -206,29 +206,6 @@ class PillarFeatureNet(nn.Module):
             group.all_reduce(moments)
         return moments
 
-    def _moments_of_batch(
-        self,
-        points: Tensor,
-        indices: Tensor,
-        num_points: Tensor,
-        point_voxel: Tensor,
-        point_slot: Tensor,
-    ) -> Tensor:
-        moments = torch.ops.torchvox.pillar_moments(
-            points,
-            indices,
-            num_points,
-            point_voxel,
-            point_slot,
-            self.voxel_size,
-            self.point_cloud_range,
-            self.max_points,
-            center_axes=self.center_axes,
-            legacy=self.legacy,
-            pad_semantics=self.pad_semantics,
-        )
-        return self._all_reduced(moments) if self.sync else moments
-
     def _decorated(self, points: Tensor, row: Tensor, indices: Tensor, mean: Tensor) -> Tensor:
         """[N, D] decorated points. `row` is V for dropped ones, `mean` [V + 1, 3]."""
         # Numbers, not tensors: these would be copied from the host, which a graph cannot capture.
@@ -301,9 +278,21 @@ class PillarFeatureNet(nn.Module):
                 weight, bias = layer.in_evaluation()
             elif self.training:
                 norm = layer.norm
-                moments = self._moments_of_batch(
-                    points, indices, num_points, point_voxel, point_slot
+                moments = torch.ops.torchvox.pillar_moments(
+                    points,
+                    indices,
+                    num_points,
+                    point_voxel,
+                    point_slot,
+                    self.voxel_size,
+                    self.point_cloud_range,
+                    self.max_points,
+                    center_axes=self.center_axes,
+                    legacy=self.legacy,
+                    pad_semantics=self.pad_semantics,
                 )
+                if self.sync:
+                    moments = self._all_reduced(moments)
                 # The weights, and the gradients that pass through them, follow from the moments.
                 weight, bias, mean, var = torch.ops.torchvox.pillar_norm(
                     moments, layer.linear.weight, norm.weight, norm.bias, norm.eps
