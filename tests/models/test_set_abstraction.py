@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SetAbstraction: the balls of its centers through the layers, one by one in plain Python."""
+"""SetAbstraction: the balls of its centers through the layers."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from helpers import assert_same_bits
 import torchvox
 from torchvox.nn import SetAbstraction
 from torchvox.nn.set_abstraction import random_starts
+from torchvox.reference import query_and_group
 
 
 def cloud(n=60, columns=3, seed=0):
@@ -15,22 +16,12 @@ def cloud(n=60, columns=3, seed=0):
 
 
 def by_hand(module, xyz, features, centers):
-    """[B, S, C]: for each center the first k points of the ball, the first repeated."""
-    rows = []
-    for b, some in enumerate(centers):
-        for center in some:
-            scales = []
-            for radius, k, mlp in zip(module.radii, module.neighbors, module.mlps, strict=True):
-                d2 = (xyz[b] - center).square().sum(-1)
-                hits = (d2 < radius**2).nonzero()[:k, 0]
-                hits = hits if len(hits) else torch.zeros(1, dtype=torch.long)
-                near = xyz[b, hits] - center
-                parts = [near / radius if module.normalize_xyz else near] * module.use_xyz
-                if features is not None:
-                    parts.insert(0 if module.features_first else 1, features[b, hits])
-                scales.append(mlp(torch.cat(parts, -1)).max(0)[0])
-            rows.append(torch.cat(scales))
-    return torch.stack(rows).view(*centers.shape[:2], -1)
+    """[B, S, C]: the balls of the reference through the layers of every scale."""
+    options = {k: getattr(module, k) for k in ("use_xyz", "normalize_xyz", "features_first")}
+    clouds = xyz, centers, features
+    grouped = query_and_group(*clouds, module.radii, module.neighbors, **options)[0]
+    balls = zip(module.mlps, grouped.split(module.neighbors, 2), strict=True)
+    return torch.cat([mlp(ball).amax(2) for mlp, ball in balls], -1)
 
 
 @pytest.mark.parametrize(
