@@ -25,13 +25,12 @@ def shared_mlp(widths):
 
 
 class Level(Abstraction):
+    SKIP_ORIGIN = True
+
     def __init__(self, count, channels, scales, use_xyz=True):
         super().__init__(count, scales, use_xyz=use_xyz)
         first = channels + (3 if use_xyz else 0)
         self.mlps = nn.ModuleList(shared_mlp([first, *widths]) for _, _, widths in scales)
-
-    def candidates(self, xyz):
-        return xyz.square().sum(-1) > 1e-3
 
     def inside(self, centers, xyz, radius, exact):
         d2 = squared_distances(centers, xyz)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes, sampling and gathering of both re-implemented PointNet++ references; plain torch."""
+"""Sizes and balls of both re-implemented PointNet++ networks, in plain torch."""
 
 from typing import Sequence, Tuple
 
 import torch
 from torch import nn
+
+from torchvox.reference import furthest_point_sample
 
 Scales = Sequence[Tuple[float, int, Sequence[int]]]  # radius, k, widths
 WHOLE: Scales = ((0.0, 0, (256, 512, 1024)),)
@@ -54,19 +56,6 @@ def rows_of(values, idx):
     return values[batch.view(-1, *[1] * (idx.dim() - 1)), idx]
 
 
-def furthest_points(xyz, count, candidates=None):
-    """[B, count] indices, from point 0 on; candidates [B, N] bool: who may follow it."""
-    chosen = torch.zeros(len(xyz), count, dtype=torch.long, device=xyz.device)
-    nearest = xyz.new_full(xyz.shape[:2], 1e10)
-    if candidates is not None:
-        nearest[~candidates] = -1.0
-    for sample in range(1, count):
-        last = rows_of(xyz, chosen[:, sample - 1])
-        nearest = torch.minimum(nearest, (xyz - last[:, None]).square().sum(-1))
-        chosen[:, sample] = nearest.argmax(1)
-    return chosen
-
-
 def squared_distances(a, b):
     """[B, N, 3] and [B, M, 3] -> [B, N, M], from differences."""
     return (a[:, :, None] - b[:, None]).square().sum(-1)
@@ -91,22 +80,23 @@ def interpolated(distance, features):
 
 
 class Abstraction(nn.Module):
-    """count None: all points, with absolute coordinates. Subclasses say which points may be
-    centers, which lie in a ball, and what follows: through(scale, rows [B, C, S, k])."""
+    """count None: all points, with absolute coordinates. Centers are those of torchvox.reference.
+    Subclasses say which points lie in a ball, and what follows: through(scale, rows [B, C, S, k]).
+    """
+
+    SKIP_ORIGIN = False
 
     def __init__(self, count, scales, features_first=False, use_xyz=True):
         super().__init__()
         self.count, self.scales = count, scales
         self.features_first, self.use_xyz = features_first, use_xyz
 
-    def candidates(self, xyz):
-        return None
-
     def forward(self, xyz, features, exact=True):
         centers = torch.zeros_like(xyz[:, :1])
         idx = torch.arange(xyz.size(1)).expand(len(xyz), 1, -1)
         if self.count is not None:
-            centers = rows_of(xyz, furthest_points(xyz, self.count, self.candidates(xyz)))
+            how = {"exhausted": "repeat", "skip_origin": self.SKIP_ORIGIN}
+            centers = rows_of(xyz, furthest_point_sample(xyz, self.count, **how)[0].long())
         pooled = []
         for scale, (radius, k, _) in enumerate(self.scales):
             if self.count is not None:
