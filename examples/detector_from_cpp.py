@@ -20,7 +20,7 @@ import torchvox
 from torchvox.data import World
 from torchvox.models import checkpoints
 
-SOURCE = Path(__file__).parent / "cpp" / "detector_runner"
+SOURCE = Path(__file__).parent / "cpp"
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
 def build(folder: Path) -> Path:
     prefix = f"-DCMAKE_PREFIX_PATH={torchvox.cmake_prefix_path}"
     call("cmake", "-S", SOURCE, "-B", folder, prefix, "-DCMAKE_BUILD_TYPE=Release")
-    call("cmake", "--build", folder)
+    call("cmake", "--build", folder, "--target", "detector_runner")
     return folder / "detector_runner"
 
 

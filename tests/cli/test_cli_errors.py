@@ -127,7 +127,6 @@ def test_cuda_without_a_gpu_is_an_error_never_a_fallback(torchvox_cli, scan, tmp
         ("lazrs", ("info", "a.laz"), "lazrs"),
         ("pypcd4", ("info", "a.pcd"), "pypcd4"),
         ("matplotlib", ("demo",), "matplotlib"),
-        ("k3d", ("view", "scan.bin", *KITTI), "k3d"),
         ("yaml", ("voxelize", "scan.bin", *KITTI, "--grid", "sweep_02"), "PyYAML"),
         ("typer", ("info", "scan.bin"), "typer rich PyYAML"),
         ("rich", ("info", "scan.bin"), "rich PyYAML"),

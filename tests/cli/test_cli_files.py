@@ -10,7 +10,7 @@ from torchvox.io import PointTable
 
 LATTICE = {"scale": np.full(3, 0.25), "offset": np.array([16.0, -8.0, 0.5])}
 NAMED = (".las", ".laz", ".ply", ".pcd", ".npz", ".xyz", ".txt", ".csv")
-EXTRAS = {".las": "laspy", ".laz": "lazrs", ".pcd": "pypcd4", ".html": "k3d", ".png": "matplotlib"}
+EXTRAS = {".las": "laspy", ".laz": "lazrs", ".pcd": "pypcd4", ".png": "matplotlib"}
 
 
 def write(path, **columns):
@@ -200,7 +200,7 @@ def test_a_folder_keeps_names_and_formats_without_format(torchvox_cli, tmp_path)
     ],
 )
 def test_wrong_use_writes_nothing(torchvox_cli, tmp_path, arguments, words):
-    for module in ("k3d", "laspy", "matplotlib"):
+    for module in ("laspy", "matplotlib"):
         pytest.importorskip(module, reason="its extra is not installed")
     write(tmp_path / "a.npz")
     before = set(tmp_path.iterdir())
@@ -291,7 +291,6 @@ def test_view_writes_two_clouds(torchvox_cli, tmp_path, color, suffix):
 
 
 def test_view_says_how_much_it_shows(torchvox_cli, tmp_path):
-    need(".html")
     write(tmp_path / "a.npz")
     xyz = np.random.default_rng(0).normal(0, 9, (30, 3))
     xyz[3] = np.nan

@@ -14,7 +14,7 @@ from torchvox._build import BUILD_INFO
 
 BINDING = _library.binding(torch.__version__)
 LIBRARIES = [BINDING, _library.BINDINGS / "libtorchvox_kernels.so"]
-EXTRAS = "typer,rich,yaml,laspy,lazrs,pypcd4,matplotlib,k3d,pytest,hypothesis"
+EXTRAS = "typer,rich,yaml,laspy,lazrs,pypcd4,matplotlib,pytest,hypothesis"
 
 
 @pytest.fixture

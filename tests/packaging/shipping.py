@@ -154,21 +154,6 @@ def clean_venv(folder: Path, wheel: Path) -> Path:
     return python
 
 
-def needs_no_python(program: Path) -> None:
-    libraries = call(tool("readelf"), "-d", program).stdout
-    assert "libtorchvox.so" in libraries
-    assert not re.search(r"libpython|libtorch_python", libraries)
-
-
-def runner(tmp_path_factory, name: str) -> Path:
-    """examples/cpp/<name>, built once against the package of this tree; it needs no Python."""
-
-    def make(folder: Path) -> None:
-        needs_no_python(cmake_example(name, folder / "build", torchvox.cmake_prefix_path))
-
-    return once(tmp_path_factory, name, make) / "build" / name
-
-
 def saved_points(folder: Path, clouds) -> list[Path]:
     """A .bin file of each cloud."""
     paths = [folder / f"cloud{i}.bin" for i in range(len(clouds))]
@@ -177,16 +162,24 @@ def saved_points(folder: Path, clouds) -> list[Path]:
     return paths
 
 
-def cmake_example(name: str, build: Path, prefix: Path, env: dict[str, str] | None = None) -> Path:
-    """Builds examples/cpp/<name> against an installed torchvox, linked with --as-needed."""
-    call(
-        *(tool("cmake"), "-S", ROOT / "examples" / "cpp" / name, "-B", build, "-G", "Ninja"),
+def configure_examples(build: Path, prefix: Path, env: dict[str, str] | None = None) -> str:
+    """Configures examples/cpp against an installed torchvox; returns what CMake prints."""
+    return call(
+        *(tool("cmake"), "-S", ROOT / "examples" / "cpp", "-B", build, "-G", "Ninja"),
         f"-DCMAKE_PREFIX_PATH={prefix}",
         "-DCMAKE_BUILD_TYPE=Release",
         "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--as-needed",
         env=env or clean_env(),
-    )
-    call(tool("cmake"), "--build", build, "-j", "1", env=env or clean_env())
+    ).stdout
+
+
+def cmake_example(name: str, build: Path, prefix: Path, env: dict[str, str] | None = None) -> Path:
+    """A program of examples/cpp, linked with --as-needed, which needs no Python."""
+    configure_examples(build, prefix, env)
+    call(tool("cmake"), "--build", build, "--target", name, "-j", "1", env=env or clean_env())
+    libraries = call(tool("readelf"), "-d", build / name).stdout
+    assert not re.search(r"libpython|libtorch_python", libraries)
+    assert ("libtorchvox.so" in libraries) == (name != "kernels_only")
     return build / name
 
 

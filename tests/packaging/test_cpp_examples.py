@@ -13,8 +13,8 @@ from shipping import (
     call,
     clean_env,
     cmake_example,
+    configure_examples,
     heights,
-    needs_no_python,
     once,
     saved_points,
     tool,
@@ -41,22 +41,8 @@ class SomeOps(torch.nn.Module):
             points, [0.5, 0.5, 1.0], box, 5, 900, batch_offsets=batch_offsets, reduce="mean"
         )
         idx, dist2 = torch.ops.torchvox.furthest_point_sample(points[None, :, :3], 64)
-        return (
-            height,
-            top,
-            bev_counts,
-            features,
-            indices,
-            num_points,
-            point_voxel,
-            counts,
-            idx,
-            dist2,
-        )
-
-
-def inputs(cloud: torch.Tensor):
-    return cloud, torch.tensor([0, len(cloud)])
+        voxels = features, indices, num_points, point_voxel, counts
+        return height, top, bev_counts, *voxels, idx, dist2
 
 
 @pytest.fixture(scope="session", params=["tree", "wheel"])
@@ -71,55 +57,37 @@ def programs(request, tmp_path_factory):
         assert not prefix.startswith(str(ROOT))
 
     def make(folder):
-        for name in ("torchscript_runner", "aoti_runner", "kernels_only"):
-            cmake_example(name, folder / name, prefix)
+        for name in ("module_runner", "kernels_only"):
+            cmake_example(name, folder, prefix)
 
     return once(tmp_path_factory, f"cpp_examples_{request.param}", make)
 
 
-@pytest.fixture
-def run_program(programs, tmp_path):
-    """Runs one of the two torch programs on a cloud; returns the tensors that it wrote."""
-
-    def run(name, model, cloud):
-        (path,) = saved_points(tmp_path, [cloud])
-        call(programs / name / name, model, path, 4, tmp_path / "out.pt", env=clean_env())
-        return torch.load(tmp_path / "out.pt", weights_only=True)
-
-    return run
-
-
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [(SomeOps, "script"), (pillar_features.make_model, "script"), (SomeOps, "aoti")],
+)
 @torch.inference_mode()
-def test_torchscript_program_gives_the_bits_of_eager(run_program, programs, tmp_path):
-    needs_no_python(programs / "torchscript_runner" / "torchscript_runner")
-    for make in (SomeOps, pillar_features.make_model):
-        model = make().eval()
-        torch.jit.script(model).save(str(tmp_path / "model.pt"))
-        for size in SIZES:
-            cloud = pillar_features.make_cloud(max(size, 1), size)[:size]
-            outputs = run_program("torchscript_runner", tmp_path / "model.pt", cloud)
-            assert_same_bits(
-                tuple(outputs), tuple(model(*inputs(cloud))), f"{make.__name__} {size}"
-            )
-
-
-@pytest.mark.slow
-@torch.inference_mode()
-def test_aoti_program_gives_the_bits_of_eager(run_program, programs, tmp_path):
-    needs_no_python(programs / "aoti_runner" / "aoti_runner")
-    package = str(tmp_path / "model.pt2")
-    exported = pillar_features.export(SomeOps())
-    torch._inductor.aoti_compile_and_package(exported, package_path=package)
-    for size in SIZES[1:]:  # torch.export takes sizes below 2 for constants
-        cloud = pillar_features.make_cloud(size, size)
-        outputs = run_program("aoti_runner", package, cloud)
-        assert_same_bits(tuple(outputs), SomeOps()(*inputs(cloud)), f"{size} points")
+def test_a_module_gives_the_bits_of_eager(programs, tmp_path, make, kind):
+    model, path = make().eval(), tmp_path / f"model.{'pt2' if kind == 'aoti' else 'pt'}"
+    if kind == "script":
+        torch.jit.script(model).save(str(path))
+    else:
+        exported = pillar_features.export(model)
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
+    for size in SIZES[kind == "aoti" :]:  # torch.export takes sizes below 2 for constants
+        cloud = pillar_features.make_cloud(max(size, 1), size)[:size]
+        (file,) = saved_points(tmp_path, [cloud])
+        call(programs / "module_runner", path, file, 4, tmp_path / "out.pt", env=clean_env())
+        outputs = tuple(torch.load(tmp_path / "out.pt", weights_only=True))
+        expected = tuple(model(cloud, torch.tensor([0, len(cloud)])))
+        assert_same_bits(outputs, expected, f"{size} points")
 
 
 @pytest.mark.slow
 def test_kernels_only_program_gives_the_bits_of_the_op(programs, tmp_path):
-    program = programs / "kernels_only" / "kernels_only"
+    program = programs / "kernels_only"
     said, height, expected, counts = heights(program, pillar_features.make_cloud(5000, 1), tmp_path)
     if _C.build_info()["cuda"]:
         assert ("the same bits" if torch.cuda.is_available() else "skipped, no CUDA device") in said
@@ -128,15 +96,9 @@ def test_kernels_only_program_gives_the_bits_of_the_op(programs, tmp_path):
     assert "torch.so" not in call(tool("readelf"), "-d", program).stdout
 
 
-@pytest.mark.parametrize("name", ["detector_runner", "kernels_only"])  # with torch and without
-def test_programs_find_the_package_of_this_tree(name, tmp_path):
+def test_programs_find_the_package_of_this_tree(tmp_path):
     """Configuring is quick; the slow tests build and run."""
-    done = call(
-        *(tool("cmake"), "-S", ROOT / "examples" / "cpp" / name, "-B", tmp_path, "-G", "Ninja"),
-        f"-DCMAKE_PREFIX_PATH={torchvox.cmake_prefix_path}",
-        env=clean_env(),
-    )
-    assert "Configuring done" in done.stdout
+    assert "Configuring done" in configure_examples(tmp_path, torchvox.cmake_prefix_path)
 
 
 def test_a_component_that_is_missing_is_named(tmp_path):

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import shipping
 import torch
 from helpers import ROOT, assert_same_bits
-from shipping import call, clean_env, saved_points
+from shipping import call, clean_env, cmake_example, once, saved_points
 from torch import Tensor, nn
 
+import torchvox
 from torchvox import OccupancyMap, models, transform_points
 from torchvox.cli import main
 from torchvox.data import generate_drive
@@ -68,7 +68,13 @@ MODELS = {"yanx27": CLASSIFIER, "pn2": CLASSIFIER, "anchors": DETECTOR, "centers
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory) -> Callable[[str], Path]:
-    return lambda name: shipping.runner(tmp_path_factory, name)
+    def build(name: str) -> Path:
+        def make(folder: Path) -> None:
+            cmake_example(name, folder, torchvox.cmake_prefix_path)
+
+        return once(tmp_path_factory, name, make) / name
+
+    return build
 
 
 def outputs_in_cpp(program: Path, runner: Runner, model: Path, columns: int, batch) -> tuple:

@@ -12,7 +12,6 @@ EXTRAS = {
     "rich": ("rich", "cli"),
     "yaml": ("PyYAML", "cli"),
     "matplotlib": ("matplotlib", "viz"),
-    "k3d": ("k3d", "view"),
     "laspy": ("laspy", "las"),
     "lazrs": ("lazrs", "las"),
     "pypcd4": ("pypcd4", "pcd"),

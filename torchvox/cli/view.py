@@ -87,9 +87,7 @@ def view(args: ViewOptions) -> None:
     options.check_outputs(files, {"--output": output})
     if voxel_size is not None and not 0 < voxel_size < float("inf"):
         raise WrongUseError(f"--voxel-size must be positive, got {voxel_size:g}")
-    if suffix == ".html":
-        require("k3d", "to write viewers")
-    else:
+    if suffix == ".png":
         require("matplotlib", "to draw pictures")
     start = time.perf_counter()
     read = options.cloud_reader(files, args.layout, open_noted)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of clouds, voxels, views from above, predictions and boxes (they need the extra viz),
-and pages of clouds (they need the extra view) and maps."""
+and pages of clouds and maps."""
 
 from torchvox.viz.boxes import boxes_picture
 from torchvox.viz.comparison import comparison_picture

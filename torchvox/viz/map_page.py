@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTML file that shows the voxels of an occupancy map, offline; it needs no extra."""
+"""The page of an occupancy map."""
 
 from __future__ import annotations
 
-import base64
 import html
-import json
-import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torchvox._util.errors import TorchvoxError
-from torchvox.viz.viewer import filled
+from torchvox.viz.page import Section, page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,31 +45,21 @@ def map_page(
     middle = (last - first + 1) / 2
     center = np.array(origin) + (first + middle) * voxel_size
     track = np.zeros((0, 3)) if path is None else path - center
-    heights = np.percentile(places[:, 2], (1, 99))
     words = f"{total:,} {kind} voxels of {voxel_size:g} m"
     if stride > 1:
         words += f", of which the page has one in {stride}: {len(places):,}"
+    arrays = {"indices": places.astype("<i4"), "units": units, "path": track.astype("<f4")}
     facts = {
         "size": voxel_size,
+        "middle": middle.tolist(),
+        "extent": float((last - first + 1).max() * voxel_size),
+        "edges": (1.5, 256),
         "origin": list(origin),
         "first": first.tolist(),
-        "middle": middle.tolist(),
         "low": origin[2] + int(first[2]) * voxel_size,
         "top": int(last[2] - first[2]),
-        "span": heights.tolist(),
+        "span": np.percentile(places[:, 2], (1, 99)).tolist(),
         "units": [int(units.min()), int(units.max())],
-        "extent": float((last - first + 1).max() * voxel_size),
         "words": words,
     }
-    return filled(
-        "map.html",
-        caption=html.escape(caption),
-        facts=json.dumps(facts),
-        indices=_packed(places.astype("<i4")),
-        units=_packed(units),
-        path=_packed(track.astype("<f4")),
-    )
-
-
-def _packed(array: np.ndarray) -> str:
-    return base64.b64encode(zlib.compress(array.tobytes())).decode()
+    return page(html.escape(caption), [Section("", arrays)], facts)

@@ -6,15 +6,12 @@
 // sensor to that of the map. The map is that of torchvox.OccupancyMap(voxel_size), bit for bit;
 // map.pt holds its region keys [n] int64, ascending, and log-odds [n, 512] int16, as its .npz does.
 #include <ATen/ops/full.h>
-#include <c10/core/InferenceMode.h>
-#include <torchvox/torchvox.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
 
-#include "../cloud.h"
+#include "program.h"
 
 namespace {
 
@@ -85,10 +82,12 @@ at::Tensor read_poses(const std::string& path, int64_t scans) {
   return at::tensor(numbers).view({scans, 3, 4});
 }
 
-void map(const std::string& device, double voxel_size, int64_t columns, const std::string& poses,
-         const std::string& out, const std::vector<std::string>& paths) {
-  const c10::InferenceMode no_gradients;
-  const at::Tensor known = read_poses(poses, static_cast<int64_t>(paths.size())).to(device);
+void map(const std::vector<std::string>& arguments) {
+  const double voxel_size = std::stod(arguments[1]);
+  const int64_t columns = std::stol(arguments[2]);
+  const std::vector<std::string> paths{arguments.begin() + 5, arguments.end()};
+  const auto scans = static_cast<int64_t>(paths.size());
+  const at::Tensor known = read_poses(arguments[3], scans).to(at::Device(arguments[0]));
   State state = make_state(1024, known.device());
   for (size_t i = 0; i < paths.size(); ++i) {
     const at::Tensor pose = known.narrow(0, static_cast<int64_t>(i), 1);
@@ -107,21 +106,12 @@ void map(const std::string& device, double voxel_size, int64_t columns, const st
   }
   const auto regions = state[kStatus][1].item<int64_t>();
   const auto [keys, order] = state[kKey].narrow(0, 0, regions).sort();
-  write_outputs({keys.cpu(), state[kLogOdds].index_select(0, order).cpu()}, out);
+  write_outputs({keys.cpu(), state[kLogOdds].index_select(0, order).cpu()}, arguments[4]);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 7) {
-    std::cerr << "usage: map_runner cpu|cuda voxel_size columns poses.txt map.pt scan.bin...\n";
-    return 2;
-  }
-  try {
-    map(argv[1], std::stod(argv[2]), std::stol(argv[3]), argv[4], argv[5], {argv + 6, argv + argc});
-  } catch (const std::exception& error) {
-    std::cerr << "map_runner: " << sentence_of(error) << "\n";
-    return 1;
-  }
-  return 0;
+  const std::string usage = "map_runner cpu|cuda voxel_size columns poses.txt map.pt scan.bin...";
+  return run_program({argv, argv + argc}, usage, map);
 }
