@@ -6,6 +6,7 @@
 // sensor to that of the map. The map is that of torchvox.OccupancyMap(voxel_size), bit for bit;
 // map.pt holds its region keys [n] int64, ascending, and log-odds [n, 512] int16, as its .npz does.
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 
 #include <chrono>
 #include <cmath>
