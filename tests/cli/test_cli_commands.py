@@ -144,8 +144,8 @@ def test_demo_generates_a_scan_and_a_drive_and_draws_seven_pictures(torchvox_cli
     for module in ("matplotlib", "yaml"):
         pytest.importorskip(module, reason="the extras cli and viz are not installed")
     result = torchvox_cli("demo", "-n", "64", "--device", "cpu")
-    result.ok("generated street, seed 0", "voxels", "dropped", "out of range", "one per 0.2 m cube")
-    result.ok("furthest point samples", "cells", "cpu", "8 scans of a generated drive")
+    result.ok("generated street, seed 0", "voxels", "out of range", "one per 0.2 m cube")
+    result.ok("64 of ", "cells", "cpu", "8 scans of a generated drive")
     result.ok("voxels of 0.2 m observed")
     pictures = list((tmp_path / "demo_out").iterdir())
     assert {p.stem for p in pictures} == {*PICTURES, "bev_intensity", "map"}

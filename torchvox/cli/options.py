@@ -154,13 +154,23 @@ class FileOptions:
 
 
 @option_class
-class GridOptions(FileOptions):
-    """`FileOptions` of commands that sort points into a grid."""
+class CloudOptions(FileOptions):
+    """`FileOptions` of commands that run an op on each cloud."""
+
+    file_format: str | None = option(None, "npz, npy or png.", "--format")
+    device: Device = DeviceChoice.auto
+
+
+@option_class
+class GridOptions(CloudOptions):
+    """`CloudOptions` of commands that sort points into a grid."""
 
     grid: GridName = None
     voxel_size: VoxelSize = None
     point_cloud_range: Range = None
-    device: Device = DeviceChoice.auto
+
+    def grid_choice(self) -> GridChoice:
+        return grid_chooser(self.grid, self.voxel_size, self.point_cloud_range)
 
 
 class Choice(str, Enum):

@@ -4,37 +4,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+import torchvox
 from torchvox._util.errors import WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import option, option_class
-from torchvox.cli.work import (
-    cloud_title,
-    coverage,
-    for_each,
-    furthest_points,
-    use_device,
-    write_result,
-)
-from torchvox.io import PointCloud, grid_around, write_cloud
+from torchvox.cli.work import Clock, Output, cloud_title, run_on_each
+from torchvox.io import Grid, PointCloud, grid_around
 
 FORMATS = (".npz", ".npy", ".png")
 
 
 @option_class
-class SampleOptions(options.FileOptions):
+class SampleOptions(options.CloudOptions):
     count: int = option(4096, "Samples per file.", "--count", "-n", min=0)
     start: str = option("0", "Index of the first sample, or random (see --seed).")
     seed: int = option(0, "Random seed for --start random.")
     file_format: str | None = option(
         None, "npz, npy (points only) or png (picture).", "--format", show_default="npz"
     )
-    device: options.Device = options.DeviceChoice.auto
 
 
 @options.command
@@ -43,32 +35,60 @@ def sample(args: SampleOptions) -> None:
     start = args.start
     if start != "random" and not start.isdecimal():
         raise WrongUseError(f"--start takes random or an index from 0, got {start!r}")
-    first = start if start == "random" else int(start)
-    files, targets = args.files("samples", FORMATS, args.file_format)
-    read = options.cloud_reader(files, args.layout)
-    device = use_device(args.device)
 
-    def work(source: Path, target: Path) -> str:
-        cloud = read(source)
-        if first != "random" and int(first) >= max(len(cloud), 1):
-            raise WrongUseError(f"--start {first} is past the {len(cloud):,} points of {source}")
-        idx, dist2 = furthest_points(cloud.tensor(device), args.count, first, args.seed)
-        chosen = idx.cpu().numpy().astype(np.int64)
-        reach = coverage(dist2, cloud.unit, int(cloud.finite().sum()))
-        samples = replace(cloud, points=cloud.points[chosen])
-        if target.suffix.lower() == ".npy":
-            write_cloud(target, samples)
-        else:
-            arrays = {"points": samples.points, "idx": chosen, "dist2": dist2.cpu().numpy()}
-            arrays["columns"] = np.array(cloud.columns)
-            write_result(target, cloud, partial(_picture, cloud, chosen, reach), **arrays)
-        return f"{source.name}: {len(chosen):,} of {len(cloud):,} points, {reach}; wrote {target}"
+    def work(cloud: PointCloud, clock: Clock) -> Output:
+        if start != "random" and int(start) >= max(len(cloud), 1):
+            raise WrongUseError(
+                f"--start {start} is past the {len(cloud):,} points of {cloud.path}"
+            )
+        return sample_cloud(cloud, clock, args.count, start, args.seed)
 
-    for_each(files, targets, work)
+    run_on_each(args, "samples", FORMATS, work)
 
 
-def _picture(cloud: PointCloud, chosen: np.ndarray, reach: str, viz: Any) -> Any:
-    remark = f"{cloud_title(cloud)}: {len(chosen):,} of {len(cloud):,} points, {reach}"
-    limits = grid_around(cloud).moved(cloud.base).point_cloud_range
-    xyz = cloud.points[:, :3] + cloud.origin
-    return viz.samples_picture(xyz, chosen, limits, unit=cloud.unit, note=remark)
+def sample_cloud(
+    cloud: PointCloud,
+    clock: Clock,
+    count: int,
+    start: str = "0",
+    seed: int = 0,
+    place: Grid | None = None,
+) -> Output:
+    """place: what the picture shows, in file coordinates; by default all points."""
+    xyz = cloud.tensor(clock.device)[None, :, :3].contiguous()
+    generator = torch.Generator().manual_seed(seed) if start == "random" else None
+    first: Any = start if start == "random" else int(start)
+    idx, dist2 = clock(
+        lambda: torchvox.furthest_point_sample(xyz, count, start=first, generator=generator)
+    )
+    filled = idx[0] >= 0
+    chosen, dist2 = idx[0][filled].cpu().numpy().astype(np.int64), dist2[0][filled]
+    samples = replace(cloud, points=cloud.points[chosen])
+    arrays = {"points": samples.points, "idx": chosen, "dist2": dist2.cpu().numpy()}
+    arrays["columns"] = np.array(cloud.columns)
+    line = f"{len(chosen):,} of {len(cloud):,} points, "
+    line += coverage(dist2, cloud.unit, int(cloud.finite().sum()))
+
+    def look() -> dict[str, Any]:
+        return {
+            "xyz": cloud.points[:, :3] + cloud.origin,
+            "chosen": chosen,
+            "point_cloud_range": (place or grid_around(cloud).moved(cloud.base)).point_cloud_range,
+            "unit": cloud.unit,
+            "note": f"{cloud_title(cloud)}: {line}",
+        }
+
+    return Output(line, arrays, "samples_picture", look, samples)
+
+
+def coverage(dist2: torch.Tensor, unit: str, points: int) -> str:
+    """How well the samples cover the points, in words. dist2: [S], of the sampling.
+
+    The last sample was the point furthest from those before it, so no point is further away.
+    """
+    if len(dist2) >= points > 0:
+        return "every point is a sample"
+    finite = dist2[torch.isfinite(dist2)]
+    if len(finite) == 0:
+        return "too few samples to say how well they cover the cloud"
+    return f"every point within {float(finite[-1]) ** 0.5:.3g} {unit} of a sample"

@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,11 +26,10 @@ from rich.progress import (
 )
 from rich.segment import Segment
 
-import torchvox
-from torchvox._util.errors import TorchvoxError, printable
-from torchvox.cli.notes import note
-from torchvox.cli.options import DeviceChoice
-from torchvox.io import PointCloud, write_npy, write_npz
+from torchvox._util.errors import TorchvoxError, WrongUseError, printable
+from torchvox.cli.notes import note, read_noted
+from torchvox.cli.options import CloudOptions, DeviceChoice, cloud_reader
+from torchvox.io import PointCloud, write_cloud, write_npy, write_npz
 
 T = TypeVar("T")
 
@@ -176,20 +175,62 @@ def attempt_each(inputs: list[Path], work: Callable[[int], str | None]) -> int:
     return failed
 
 
-def write_result(
-    target: Path, cloud: PointCloud, picture: Callable[[Any], Any], **arrays: np.ndarray
-) -> None:
-    """Write by suffix: the first array as .npy, all with origin and unit of the cloud as .npz, or
-    the picture that `picture` draws; its argument is torchvox.viz."""
-    suffix = target.suffix.lower()
-    if suffix == ".npy":
-        write_npy(target, next(iter(arrays.values())))
-    elif suffix == ".npz":
-        write_npz(target, **arrays, origin=cloud.origin, unit=np.array(cloud.unit))
-    else:
-        from torchvox import viz
+class Output(NamedTuple):
+    """What a command makes of a cloud."""
 
-        viz.save(picture(viz), target)
+    line: str  # what it did, in words
+    arrays: dict[str, np.ndarray]  # a .npz holds them and origin and unit, a .npy the first
+    draw: str  # function of torchvox.viz that makes a .png
+    look: Callable[[], Mapping[str, Any]]  # gives its arguments
+    points: PointCloud | None = None  # in the place of the first array of a .npy
+
+
+class Clock:
+    """Runs ops on a device; a patient one runs them again and again, for `ms`, their time."""
+
+    def __init__(self, device: torch.device, patient: bool = False) -> None:
+        self.device, self.patient, self.ms = device, patient, 0.0
+
+    def __call__(self, op: Callable[[], T]) -> T:
+        if not self.patient:
+            return op()
+        result, self.ms = timed(op, self.device)
+        return result
+
+
+def run_on_each(
+    args: CloudOptions,
+    kind: str,
+    formats: tuple[str, ...],
+    work: Callable[[PointCloud, Clock], Output],
+    read: Callable[..., PointCloud] = read_noted,
+    drawable: bool = True,
+) -> None:
+    """Write what `work` makes of each input. kind, formats: of the outputs, see `output_paths`.
+    drawable: whether it can be a picture."""
+    files, targets = args.files(kind, formats, args.file_format)
+    if not drawable and any(target.suffix.lower() == ".png" for target in targets):
+        raise WrongUseError("a .png shows one channel: choose one, or --format npz")
+    read = cloud_reader(files, args.layout, read)
+    clock = Clock(use_device(args.device))
+
+    def run(source: Path, target: Path) -> str:
+        cloud: PointCloud = read(source)
+        output = work(cloud, clock)
+        suffix = target.suffix.lower()
+        if suffix == ".npz":
+            write_npz(target, **output.arrays, origin=cloud.origin, unit=np.array(cloud.unit))
+        elif suffix == ".png":
+            from torchvox import viz
+
+            viz.save(getattr(viz, output.draw)(**output.look()), target)
+        elif output.points is not None:
+            write_cloud(target, output.points)
+        else:
+            write_npy(target, next(iter(output.arrays.values())))
+        return f"{source.name}: {output.line}; wrote {target}"
+
+    for_each(files, targets, run)
 
 
 def warn_if_none(kept: int, cloud: PointCloud, bounds: Sequence[float]) -> None:
@@ -242,26 +283,3 @@ def pillar_counts(voxels: Any, size: tuple[int, int]) -> torch.Tensor:
     cell = voxels.indices[used, 2].long() * nx + voxels.indices[used, 3]
     image = torch.zeros(ny * nx, dtype=torch.int64, device=cell.device)
     return image.index_add_(0, cell, per_voxel[: len(used)][used]).view(ny, nx)
-
-
-def coverage(dist2: torch.Tensor, unit: str, points: int) -> str:
-    """How well the samples cover the points, in words. dist2: [S], of the sampling.
-
-    The last sample was the point furthest from those before it, so no point is further away.
-    """
-    if len(dist2) >= points > 0:
-        return "every point is a sample"
-    finite = dist2[torch.isfinite(dist2)]
-    if len(finite) == 0:
-        return "too few samples to say how well they cover the cloud"
-    return f"every point within {float(finite[-1]) ** 0.5:.3g} {unit} of a sample"
-
-
-def furthest_points(points: torch.Tensor, count: int, start: int | str = 0, seed: int = 0) -> Any:
-    """furthest_point_sample of one cloud [N, C]: (idx [S], dist2 [S]) without unfilled slots."""
-    generator = torch.Generator().manual_seed(seed) if start == "random" else None
-    first: Any = start  # "random" or an index: two overloads
-    xyz = points[None, :, :3].contiguous()
-    idx, dist2 = torchvox.furthest_point_sample(xyz, count, start=first, generator=generator)
-    filled = idx[0] >= 0
-    return idx[0][filled], dist2[0][filled]

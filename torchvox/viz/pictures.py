@@ -16,6 +16,8 @@ from torchvox._util.extras import require
 from torchvox.viz import style
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -128,12 +130,12 @@ def map_picture(
 
 def overview_picture(
     title: str,
-    height: dict[str, Any],
-    density: dict[str, Any],
-    samples: dict[str, Any],
-    intensity: dict[str, Any] | None = None,
+    height: Mapping[str, Any],
+    density: Mapping[str, Any],
+    samples: Mapping[str, Any],
+    intensity: Mapping[str, Any] | None = None,
 ) -> Figure:
-    """The pictures of one cloud side by side; each dict holds the arguments of its picture."""
+    """The pictures of one cloud side by side; each mapping holds the arguments of its picture."""
     panels: list[Any] = [(height_picture, height), (density_picture, density)]
     panels.append((samples_picture, samples))
     if intensity is not None:
