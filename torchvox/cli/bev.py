@@ -40,13 +40,37 @@ LABELS = {  # channel -> (title, label of the color bar, color map, logarithmic)
 }
 
 
+def _channels(text: str, option: str) -> list[str]:
+    channels = [name.strip() for name in text.split(",")]
+    for name in channels:
+        kind, _, number = name.partition(":")
+        sliced = kind in ("occupancy", "slices") and number.isdecimal() and int(number) > 0
+        if name not in LABELS and not sliced:
+            names = ", ".join([*LABELS, *COUNTED])
+            raise WrongUseError(f"channel {name!r} is unknown: choose from {names}")
+    return channels
+
+
+def _cells(text: str, option: str) -> tuple[int, int]:
+    nx, ny = options.numbers(text, option, 2)
+    if not all(1 <= n <= 2**24 and n == int(n) for n in (nx, ny)):
+        raise WrongUseError(f"{option} takes two whole numbers from 1 to 2^24, got {text!r}")
+    return int(nx), int(ny)
+
+
 @option_class
 class BevOptions(options.GridOptions):
-    channels: str = option(
-        "height_max", f"Channels, separated by commas: {', '.join([*LABELS, *COUNTED])}."
+    channels: list[str] = option(
+        "height_max",
+        f"Channels, separated by commas: {', '.join([*LABELS, *COUNTED])}.",
+        parse=_channels,
     )
-    size: str | None = option(
-        None, "Size of the image in cells.", metavar="NX,NY", show_default="one per voxel"
+    size: tuple[int, int] | None = option(
+        None,
+        "Size of the image in cells.",
+        metavar="NX,NY",
+        show_default="one per voxel",
+        parse=_cells,
     )
     file_format: str | None = option(
         None, "png (one channel), npz or npy.", "--format", show_default="png"
@@ -56,14 +80,11 @@ class BevOptions(options.GridOptions):
 @options.command
 def bev(args: BevOptions) -> None:
     """Rasterize point clouds from above, one pixel per cell, as pictures or arrays."""
-    channels = _channels(args.channels)
-    cells = None if args.size is None else _cells(args.size)
-
-    choose = args.grid_choice()
+    channels, choose = args.channels, args.grid_choice()
 
     def work(cloud: PointCloud, clock: Clock) -> Output:
         grid = choose(cloud)
-        output = rasterize_cloud(cloud, grid, clock, channels, cells)
+        output = rasterize_cloud(cloud, grid, clock, channels, args.size)
         warn_if_none(int((~output.arrays["empty"]).sum()), cloud, grid.point_cloud_range)
         return output
 
@@ -117,21 +138,3 @@ def look_of(
         "colors": colors,
         "log": log,
     }
-
-
-def _channels(text: str) -> list[str]:
-    channels = [name.strip() for name in text.split(",")]
-    for name in channels:
-        kind, _, number = name.partition(":")
-        sliced = kind in ("occupancy", "slices") and number.isdecimal() and int(number) > 0
-        if name not in LABELS and not sliced:
-            names = ", ".join([*LABELS, *COUNTED])
-            raise WrongUseError(f"channel {name!r} is unknown: choose from {names}")
-    return channels
-
-
-def _cells(text: str) -> tuple[int, int]:
-    nx, ny = options.numbers(text, "--size", 2)
-    if not all(1 <= n <= 2**24 and n == int(n) for n in (nx, ny)):
-        raise WrongUseError(f"--size takes two whole numbers from 1 to 2^24, got {text!r}")
-    return int(nx), int(ny)

@@ -28,9 +28,15 @@ NAMELESS = (".bin", ".npy", ".pts")
 Depth = Literal["8", "16", "auto"]
 
 
+def _steps(text: str, option: str) -> np.ndarray:
+    return np.array(options.numbers(text, option, 1, 3))
+
+
 @option_class
 class ConvertOptions(options.FileOptions):
-    scale: str | None = option(None, "Step of LAS coordinates.", metavar="S | X,Y,Z")
+    scale: np.ndarray | None = option(
+        None, "Step of LAS coordinates.", metavar="S | X,Y,Z", parse=_steps
+    )
     rgb_depth: Depth = option(
         "auto", "Bits of the input's colors, for .ply and .pcd, which hold 8; auto detects them."
     )
@@ -48,16 +54,15 @@ class ConvertOptions(options.FileOptions):
 def convert(args: ConvertOptions) -> None:
     """Convert point clouds between formats, with all columns except those dropped by name."""
     rules = _rules(args.policy or [])
-    steps = None if args.scale is None else np.array(options.numbers(args.scale, "--scale", 1, 3))
     files, targets = args.files("", POINT_SUFFIXES, args.file_format)
-    if steps is not None and not all(target.suffix.lower() in LAS for target in targets):
+    if args.scale is not None and not all(target.suffix.lower() in LAS for target in targets):
         raise WrongUseError("--scale is for .las and .laz outputs")
     for target in targets:
         point_writer(target)  # raises for what the format cannot hold
     read = options.cloud_reader(files, args.layout, open_noted)
 
     def work(source: Path, target: Path) -> str:
-        return _convert(read(source), target, steps, rules, args.rgb_depth)
+        return _convert(read(source), target, args.scale, rules, args.rgb_depth)
 
     for_each(files, targets, work)
 

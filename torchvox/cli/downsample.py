@@ -49,10 +49,31 @@ GRACE = 3.0  # seconds
 Run = Callable[[Path, Path], dict[str, Any]]  # source, target -> facts of FilterJob
 
 
+def _voxel(text: str, option: str) -> tuple[float, ...]:
+    size = numbers(text, option, 1, 3)
+    return size * 3 if len(size) == 1 else size
+
+
+def _origin(text: str, option: str) -> str | tuple[float, ...]:
+    return text if text in ORIGINS else numbers(text, option, 3)
+
+
+def _adaptive(text: str, option: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+),(\d+)", text)
+    if not match:
+        raise WrongUseError(f"{option} takes LEVELS,MAX_POINTS, e.g. 4,100, got {text!r}")
+    return int(match[1]), int(match[2])
+
+
 @option_class
 class DownsampleOptions(options.FileOptions):
-    voxel: str = option(
-        ..., "Voxel size, in file units.", "--voxel", "--voxel-size", metavar="V | X,Y,Z"
+    voxel: tuple[float, ...] = option(
+        ...,
+        "Voxel size, in file units.",
+        "--voxel",
+        "--voxel-size",
+        metavar="V | X,Y,Z",
+        parse=_voxel,
     )
     keep: Literal["centroid", "center", "first", "nearest_center", "nearest_centroid", "random"] = (
         option("centroid", "Position per voxel: the mean, the center, or one of its points.")
@@ -64,28 +85,36 @@ class DownsampleOptions(options.FileOptions):
         metavar="NAME=RULE",
         show_default="by its name",
     )
-    adaptive: str | None = option(
+    adaptive: tuple[int, int] | None = option(
         None,
         "Keep cells of up to 2^LEVELS voxels whole while they hold at most MAX_POINTS.",
         metavar="LEVELS,MAX_POINTS",
+        parse=_adaptive,
     )
     min_points: int = option(1, "Drop voxels with fewer points.", min=1)
-    origin: str = option(
-        "0,0,0", f"Origin of the grid, or {', '.join(ORIGINS)}.", metavar="X,Y,Z | WORD"
+    origin: str | tuple[float, ...] = option(
+        "0,0,0",
+        f"Origin of the grid, or {', '.join(ORIGINS)}.",
+        metavar="X,Y,Z | WORD",
+        parse=_origin,
     )
     order: Literal["morton", "zyx"] = option("morton", "Order of the voxels.")
     seed: int = option(0, "Random seed for --keep random.")
     merge: bool = option(False, "Merge all inputs into one file.")
-    bounds: str | None = option(
-        None, "Read only points inside this box.", metavar="X0,Y0,Z0,X1,Y1,Z1"
+    bounds: tuple[float, ...] | None = option(
+        None,
+        "Read only points inside this box.",
+        metavar="X0,Y0,Z0,X1,Y1,Z1",
+        parse=options.box,
     )
     drop_withheld: bool = option(False, "Drop points that LAS marks as withheld.")
     salvage: bool = option(False, "Read what can be recovered from truncated LAS files.")
-    memory_limit: str | None = option(
+    memory_limit: int | None = option(
         None,
         "E.g. 512MiB; beyond this, voxels spill to disk.",
         metavar="BYTES",
         show_default="none",
+        parse=number_of_bytes,
     )
     jobs: int = option(1, "Files processed in parallel.", min=1)
     file_format: str = option(
@@ -101,12 +130,10 @@ class DownsampleOptions(options.FileOptions):
 
     def filter_options(self) -> FilterOptions:
         """What the library needs of these options, for the CPU. Raises WrongUseError."""
-        size = numbers(self.voxel, "--voxel", 1, 3)
-        levels, most = _adaptive(self.adaptive)
-        limit = self.memory_limit
+        levels, most = self.adaptive or (0, 1)
         return FilterOptions(
-            voxel_size=size * 3 if len(size) == 1 else size,
-            origin=self.origin if self.origin in ORIGINS else numbers(self.origin, "--origin", 3),
+            voxel_size=self.voxel,
+            origin=self.origin,
             keep=self.keep,
             policy=dict(_rule(text) for text in self.policy or ()),
             layout=self.order,
@@ -115,10 +142,10 @@ class DownsampleOptions(options.FileOptions):
             max_points=most,
             min_points=self.min_points,
             layout_of_file=self.layout,
-            bounds=None if self.bounds is None else options.box(self.bounds, "--bounds"),
+            bounds=self.bounds,
             drop_withheld=self.drop_withheld,
             salvage=self.salvage,
-            memory_limit=None if limit is None else number_of_bytes(limit, "--memory-limit"),
+            memory_limit=self.memory_limit,
         )
 
 
@@ -308,18 +335,6 @@ def _job(source: Path, target: Path, job_options: FilterOptions) -> dict[str, An
         if parent is not None and not parent.is_alive():
             os._exit(TERMINATED)  # else the pool goes on to the next file
         raise
-
-
-# ---- options ------------------------------------------------------------------------------------
-
-
-def _adaptive(adaptive: str | None) -> tuple[int, int]:
-    if adaptive is None:
-        return 0, 1
-    match = re.fullmatch(r"(\d+),(\d+)", adaptive)
-    if not match:
-        raise WrongUseError(f"--adaptive takes LEVELS,MAX_POINTS, e.g. 4,100, got {adaptive!r}")
-    return int(match[1]), int(match[2])
 
 
 def _rule(text: str) -> tuple[str, str]:

@@ -3,25 +3,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import inspect
 import time
 from collections import Counter
-from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import ClassVar, Literal
 
 import numpy as np
 import typer
-from typer import Option
 
 from torchvox._util.errors import WrongUseError
-from torchvox.cli import options as shared
+from torchvox.cli import options
 from torchvox.cli.map_outputs import SUFFIXES, MapOutputs
 from torchvox.cli.notes import open_noted
-from torchvox.cli.options import numbers
+from torchvox.cli.options import argument, declare, numbers, option, option_class
 from torchvox.cli.work import attempt_each, choose_device, console, milliseconds, note, spans
 from torchvox.io import find_clouds
 from torchvox.mapping import OccupancyMap
@@ -29,119 +23,92 @@ from torchvox.mapping.counts import STATUS
 from torchvox.mapping.files import MAP_SUFFIXES
 from torchvox.mapping.job import MapJob, MapOptions, Tally, kind_of
 
-FILE = {"metavar": "FILE"}
-SHOWN: dict[str, dict[str, Any]] = {  # how --help shows some fields of MapOptions
-    "poses": FILE,
-    "extrinsic": FILE,
-    "trajectory": FILE,
-    "max_gap": {"min": 0},
-    "batch_seconds": {"min": 1e-6},
-    "voxel_size": {"show_default": "0.1"},
-    "origin": {"metavar": "X,Y,Z", "show_default": "0,0,0"},
-    "point_cloud_range": {"metavar": "X0,Y0,Z0,X1,Y1,Z1"},
-    "preset": {"show_default": "ohm"},
-    "layers": {"show_default": "logodds"},
-    "capacity": {"metavar": "REGIONS | BYTES"},
-    "memory": {"metavar": "BYTES"},
-}
 POSED = ("poses", "trajectory", "extrinsic", "relative", "layout", "batch_seconds")
 MODEL = ("voxel_size", "origin", "point_cloud_range", "min_range", "max_range", "preset", "layers",
          "ndt")  # fmt: skip
+BOX = "X0,Y0,Z0,X1,Y1,Z1"
 
 
-class Select(str, Enum):
-    """Voxels to write as points or to show."""
-
-    occupied = "occupied"
-    free = "free"
-    observed = "observed"
+def _origin(text: str, option: str) -> tuple[float, ...]:
+    return numbers(text, option, 3)
 
 
-def names_of(field: str) -> list[str]:
-    """The option of a field of MapOptions, and another name of it."""
-    more = {"voxel_size": ["--voxel"]}.get(field, [])
-    return ["--range" if field == "point_cloud_range" else f"--{field.replace('_', '-')}", *more]
+def _layers(text: str, option: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
-def takes_map_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with one option for each field of MapOptions, its first parameter."""
-    texts: dict[str, Callable[[str], tuple]] = {
-        "origin": lambda text: numbers(text, "--origin", 3),
-        "point_cloud_range": lambda text: shared.box(text, "--range"),
-        "layers": lambda text: tuple(text.split(",")),
+def _height(text: str, option: str) -> tuple[float, ...]:
+    height = numbers(text, option, 2)
+    if not height[0] < height[1]:
+        raise WrongUseError(f"{option} must go up, got {text}")
+    return height
+
+
+@option_class
+class MapCommand(MapOptions):
+    paths: list[Path] = argument(
+        ..., "Scans, folders of them, .graph files; or maps.", metavar="PATH..."
+    )
+    output: Path = option(
+        Path("map.npz"), f"Format by its suffix: {' '.join(SUFFIXES)}", "--output", "-o"
+    )
+    select: Literal["occupied", "free", "observed"] | None = option(
+        None, "Voxels in points and pages.", show_default="occupied"
+    )
+    height: tuple[float, ...] | None = option(
+        None,
+        "Height range shown in .png, .ply, .las and .html.",
+        "--slice",
+        metavar="Z0,Z1",
+        parse=_height,
+    )
+    page: bool = option(False, "Also write a page next to the output.", "--html")
+    ros_yaml: bool = option(False, "Also write map_server's .yaml next to the .png.")
+    rate: float = option(10.0, "Scans per second of the sensor.", min=1e-6)
+    device: options.Device = options.DeviceChoice.auto
+
+    DECLARED: ClassVar = {
+        **dict.fromkeys(("poses", "extrinsic", "trajectory"), declare(metavar="FILE")),
+        "max_gap": declare(min=0),
+        "batch_seconds": declare(min=1e-6),
+        "voxel_size": declare("--voxel-size", "--voxel", show_default="0.1"),
+        "origin": declare(metavar="X,Y,Z", show_default="0,0,0", parse=_origin),
+        "point_cloud_range": declare("--range", metavar=BOX, parse=options.box),
+        "preset": declare(show_default="ohm"),
+        "layers": declare(show_default="logodds", parse=_layers),
+        "capacity": declare(metavar="REGIONS | BYTES"),
+        "memory": declare(metavar="BYTES"),
     }
-    hints, fields = get_type_hints(MapOptions, include_extras=True), []
-    for field in dataclasses.fields(MapOptions):
-        kind, words = get_args(hints[field.name])
-        kind = str | None if field.name in texts else kind
-        option = Option(*names_of(field.name), help=words, **SHOWN.get(field.name, {}))
-        typed = {"default": field.default, "annotation": Annotated[kind, option]}
-        fields.append(inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, **typed))
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-
-    @functools.wraps(command)
-    def with_options(**values: Any) -> None:
-        options = {field.name: values.pop(field.name) for field in fields}
-        for name, parse in texts.items():
-            options[name] = None if options[name] is None else parse(options[name])
-        command(MapOptions(**options), **values)
-
-    with_options.__signature__ = inspect.Signature([*own, *fields])  # type: ignore[attr-defined]
-    return with_options
 
 
-@takes_map_options
-def map_(
-    options: MapOptions,
-    paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="PATH...", help="Scans, folders of them, .graph files; or maps."),
-    ],
-    output: Annotated[
-        Path, Option("--output", "-o", help=f"Format by its suffix: {' '.join(SUFFIXES)}")
-    ] = Path("map.npz"),
-    *,
-    select: Annotated[
-        Select | None, Option(help="Voxels in points and pages.", show_default="occupied")
-    ] = None,
-    cut: Annotated[
-        str | None,
-        Option(
-            "--slice", metavar="Z0,Z1", help="Height range shown in .png, .ply, .las and .html."
-        ),
-    ] = None,
-    page: Annotated[bool, Option("--html", help="Also write a page next to the output.")] = False,
-    ros_yaml: Annotated[
-        bool, Option("--ros-yaml", help="Also write map_server's .yaml next to the .png.")
-    ] = False,
-    rate: Annotated[float, Option(min=1e-6, help="Scans per second of the sensor.")] = 10.0,
-    device: shared.Device = shared.DeviceChoice.auto,
-) -> None:
+@options.command
+def map_(args: MapCommand) -> None:
     """Map the space around a sensor from scans and poses; merge maps, draw and convert them."""
-    files = find_clouds(paths)
-    outputs = MapOutputs(output, page, ros_yaml)
-    inputs = [*files, options.poses, options.trajectory, options.extrinsic]
-    shared.check_outputs(inputs, {"--output": outputs.targets})
-    kind, height = kind_of(files), _height(cut)
-    if (cut or select) and set(MAP_SUFFIXES) >= {path.suffix.lower() for path in outputs.targets}:
-        raise WrongUseError(f"{output}: a map is written whole: remove --slice and --select")
-    _check(options, kind)
-    read = shared.cloud_reader(files, options.layout, open_noted) if kind == "scans" else open_noted
-    where, device_name = choose_device(device)
+    files = find_clouds(args.paths)
+    outputs = MapOutputs(args.output, args.page, args.ros_yaml)
+    inputs = [*files, args.poses, args.trajectory, args.extrinsic]
+    options.check_outputs(inputs, {"--output": outputs.targets})
+    whole = set(MAP_SUFFIXES) >= {path.suffix.lower() for path in outputs.targets}
+    if (args.height or args.select) and whole:
+        raise WrongUseError(f"{args.output}: a map is written whole: remove --slice and --select")
+    kind = kind_of(files)
+    _check(args, kind)
+    read = options.cloud_reader(files, args.layout, open_noted) if kind == "scans" else open_noted
+    where, device_name = choose_device(args.device)
     start = time.perf_counter()
-    job = MapJob(files, options, where, read)
+    job = MapJob(files, args, where, read)
     failed = attempt_each(files, job.add)
     if failed == len(files) or job.map is None:
         raise typer.Exit(1)
     seconds = time.perf_counter() - start
     track = np.concatenate(job.tally.path) if job.tally.path else None
-    _warn_of_nothing(job.tally, options, track)
+    _warn_of_nothing(job.tally, args, track)
     title = files[0].name if len(files) == 1 else f"{len(files)} files"
-    outputs.write(job.map, title, (select or Select.occupied).value, height, track)
+    outputs.write(job.map, title, args.select or "occupied", args.height, track)
     if kind == "maps":
         lines = [("merged", f"{len(files) - failed} of {len(files)} maps")]
     else:
-        lines = _ray_lines(job.tally, seconds, rate, options.max_range is not None)
+        lines = _ray_lines(job.tally, seconds, args.rate, args.max_range is not None)
     lines += [*_map_lines(job.map), ("device", device_name)]
     out = console()
     for word, text in [*lines, ("wrote", ", ".join(map(str, outputs.targets)))]:
@@ -150,38 +117,33 @@ def map_(
         raise typer.Exit(1)
 
 
-def _height(cut: str | None) -> tuple[float, ...] | None:
-    height = None if cut is None else numbers(cut, "--slice", 2)
-    if height is not None and not height[0] < height[1]:
-        raise WrongUseError(f"--slice must go up, got {cut}")
-    return height
-
-
-def _check(options: MapOptions, kind: str) -> None:
+def _check(args: MapOptions, kind: str) -> None:
     """Raises WrongUseError for options that do not go together, or not with these files."""
-    if not 0 < options.threshold < 1:
-        raise WrongUseError(f"--threshold must be between 0 and 1, got {options.threshold:g}")
+    if not 0 < args.threshold < 1:
+        raise WrongUseError(f"--threshold must be between 0 and 1, got {args.threshold:g}")
     names, why = {
         "maps": (POSED + MODEL, "maps have their own"),
         "graphs": (POSED, "graphs have points and poses"),
         "scans": ((), ""),
     }[kind]
-    if wrong := [names_of(name)[0] for name in options.chosen(*names)]:
-        raise WrongUseError(f"remove {', '.join(wrong)}: {why}")
+    wrong = [f"--{name.replace('_', '-')}" for name in args.chosen(*names)]
+    if wrong:
+        words = ", ".join(wrong).replace("--point-cloud-range", "--range")
+        raise WrongUseError(f"remove {words}: {why}")
     if kind == "scans":
-        if (options.poses is None) == (options.trajectory is None):
+        if (args.poses is None) == (args.trajectory is None):
             raise WrongUseError("scans need either --poses, one each, or --trajectory for gps_time")
-        if options.relative and options.poses is None:
+        if args.relative and args.poses is None:
             raise WrongUseError("--relative needs --poses")
-        if options.batch_seconds is not None and options.trajectory is None:
+        if args.batch_seconds is not None and args.trajectory is None:
             raise WrongUseError("--batch-seconds needs --trajectory: with --poses a scan is a call")
-    if options.memory is not None and options.capacity is not None:
+    if args.memory is not None and args.capacity is not None:
         raise WrongUseError("give either --memory, of a cache, or --capacity, of the map")
 
 
-def _warn_of_nothing(tally: Tally, options: MapOptions, track: np.ndarray | None) -> None:
+def _warn_of_nothing(tally: Tally, args: MapOptions, track: np.ndarray | None) -> None:
     """A note if no ray, or no voxel of any, is in the map."""
-    counts, box = tally.counts, options.point_cloud_range
+    counts, box = tally.counts, args.point_cloud_range
     if counts.rays == 0 < counts.outside and box is None:
         near = ",".join(f"{v:.0f}" for v in tally.path[0][0])
         note(f"no ray is within reach of the map: give --origin, such as {near}")

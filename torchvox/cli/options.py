@@ -10,7 +10,16 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import Enum
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 from typer.core import TyperCommand
@@ -31,6 +40,7 @@ from torchvox.io.cloud import origin_of_range
 from torchvox.io.layouts import layout_choices, parse_layout
 
 T = TypeVar("T")
+Parse = Callable[[str, str], object]  # of a text and the name of its option
 OUTPUT_FOLDER = Path("torchvox_out")
 NAMED = (".pcd", ".las", ".laz", ".ply")  # formats that name their columns
 KINDS = {"": "points", "bev": "bird's-eye views"}  # words for kinds of outputs, where they differ
@@ -93,43 +103,71 @@ def option_class(kind: type[T]) -> type[T]:
     return dataclass(frozen=True, kw_only=True)(kind)
 
 
-def option(default: Any, text: str, *names: str, **words: Any) -> Any:
+def option(default: Any, text: str, *names: str, parse: Parse | None = None, **words: Any) -> Any:
     """A field of a command's options. default: ... if required. text: its help. names: by default
-    that of the field. words: further arguments of typer.Option."""
-    return _field(default, typer.Option, names, {"help": text, **words})
+    that of the field. parse: makes the value, of a text and the name of the option. words: further
+    arguments of typer.Option."""
+    return _field(default, declare(*names, parse=parse, help=text, **words))
 
 
 def argument(default: Any, text: str, **words: Any) -> Any:
     """`option`, for a value that is given by its place."""
-    return _field(default, typer.Argument, (), {"help": text, **words})
+    return _field(default, declare(help=text, **words)._replace(make=typer.Argument))
 
 
-def _field(default: Any, *declaration: object) -> Any:
+class Declaration(NamedTuple):
+    """What typer gets for a field."""
+
+    make: Callable[..., object]
+    names: tuple[str, ...]
+    words: Mapping[str, object]
+    parse: Parse | None
+
+
+def declare(*names: str, parse: Parse | None = None, **words: object) -> Declaration:
+    return Declaration(typer.Option, names, words, parse)
+
+
+def _field(default: Any, declaration: Declaration) -> Any:
     start = MISSING if default is ... else default
     return field(default=start, metadata={"typer": declaration})
 
 
 def command(run: Callable[[Any], None]) -> Callable[..., None]:
-    """A function for typer, with a keyword for each option. run: takes an `option_class`."""
+    """A function for typer, with a keyword for each option. run: takes an `option_class`. One that
+    extends a dataclass of the library takes the help of its fields from their annotations, and the
+    rest from its table DECLARED."""
     (kind, _) = get_type_hints(run).values()
     types, parameters = get_type_hints(kind, include_extras=True), []
-    own = kind.__annotations__  # in the help before those that several commands share
+    own, parsers = kind.__annotations__, {}
+    # Its own come in the help before those that several commands share.
     for each in sorted(fields(kind), key=lambda each: each.name not in own):
-        type_ = _choices(types[each.name])
-        if each.metadata:
-            make, names, words = each.metadata["typer"]
-            if type_ is bool:  # a switch, without its opposite
-                names = names or ("--" + each.name.replace("_", "-"),)
-                words = {"metavar": "", **words}
-            type_ = Annotated[type_, make(*names, **words)]
+        type_, declared = types[each.name], each.metadata.get("typer")
+        if declared is None and isinstance(get_args(type_)[-1], str):
+            type_, text = get_args(type_)
+            declared = kind.DECLARED.get(each.name, declare())
+            declared = declared._replace(words={"help": text, **declared.words})
+        if declared is not None:
+            make, names, words, parse = declared
+            option = f"--{each.name.replace('_', '-')}"
+            if parse is not None:
+                type_, parsers[each.name] = str | None, (parse, [*names, option][0])
+            elif type_ is bool:  # a switch, without its opposite
+                names, words = names or (option,), {"metavar": "", **words}
+            type_ = Annotated[_choices(type_), make(*names, **words)]
         default = Parameter.empty if each.default is MISSING else each.default
         parameters.append(
             Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=type_)
         )
 
     def call(**values: Any) -> None:
-        words = {k: v.value if isinstance(v, Choice) else v for k, v in values.items()}
-        run(kind(**words))
+        for name, value in values.items():
+            if isinstance(value, Choice):
+                values[name] = value.value
+            elif value is not None and name in parsers:
+                parse, option = parsers[name]
+                values[name] = parse(value, option)
+        run(kind(**values))
 
     call.__name__, call.__doc__, call.__module__ = run.__name__, run.__doc__, run.__module__
     call.__annotations__ = {each.name: each.annotation for each in parameters}
