@@ -69,12 +69,10 @@ def convert(args: ConvertOptions) -> None:
 
 def _rules(policies: list[str]) -> dict[str, str]:
     """Name -> rule, for the columns that change."""
-    rules = {}
-    for item in policies:
-        name, _, rule = item.rpartition("=")
-        if not name or rule not in ("drop", "scale"):
-            raise WrongUseError(f"--policy takes NAME=drop or NAME=scale here, got {item!r}")
-        rules[name] = rule
+    takes = "NAME=drop or NAME=scale here"
+    rules = dict(options.name_and_value(item, "--policy", takes) for item in policies)
+    if wrong := [f"{name}={rule}" for name, rule in rules.items() if rule not in ("drop", "scale")]:
+        raise WrongUseError(f"--policy takes {takes}, got {wrong[0]!r}")
     return rules
 
 
@@ -115,11 +113,8 @@ def _convert(
             writer.append(colors_8(chunk, bits) if bits else chunk)
     for problem in writer.problems:
         note(f"{target.name}: {problem}")
-    columns = f" with {short(', '.join(kept))}" if kept else ""
-    return (
-        f"{name}: {reader.count:,} points{columns}; dropped: {', '.join(drop) or 'none'}; "
-        f"wrote {target}"
-    )
+    columns, dropped = f" with {short(', '.join(kept))}" * bool(kept), ", ".join(drop) or "none"
+    return f"{name}: {reader.count:,} points{columns}; dropped: {dropped}; wrote {target}"
 
 
 def _quoted(word: str) -> str:

@@ -38,12 +38,9 @@ Step = tuple[str, str, float]  # its name, what it did in lines, ms
 
 
 @option_class
-class DemoOptions:
+class DemoOptions(options.GridFields):
     scan: Path | None = argument(None, "A point-cloud file; without it, a street is generated.")
     layout: options.Layout = None
-    grid: options.GridName = None
-    voxel_size: options.VoxelSize = None
-    point_cloud_range: options.Range = None
     samples: int = option(4096, "Number of points to sample.", "--samples", "-n", min=1)
     output: Path = option(Path("demo_out"), "Folder for the pictures.", "--output", "-o")
     seed: int = option(0, "Seed of the generated scan.", min=0)
@@ -58,10 +55,8 @@ def demo(args: DemoOptions) -> None:
 
     scan, output = args.scan, args.output
     options.check_outputs([scan], {"--output": [output / f"{name}.png" for name in PICTURES]})
-    name = args.grid
-    if scan is None and args.point_cloud_range is None:
-        name = name or DEMO_GRID
-    choose = options.grid_chooser(name, args.voxel_size, args.point_cloud_range)
+    default = DEMO_GRID if scan is None and args.point_cloud_range is None else None
+    choose = args.grid_choice(default)
     device, device_name = work.choose_device(args.device)
     start = time.perf_counter()
     cloud = generate_scan(args.seed) if scan is None else choose.read(scan, args.layout)
@@ -70,7 +65,7 @@ def demo(args: DemoOptions) -> None:
     if not cloud.finite().any():
         raise TorchvoxError(f"{title} has no finite point to work on")
     grid = choose(cloud)
-    if name is None:  # means need no cap, which only a named grid has of its own
+    if (args.grid or default) is None:  # means need no cap, which only a named grid has of its own
         grid = replace(grid, max_points=-1)
     source = title if scan else f"generated street, seed {args.seed}"
     heading = f"{source}\n{len(cloud):,} points with {', '.join(cloud.columns)}"

@@ -72,13 +72,11 @@ def _versions() -> list[tuple[str, str]]:
 
 def _build() -> list[tuple[str, str]]:
     facts = build_facts()
-    cuda = facts["cuda"] or f"none, CPU only ({facts['cpu_only_reason']})"
     return [
         ("torch", f"{facts['torch']} (supported: {facts['supported_torch']})"),
-        ("CUDA", cuda),
+        ("CUDA", facts["cuda"] or f"none, CPU only ({facts['cpu_only_reason']})"),
         ("GPU archs", facts["archs"] or "none"),
-        ("compiler", facts["compiler"]),
-        ("commit", facts["commit"]),
+        *((name, facts[name]) for name in ("compiler", "commit")),
     ]
 
 

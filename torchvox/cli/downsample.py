@@ -135,7 +135,10 @@ class DownsampleOptions(options.FileOptions):
             voxel_size=self.voxel,
             origin=self.origin,
             keep=self.keep,
-            policy=dict(_rule(text) for text in self.policy or ()),
+            policy=dict(
+                options.name_and_value(text, "--policy", "NAME=RULE, e.g. gps_time=max")
+                for text in self.policy or ()
+            ),
             layout=self.order,
             seed=self.seed,
             levels=levels,
@@ -335,13 +338,6 @@ def _job(source: Path, target: Path, job_options: FilterOptions) -> dict[str, An
         if parent is not None and not parent.is_alive():
             os._exit(TERMINATED)  # else the pool goes on to the next file
         raise
-
-
-def _rule(text: str) -> tuple[str, str]:
-    name, equals, rule = text.rpartition("=")
-    if not (name and equals):
-        raise WrongUseError(f"--policy takes NAME=RULE, e.g. gps_time=max, got {text!r}")
-    return name, rule
 
 
 def _merged(first: Path, output: Path) -> Path:

@@ -18,16 +18,8 @@ from rich.table import Table
 from torchvox._util.config_files import unknown_key
 from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox._util.extras import require
-from torchvox.cli.options import (
-    Device,
-    DeviceChoice,
-    TrustCode,
-    argument,
-    check_outputs,
-    command,
-    option,
-    option_class,
-)
+from torchvox.cli import options
+from torchvox.cli.options import argument, check_outputs, option, option_class
 from torchvox.cli.train import Overrides
 from torchvox.cli.work import console, use_device
 from torchvox.io.writers import write_text
@@ -70,8 +62,8 @@ class EvaluateOptions:
         None, "Fail below this value, e.g. accuracy=0.95. Repeatable.", metavar="METRIC=VALUE"
     )
     results: Path | None = option(None, "Write the metrics as JSON.", "--json")
-    trust_code: TrustCode = False
-    device: Device = DeviceChoice.auto
+    trust_code: options.TrustCode = False
+    device: options.Device = options.DeviceChoice.auto
 
 
 class Gate(NamedTuple):
@@ -81,7 +73,7 @@ class Gate(NamedTuple):
     least: float
 
 
-@command
+@options.command
 def evaluate(args: EvaluateOptions) -> None:
     """Evaluate a model: accuracy and IoU, in total and per class, or average precision of boxes."""
     if args.split not in ("train", "val"):

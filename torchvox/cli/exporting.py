@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from torchvox._util.errors import TorchvoxError, WrongUseError
-from torchvox.cli.options import (
-    Device,
-    DeviceChoice,
-    argument,
-    check_model,
-    check_outputs,
-    command,
-    option,
-    option_class,
-)
+from torchvox.cli import options
+from torchvox.cli.options import argument, check_outputs, option, option_class
 from torchvox.cli.work import console, use_device
 from torchvox.io import atomic_path
 
@@ -54,10 +46,10 @@ class ExportOptions:
         "Type of the weights: float32, bfloat16 or float16.",
         show_default="that of a fused file, else float32",
     )
-    device: Device = DeviceChoice.cpu
+    device: options.Device = options.DeviceChoice.cpu
 
 
-@command
+@options.command
 def export(args: ExportOptions) -> None:
     """Export a model as a program: points [B, N, C] and lengths [B] in, scores or boxes out."""
     from torchvox.models import export as programs
@@ -69,7 +61,7 @@ def export(args: ExportOptions) -> None:
         raise WrongUseError(
             f"--dtype must be one of {', '.join(DTYPES)}, and float32 with --no-fuse, got {dtype!r}"
         )
-    check_model(args.model)
+    options.check_model(args.model)
     target = args.output or args.model.with_name(args.model.stem + formats[kind])
     check_outputs([args.model], {"--output": target})
     device = use_device(args.device)

@@ -7,7 +7,6 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -57,14 +56,14 @@ def _describe(reader: PointReader, header: bool, voxel_sizes: bool) -> None:
         out.print(f"{name:<10}{escape(text)}", soft_wrap=True)
     if header:
         return
-    statistics = _statistics(reader)
+    columns, finite = _statistics(reader)
     table = Table(title=escape(str(reader.path)), title_justify="left", title_style="bold")
     for heading in ("column", "min", "median", "max", "not finite"):
         table.add_column(heading, justify="left" if heading == "column" else "right")
-    for name, column in statistics.columns.items():
+    for name, column in columns.items():
         table.add_row(escape(short(name)), *column.cells(), f"{column.missing:,}")
     out.print(table)
-    finite, lost = statistics.finite, statistics.lost
+    lost = reader.count - finite
     out.print(f"finite    {finite:,} of {reader.count:,} points: {lost:,} are not finite")
     if reader.count > MEDIAN_POINTS:
         out.print(f"medians   are omitted above {MEDIAN_POINTS:,} points")
@@ -152,22 +151,14 @@ class Column:
         return [f"{number:,.3f}" if math.isfinite(number) else "-" for number in numbers]
 
 
-@dataclass
-class Statistics:
-    columns: dict[str, Column]
-    finite: int = 0
-    lost: int = 0
-
-
-def _statistics(reader: PointReader) -> Statistics:
-    statistics = Statistics({name: Column() for name in flat(named(reader.schema))})
+def _statistics(reader: PointReader) -> tuple[dict[str, Column], int]:
+    """Of each column, and the number of finite points."""
+    columns, finite = {name: Column() for name in flat(named(reader.schema))}, 0
     for chunk in reader.chunks():
         for name, values in flat(named(chunk)).items():
-            statistics.columns[name].add(values, reader.count <= MEDIAN_POINTS)
-        finite = int(np.isfinite(chunk.world()).all(axis=1).sum())
-        statistics.finite += finite
-        statistics.lost += len(chunk) - finite
-    return statistics
+            columns[name].add(values, reader.count <= MEDIAN_POINTS)
+        finite += int(np.isfinite(chunk.world()).all(axis=1).sum())
+    return columns, finite
 
 
 def _points(reader: PointReader) -> torch.Tensor:
@@ -182,7 +173,7 @@ def _tenth(points: torch.Tensor) -> float | None:
     return suggest_voxel_size(points) if 0 < extent < math.inf else None
 
 
-def _size_table(reader: PointReader) -> Any:
+def _size_table(reader: PointReader) -> Table | str:
     points = _points(reader)
     if (size := _tenth(points)) is None:
         return "voxel sizes are not suggested: the points have no finite extent"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +42,6 @@ from torchvox.io.layouts import layout_choices, parse_layout
 
 T = TypeVar("T")
 Parse = Callable[[str, str], object]  # of a text and the name of its option
-OUTPUT_FOLDER = Path("torchvox_out")
 NAMED = (".pcd", ".las", ".laz", ".ply")  # formats that name their columns
 KINDS = {"": "points", "bev": "bird's-eye views"}  # words for kinds of outputs, where they differ
 
@@ -54,9 +54,6 @@ class DeviceChoice(str, Enum):
     cuda = "cuda"
 
 
-Inputs = Annotated[
-    list[Path], typer.Argument(metavar="PATH...", help="Point-cloud files, or folders of them.")
-]
 Layout = Annotated[
     str | None,
     typer.Option(
@@ -70,30 +67,6 @@ TrustCode = Annotated[
     bool,
     typer.Option(
         "--trust-code", help="Allow the checkpoint to load its custom model class (runs its code)."
-    ),
-]
-GridName = Annotated[
-    str | None,
-    typer.Option("--grid", help=f"A named grid ({', '.join(grid_names())}) or a .yaml file."),
-]
-VoxelSize = Annotated[
-    str | None,
-    typer.Option("--voxel-size", "--voxel", metavar="V | X,Y,Z", help="Voxel size, in file units."),
-]
-Range = Annotated[
-    str | None,
-    typer.Option(
-        "--range",
-        metavar="X0,Y0,Z0,X1,Y1,Z1",
-        help="Range, in file coordinates. Without it or --grid, derived from the points.",
-    ),
-]
-Output = Annotated[
-    Path,
-    typer.Option(
-        "--output",
-        "-o",
-        help="Output file for one input (the suffix sets the format), or a folder.",
     ),
 ]
 
@@ -179,9 +152,14 @@ def command(run: Callable[[Any], None]) -> Callable[..., None]:
 class FileOptions:
     """Options of commands that write an output for each input file."""
 
-    paths: Inputs
+    paths: list[Path] = argument(..., "Point-cloud files, or folders of them.", metavar="PATH...")
     layout: Layout = None
-    output: Output = OUTPUT_FOLDER
+    output: Path = option(
+        Path("torchvox_out"),
+        "Output file for one input (the suffix sets the format), or a folder.",
+        "--output",
+        "-o",
+    )
 
     def files(
         self, kind: str, formats: tuple[str, ...], file_format: str | None = None
@@ -200,15 +178,50 @@ class CloudOptions(FileOptions):
 
 
 @option_class
-class GridOptions(CloudOptions):
+class GridFields:
+    """Options that choose a grid."""
+
+    grid: str | None = option(None, f"A named grid ({', '.join(grid_names())}) or a .yaml file.")
+    voxel_size: str | None = option(
+        None, "Voxel size, in file units.", "--voxel-size", "--voxel", metavar="V | X,Y,Z"
+    )
+    point_cloud_range: str | None = option(
+        None,
+        "Range, in file coordinates. Without it or --grid, derived from the points.",
+        "--range",
+        metavar="X0,Y0,Z0,X1,Y1,Z1",
+    )
+
+    def grid_choice(self, name: str | None = None) -> GridChoice:
+        """The grid of these options: a named one, an explicit one, or one derived from the points.
+
+        --voxel-size and --range refine a named grid; without --grid and --range the range comes
+        from the data, and Grid.chosen says so. Raises WrongUseError for wrong options, before any
+        cloud is read. name: of the grid if the options name none.
+        """
+        name, size, limits = self.grid or name, None, None
+        if self.voxel_size is not None:
+            size = numbers(self.voxel_size, "--voxel-size", 1, 3)
+            size = size * 3 if len(size) == 1 else size
+        if self.point_cloud_range is not None:
+            limits = numbers(self.point_cloud_range, "--range", 6)
+        if name is not None:
+            grid = load_grid(name)
+            changes = {"voxel_size": size, "point_cloud_range": limits}
+            changed: dict[str, Any] = {k: v for k, v in changes.items() if v is not None}
+            chosen = grid.chosen + (", changed" if changed else "")
+            return GridChoice(replace(grid, **changed, chosen=chosen))
+        if limits is None:
+            Grid("derived", size or (1.0,) * 3, (0, 0, 0, 1, 1, 1))  # raises for a wrong size
+            return GridChoice(None, size)
+        if size is None:
+            raise WrongUseError("--range needs --voxel-size or --grid")
+        return GridChoice(Grid("given", size, limits))
+
+
+@option_class
+class GridOptions(GridFields, CloudOptions):
     """`CloudOptions` of commands that sort points into a grid."""
-
-    grid: GridName = None
-    voxel_size: VoxelSize = None
-    point_cloud_range: Range = None
-
-    def grid_choice(self) -> GridChoice:
-        return grid_chooser(self.grid, self.voxel_size, self.point_cloud_range)
 
 
 class Choice(str, Enum):
@@ -252,6 +265,14 @@ def numbers(text: str, option: str, *counts: int) -> tuple[float, ...]:
     return values
 
 
+def name_and_value(text: str, option: str, takes: str = "NAME=VALUE") -> tuple[str, str]:
+    """The two parts of "name=value", parted at the last =. Raises WrongUseError."""
+    name, _, value = text.rpartition("=")
+    if not (name and value):
+        raise WrongUseError(f"{option} takes {takes}, got {text!r}")
+    return name, value
+
+
 def box(text: str, option: str) -> tuple[float, ...]:
     """The six numbers of "x0,y0,z0,x1,y1,z1": no NaN, each upper one at least the lower one.
     Raises WrongUseError."""
@@ -278,17 +299,16 @@ def cloud_reader(
     able = [path for path in files if path.suffix.lower() not in NAMED]
     if not able:
         raise WrongUseError(f"{files[0]}: this format already names its columns; remove --layout")
-    takers = set([path for path in able if not _holds_columns(path)] or able)
+
+    def holds_columns(path: Path) -> bool:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                return "columns.npy" in archive.namelist()
+        except Exception:  # damaged, or not a .npz: its reader says what is wrong
+            return False
+
+    takers = set(itertools.filterfalse(holds_columns, able)) or set(able)
     return lambda path: read(path, layout if path in takers else None)
-
-
-def _holds_columns(path: Path) -> bool:
-    """Whether a file is a .npz that names its columns."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return "columns.npy" in archive.namelist()
-    except Exception:  # damaged, or not a .npz: its reader says what is wrong
-        return False
 
 
 @dataclass(frozen=True)
@@ -310,34 +330,6 @@ class GridChoice:
         if self.fixed is None:
             return grid_around(cloud, self.voxel_size)
         return self.fixed.moved(-cloud.base)
-
-
-def grid_chooser(
-    name: str | None, voxel_size: str | None, point_cloud_range: str | None
-) -> GridChoice:
-    """The grid of the options: a named one, an explicit one, or one derived from the points.
-
-    --voxel-size and --range refine a named grid; without --grid and --range the range comes from
-    the data, and Grid.chosen says so. Raises WrongUseError for wrong options, before any cloud is
-    read.
-    """
-    size = None
-    if voxel_size is not None:
-        size = numbers(voxel_size, "--voxel-size", 1, 3)
-        size = size * 3 if len(size) == 1 else size
-    limits = None if point_cloud_range is None else numbers(point_cloud_range, "--range", 6)
-    if name is not None:
-        grid = load_grid(name)
-        changes = {"voxel_size": size, "point_cloud_range": limits}
-        changed: dict[str, Any] = {k: v for k, v in changes.items() if v is not None}
-        chosen = grid.chosen + (", changed" if changed else "")
-        return GridChoice(replace(grid, **changed, chosen=chosen))
-    if limits is None:
-        Grid("derived", size or (1.0,) * 3, (0, 0, 0, 1, 1, 1))  # raises for a wrong size
-        return GridChoice(None, size)
-    if size is None:
-        raise WrongUseError("--range needs --voxel-size or --grid")
-    return GridChoice(Grid("given", size, limits))
 
 
 def check_model(path: Path) -> None:
