@@ -34,20 +34,6 @@ def test_files_share_the_grid_and_the_origin_of_one_range(torchvox_cli, tiles, t
         np.testing.assert_array_equal(place, [float(v) for v in bounds.split(",")])
 
 
-def test_points_of_a_lattice_on_the_faces_of_a_range_are_in_the_upper_voxel(torchvox_cli, tmp_path):
-    """As exact arithmetic has it, though float32 does not hold the coordinates."""
-    laspy = pytest.importorskip("laspy", reason="the extra las is not installed")
-    file, steps = laspy.create(point_format=0, file_version="1.2"), np.arange(400)
-    file.header.scales, file.header.offsets = [0.01] * 3, [0, 0, 0]
-    at = steps * 10  # 0.1, the size of a voxel
-    file.X, file.Y, file.Z = 63_600_000 + at, 84_890_000 + at[::-1], 40_000 + at
-    file.write(tmp_path / "a.las")
-    bounds = ("--range=636000,848900,400,636040,848940,440", "--voxel-size", "0.1")
-    torchvox_cli("voxelize", "a.las", *bounds, "-o", "a.npz").ok()
-    expected = np.stack([steps, steps[::-1], steps], 1)
-    np.testing.assert_array_equal(np.load("a.npz")["indices"][:, 1:], expected)
-
-
 def test_the_range_of_info_gives_the_derived_grid(torchvox_cli, tiles, tmp_path):
     out = torchvox_cli("info", "tiles/t1.npy").out
     bounds, size = out.split("derived   ")[1].split()[:2]

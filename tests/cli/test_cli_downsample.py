@@ -122,36 +122,6 @@ def test_ray_gives_the_files_of_a_loop(tmp_path):
         assert Path(other["output"]).read_bytes() == Path(row["output"]).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), ("--voxel",)),
-        (("--voxel", "0"), ("voxel size", "above 0")),
-        (("--voxel", "1e-9"), ("bits", "voxel size >=")),
-        ((*V, "--policy", "labl=max"), ("labl", "intensity, label")),
-        ((*V, "--policy", "label=median"), ("median", "majority")),
-        ((*V, "--policy", "label"), ("NAME=RULE",)),
-        ((*V, "--adaptive", "4"), ("--adaptive", "LEVELS,MAX_POINTS")),
-        ((*V, "--adaptive", "11,5"), ("levels",)),
-        ((*V, "--keep", "best"), ("best",)),
-        ((*V, "--origin", "middle"), ("--origin",)),
-        ((*V, "--memory-limit", "lots"), ("--memory-limit", "512MiB")),
-        ((*V, "--keep", "nearest_centroid", "--memory-limit", "1MB"), ("nearest_centroid",)),
-        ((*V, "--drop-withheld"), ("withheld",)),
-        ((*V, "-o", "a.ply"), ("a.ply", "replace")),
-        ((*V, "-o", "b.pdf"), ("b.pdf",)),
-        ((*V, "--merge", "-o", "out"), ("--merge", "one file")),
-        ((*V, "--trace", "t.npz", "--memory-limit", "1MB", "-o", "b.ply"), ("trace",)),
-    ],
-)
-def test_wrong_use_is_refused_before_anything_is_written(torchvox_cli, tmp_path, arguments, words):
-    write(tmp_path / "a.ply", cloud(20))
-    before = (tmp_path / "a.ply").read_bytes()
-    torchvox_cli("downsample", "a.ply", *arguments).assert_one_sentence(2, *words)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.ply"]
-    assert (tmp_path / "a.ply").read_bytes() == before
-
-
 def processes_of(session):
     """Numbers of the processes of a session that have not ended."""
     numbers = []

@@ -9,43 +9,42 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from helpers import write_points
 
-GRID = ("--voxel-size", "0.5", "--range", "0,0,0,20,20,2")
+from torchvox.io import PointTable
+
 KITTI = ("--layout", "kitti")
-VOXELIZE, SAMPLE, BEV = ((command, "scan.bin", *KITTI) for command in ("voxelize", "sample", "bev"))
-DOWNSAMPLE = ("downsample", "scan.bin", *KITTI, "--voxel", "1")
+VOXELIZE, SAMPLE, BEV, DETECT = (
+    (command, "scan.bin", *KITTI) for command in ("voxelize", "sample", "bev", "detect")
+)
+DOWNSAMPLE = ("downsample", "a.ply", "--voxel", "1")
+CONVERT, VIEW = ("convert", "a.npz", "-o"), ("view", "a.npz")
+SCANS = ("map", "scans", "--layout", "xyz")
+POSED = (*SCANS, "--poses", "poses.txt", "-o", "a.npz")
+IMPORT, EXPORT = ("import", "best.pth"), ("export", "model.pt")
 WRONG_USE = [
-    (("voxelize",), ("PATH",)),
     (("fly",), ("No such command",)),
     (("voxelize", "scan.bin", "--wings", "2"), ("--wings",)),
+    (("voxelize",), ("PATH",)),
     (("voxelize", "scan.bin"), ("--layout", "kitti", "nuscenes")),
-    (("demo", "scan.bin"), ("--layout", "kitti", "nuscenes")),
     (("demo", "--device", "tpu"), ("'--device': 'tpu' is not one of",)),
+    (("info", "scan.bin", "scan.bin"), ("a .bin file does not name its columns",)),
+    (("info", "a.pcd", "a.las", *KITTI), ("names its columns; remove --layout",)),
     (("info", "scan.bin", "--layout", "velodyne"), ("velodyne", "kitti")),
     (("info", "nowhere.bin"), ("nowhere.bin", "does not exist")),
     (("info", "above"), ("folders in it are not searched",)),
     ((*VOXELIZE, "--voxel-size", "1,2"), ("--voxel-size takes 1 or 3",)),
     ((*VOXELIZE, "--voxel", "5m"), ("--voxel-size takes numbers separated by commas", "'5m'")),
-    ((*VOXELIZE, "-o", "a.txt"), ("a.txt: voxels are written as .npz",)),
     ((*BEV, "-o", "a.tif"), ("a.tif: bird's-eye views are written as .png",)),
     ((*VOXELIZE, "scan.bin", "-o", "a.npz"), ("one file",)),
     ((*VOXELIZE, "scan.bin", "-o", "out"), ("both write",)),
     ((*VOXELIZE, "--format", "pdf"), ("--format",)),
-    *(
-        ((command, "scan.bin", *KITTI, "--format", kind, "-o", f"x.{other}"), ("conflicts with",))
-        for command, kind, other in (
-            *(("voxelize", "png", "npz"), ("bev", "npz", "png")),
-            ("convert", "ply", "xyz"),
-        )
-    ),
-    ((*VOXELIZE, "--reduce", "median"), ("median",)),
+    ((*VOXELIZE, "--format", "png", "-o", "x.npz"), ("conflicts with",)),
     ((*VOXELIZE, "--max-points", "-2"), ("--max-points",)),
     ((*VOXELIZE, "-o", "taken"), ("--output must be a folder or .npz",)),
     ((*SAMPLE, "-o", "/dev/null"), ("--output must be a folder or .npz",)),
-    ((*SAMPLE, "--start", "first"), ("--start",)),
     ((*SAMPLE, "--start", "²"), ("--start",)),
     ((*SAMPLE, "--start", "3000"), ("past the 3,000 points",)),
-    ((*SAMPLE, "-n", "-1"), ("-n",)),
     ((*SAMPLE, "-n", "9" * 30), ("--count must fit into 64 bits",)),
     ((*BEV, "--channels", "beauty"), ("beauty", "height_max")),
     ((*BEV, "--channels", "count,density"), ("one channel",)),
@@ -53,17 +52,80 @@ WRONG_USE = [
     ((*BEV, "--size", "0,4"), ("--size",)),
     ((*BEV, "--size", "inf,4"), ("--size",)),
     ((*BEV, "--voxel-size", "1e-9"), ("at most 2^24 voxels",)),
+    (("downsample", "a.ply"), ("--voxel",)),
+    (("downsample", "a.ply", "--voxel", "0"), ("voxel size", "above 0")),
+    (("downsample", "a.ply", "--voxel", "1e-9"), ("bits", "voxel size >=")),
+    ((*DOWNSAMPLE, "--policy", "labl=max"), ("labl", "intensity, classification")),
+    ((*DOWNSAMPLE, "--policy", "classification=median"), ("median", "majority")),
+    ((*DOWNSAMPLE, "--policy", "label"), ("NAME=RULE",)),
+    ((*DOWNSAMPLE, "--adaptive", "4"), ("--adaptive", "LEVELS,MAX_POINTS")),
+    ((*DOWNSAMPLE, "--adaptive", "11,5"), ("levels",)),
     ((*DOWNSAMPLE, "--adaptive", "1," + "9" * 30), ("2^63",)),
+    ((*DOWNSAMPLE, "--keep", "best"), ("best",)),
+    ((*DOWNSAMPLE, "--origin", "middle"), ("--origin",)),
+    ((*DOWNSAMPLE, "--memory-limit", "lots"), ("--memory-limit", "512MiB")),
+    ((*DOWNSAMPLE, "--keep", "nearest_centroid", "--memory-limit", "1MB"), ("nearest_centroid",)),
+    ((*DOWNSAMPLE, "--drop-withheld"), ("withheld",)),
+    ((*DOWNSAMPLE, "-o", "b.pdf"), ("b.pdf",)),
+    ((*DOWNSAMPLE, "--merge", "-o", "out"), ("--merge", "one file")),
+    ((*DOWNSAMPLE, "--trace", "t.npz", "--memory-limit", "1MB", "-o", "b.ply"), ("trace",)),
     *(
         ((*DOWNSAMPLE, f"--bounds={box}"), ("--bounds", "upper"))
         for box in ("nan,0,0,1,1,1", "0,0,2,1,1,1", "inf,0,0,inf,1,1", "0,0,0,1,1,nan")
     ),
-    (("detect", "scan.bin", *KITTI, "-m", "none.pt"), ("model none.pt does not exist",)),
+    ((*CONVERT, "b.obj"), ("points are written as .las",)),
+    ((*CONVERT, "out", "--format", "e57"), ("--format must be one of las",)),
+    ((*CONVERT, "b.copc.laz"), ("b.copc.laz: COPC files are read",)),
+    ((*CONVERT, "b.ply", "--scale", "1"), ("--scale is for .las",)),
+    ((*CONVERT, "b.las", "--scale", "0"), ("scales must be finite",)),
+    ((*CONVERT, "b.las", "--scale", "1,2"), ("--scale takes 1 or 3",)),
+    ((*CONVERT, "b.csv", "--policy", "nir"), ("NAME=drop", "'nir'")),
+    ((*CONVERT, "b.csv", "--policy", "red=mean"), ("NAME=drop",)),
+    ((*CONVERT, "b.csv", "--policy", "nir=drop"), ("nir", "has intensity")),
+    ((*VIEW, "-o", "a.pdf"), (".html or .png",)),
+    ((*VIEW, "--color", "level"), ("--color level: no column level in a.npz",)),
+    ((*VIEW, "--max-points", "0"), ("--max-points",)),
+    ((*VIEW, "--voxel", "-1"), ("--voxel-size must be positive",)),
+    (SCANS, ("--poses", "--trajectory")),
+    (("map", "scans", "--poses", "poses.txt"), ("--layout",)),
+    ((*POSED, "-o", "a.tif"), ("a.tif", ".npz", ".html")),
+    ((*POSED, "--ros-yaml"), ("--ros-yaml", ".png")),
+    ((*POSED, "--select", "free"), ("--select",)),
+    ((*POSED, "-o", "a.png", "--slice", "2,1"), ("--slice",)),
+    ((*POSED, "--voxel-size", "0"), ("voxel_size",)),
+    ((*POSED, "--preset", "odd"), ("preset", "octomap")),
+    ((*POSED, "--layers", "odd"), ("hit_miss", "odd")),
+    ((*POSED, "--ndt", "--preset", "octomap"), ("ndt", "every_ray")),
+    ((*POSED, "--capacity", "odd"), ("capacity", "odd")),
+    ((*POSED, "--threshold", "1"), ("--threshold",)),
+    ((*POSED, "--range", "0,0,0,1,1"), ("--range", "6")),
+    ((*POSED, "--range=0,0,0,-1,1,1"), ("--range", "upper")),
+    ((*POSED, "--range=0,0,0,1,inf,1"), ("point_cloud_range",)),
+    ((*POSED, "--max-range", "nan"), ("max_range",)),
+    ((*POSED, "--trajectory", "poses.txt"), ("--poses", "--trajectory")),
+    ((*POSED, "--batch-seconds", "1"), ("--batch-seconds", "--trajectory")),
+    ((*POSED, "--memory", "1MB", "--capacity", "9"), ("--memory", "--capacity")),
+    ((*POSED, "--memory", "lots"), ("--memory", "lots")),
+    ((*POSED, "--memory", "1"), ("--memory must hold a region of", "got '1'")),
+    ((*SCANS, "--trajectory", "poses.txt"), ("TUM",)),
+    (("map", "scans", "a.graph", "--poses", "poses.txt"), ("all maps", "all scans")),
+    (("map", "a.graph", "--poses", "poses.txt"), ("--poses", "graphs")),
+    (("map", "m.bt", "--voxel", "0.1", "--min-range", "1"), ("--voxel-size, --min-range",)),
+    ((*DETECT, "-m", "none.pt"), ("model none.pt does not exist",)),
+    (("detect", "scan.bin", "--layout", "x,y,z,_", "-m", "model.pt"), ("no intensity column",)),
+    ((*DETECT, "-m", "model.pt", "-o", "a.txt"), (".json",)),
+    ((*DETECT, "-m", "model.pt", "--score", "2"), ("--score",)),
     (("predict", "scan.bin", *KITTI, "-m", "."), ("model . is not a file",)),
     (("import", "none.pth"), ("model none.pth does not exist",)),
-    (("import", "none.pth", "-o", "above"), ("--output must be a file, got above, a folder",)),
-    (("import", "none.pth", "--report", "/dev/null"), ("--report must be a file, got /dev/null",)),
-    (("export", "none.pt"), ("model none.pt does not exist",)),
+    ((*IMPORT, "-o", "above"), ("--output must be a file, got above, a folder",)),
+    ((*IMPORT, "--report", "/dev/null"), ("--report must be a file, got /dev/null",)),
+    ((*IMPORT, *KITTI), ("--layout",)),
+    ((*IMPORT, "--set", "order"), ("--set",)),
+    ((*IMPORT, "--set", "order=[a"), ("--set order=[a",)),
+    ((*IMPORT, "--config", "no.yaml"), ("--config",)),
+    ((*EXPORT, "--format", "onnx"), ("--format",)),
+    ((*EXPORT, "--dtype", "int8"), ("--dtype",)),
+    ((*EXPORT, "--format", "aoti", "-o", "a.pt"), ("aoti is written to a .pt2 file",)),
 ]
 FAILED_WORK = [
     ((*SAMPLE, "-o", "scan.bin/x.npz"), "scan.bin/x.npz: cannot be"),
@@ -71,28 +133,46 @@ FAILED_WORK = [
     ((*VOXELIZE, "--voxel-size", "1.3e-6", "--range", "0,0,0,20,20,20"), ""),  # the op refuses
     (("info", "text.npy"), "text.npy is no"),
     (("info", "bare.pcd"), "its header has no FIELDS, SIZE"),
+    (("view", "a.npz", "none.npz"), "none.npz"),
     (("export", "text.npy"), "or damaged"),
+    (("export", "best.pth"), "no checkpoint of torchvox.models"),
+    ((*DETECT, "-m", "best.pth"), "no checkpoint of torchvox.models"),
     (("bev", "plain.npy", "--channels", "intensity_top"), "no intensity column"),
     (("demo", "nan.npy"), "no finite point"),
 ]
 
 
 @pytest.fixture
-def files(scan, tmp_path):
+def files(scan, detector_file, tmp_path):
     """Files that the tables name, and what is there."""
+    for name in ("laspy", "matplotlib", "pypcd4"):
+        pytest.importorskip(name, reason="an extra is not installed")
     (tmp_path / "text.npy").write_text("hello")
     (tmp_path / "bare.pcd").write_text("VERSION 0.7\nDATA ascii\n1 2 3\n")
-    (tmp_path / "taken").touch()
+    for name in ("taken", "a.graph", "a.pcd", "a.las"):
+        (tmp_path / name).touch()
+    (tmp_path / "m.bt").write_bytes(b"# Octomap OcTree binary file\n")
     (tmp_path / "above" / "below").mkdir(parents=True)
+    (tmp_path / "scans").mkdir()
+    for i in range(3):
+        np.ones((9, 3), np.float32).tofile(tmp_path / "scans" / f"{i}.bin")
+    (tmp_path / "poses.txt").write_text("1 0 0 0 0 1 0 0 0 0 1 0\n" * 3)
     np.save(tmp_path / "plain.npy", np.random.default_rng(0).random((9, 3)))
     np.save(tmp_path / "nan.npy", np.full((5, 3), np.nan))
+    columns = {"intensity": np.arange(20, dtype=np.uint16)}
+    columns["classification"] = np.zeros(20, np.uint8)
+    table = PointTable(np.random.default_rng(0).random((20, 3), np.float32), columns)
+    for name in ("a.ply", "a.npz"):
+        write_points(tmp_path / name, table)
+    torch.save({"state_dict": {}}, tmp_path / "best.pth")
     return {*tmp_path.rglob("*")}
 
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG_USE)
-def test_wrong_use_is_exit_code_2(torchvox_cli, files, tmp_path, arguments, words):
+def test_wrong_use_is_exit_code_2(torchvox_cli, files, tmp_path, arguments, words, monkeypatch):
     if arguments[0] == "predict":
         pytest.importorskip("lightning", reason="the extra train is not installed")
+    monkeypatch.delattr("torchvox.mapping.job.MapJob.add")  # before the first scan
     torchvox_cli(*arguments).assert_one_sentence(2, *words)
     assert {*tmp_path.rglob("*")} == files
 

@@ -178,38 +178,6 @@ def test_a_folder_keeps_names_and_formats_without_format(torchvox_cli, tmp_path)
     assert [p.name for p in (tmp_path / "npz").iterdir()] == ["a.npz"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("convert", "a.npz", "-o", "b.obj"), ("points are written as .las",)),
-        (("convert", "a.npz", "--format", "e57"), ("--format must be one of las",)),
-        (("convert", "a.npz", "-o", "b.copc.laz"), ("b.copc.laz: COPC files are read",)),
-        (("convert", "a.npz", "-o", "b.ply", "--scale", "1"), ("--scale is for .las",)),
-        (("convert", "a.npz", "-o", "b.las", "--scale", "0"), ("scales must be finite",)),
-        (("convert", "a.npz", "-o", "b.las", "--scale", "1,2"), ("--scale takes 1 or 3",)),
-        (("convert", "a.npz", "-o", "b.csv", "--policy", "nir"), ("NAME=drop", "'nir'")),
-        (("convert", "a.npz", "-o", "b.csv", "--policy", "red=mean"), ("NAME=drop",)),
-        (("convert", "a.npz", "-o", "b.csv", "--policy", "nir=drop"), ("nir", "has intensity")),
-        (("convert", "a.npz", "-o", "b.ply", "--rgb-depth", "12"), ("--rgb-depth",)),
-        (("view", "a.npz", "-o", "a.pdf"), (".html or .png",)),
-        (("view", "a.npz", "--color", "level"), ("--color level: no column level in a.npz",)),
-        (("view", "a.npz", "--color", "beauty"), ("beauty",)),
-        (("view", "a.npz", "--max-points", "0"), ("--max-points",)),
-        (("view", "a.npz", "--voxel", "-1"), ("--voxel-size must be positive",)),
-        (("view", "a.npz", "none.npz"), ("none.npz",)),
-    ],
-)
-def test_wrong_use_writes_nothing(torchvox_cli, tmp_path, arguments, words):
-    for module in ("laspy", "matplotlib"):
-        pytest.importorskip(module, reason="its extra is not installed")
-    write(tmp_path / "a.npz")
-    before = set(tmp_path.iterdir())
-    result = torchvox_cli(*arguments)
-    assert result.code == (1 if "none.npz" in arguments else 2) and result.out == ""
-    assert all(word in result.err for word in words), result.err
-    assert set(tmp_path.iterdir()) == before
-
-
 def test_info_shows_the_header_and_statistics_of_the_points(torchvox_cli, tmp_path):
     need(".las")
     write(tmp_path / "a.npz", intensity=np.arange(90, dtype=np.uint16))

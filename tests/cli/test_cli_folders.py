@@ -59,11 +59,9 @@ def test_where_all_name_their_columns_the_layout_still_replaces_them(torchvox_cl
     ("arguments", "words"),
     [
         (("voxelize", "--grid", "kitty"), ("kitty", "kitti_pillars")),
-        (("bev", "--grid", "kitty"), ("kitty",)),
         (("voxelize", "--range", "0,0,0,1,1,1"), ("--range needs --voxel-size",)),
-        (("voxelize", "--range", "0,0,0,1,1", "--voxel-size", "1"), ("--range takes 6 numbers",)),
-        (("voxelize", "--range", "9,0,0,1,1,1", "--voxel-size", "1"), ("x0 < x1",)),
-        (("voxelize", "--voxel-size", "0"), ("voxel_size must be 3 positive numbers",)),
+        (("bev", "--range", "0,0,0,1,1", "--voxel-size", "1"), ("--range takes 6 numbers",)),
+        (("bev", "--range", "9,0,0,1,1,1", "--voxel-size", "1"), ("x0 < x1",)),
         (("voxelize", "--voxel-size", "nan"), ("voxel_size must be 3 positive numbers",)),
         (("voxelize", "--reduce", "none", "--max-points", "-1"), ("needs --max-points",)),
         (("sample", "--layout", "velodyne"), ("layout 'velodyne' is unknown",)),
@@ -76,22 +74,6 @@ def test_what_is_wrong_for_all_files_stops_before_the_first(
     (mixed / "a.bin").write_bytes(b"broken")
     torchvox_cli(*arguments, mixed).assert_one_sentence(2, *words)
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
-
-
-@pytest.mark.parametrize(
-    ("names", "layout", "words"),
-    [
-        (("a.bin", "b.bin"), (), "a .bin file does not name its columns"),
-        (("a.pcd", "b.las"), ("--layout", "kitti"), "names its columns; remove --layout"),
-        (("a.laz",), ("--layout", "kitti"), "names its columns; remove --layout"),
-    ],
-)
-def test_a_layout_that_is_wrong_for_all_files_is_wrong_use(
-    torchvox_cli, tmp_path, names, layout, words
-):
-    for name in names:
-        (tmp_path / name).write_bytes(b"broken")
-    torchvox_cli("info", *names, *layout).assert_one_sentence(2, words)
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,6 @@ def test_import_of_a_detector_says_what_must_be_given(torchvox_cli, detector):
     torchvox_cli("import", detector).assert_one_sentence(1, "classes must be given")
     unknown = torchvox_cli("import", detector, "--config", "net.yaml", "--set", "ordr=first")
     unknown.assert_one_sentence(1, "did you mean order")
-    torchvox_cli("import", detector, "--set", "order").assert_one_sentence(2, "--set")
-    torchvox_cli("import", detector, "--config", "no.yaml").assert_one_sentence(2, "--config")
-    torchvox_cli("import", detector, "--set", "order=[a").assert_one_sentence(2, "--set order=[a")
 
 
 def test_the_original_configuration_is_read(torchvox_cli, detector, tmp_path):
@@ -100,15 +97,17 @@ def test_the_original_configuration_is_read(torchvox_cli, detector, tmp_path):
         "import", detector, "--original", "pointpillar.yaml", "-o", "model.pt"
     ).ok()
     assert "declared by its configuration" in result.out
-    torchvox_cli("import", detector, "--original", "no.yaml").assert_one_sentence(2, "--original")
-    torchvox_cli("import", detector, "--original", "no.py").assert_one_sentence(2, "--original")
+    (tmp_path / "bytes.py").write_bytes(b"\xff\xfe\xff")
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
     (tmp_path / "other.yaml").write_text("a: 1\n")
     (tmp_path / "part.py").write_text("_base_ = ['x.py']\nlr = 0.1\n")
-    part = torchvox_cli("import", detector, "--original", "part.py")
-    part.assert_one_sentence(2, "has no plain values of a detector")
-    for name in ("bytes.yaml", "bytes.py"):
-        (tmp_path / name).write_bytes(b"\xff\xfe\xff")
-        broken = torchvox_cli("import", detector, "--original", name)
-        broken.assert_one_sentence(2, "--original")
-    other = torchvox_cli("import", detector, "--original", "other.yaml")
-    other.assert_one_sentence(1, "no MODEL with a DENSE_HEAD")
+    for name, code, words in (
+        ("no.yaml", 2, "--original"),
+        ("no.py", 2, "--original"),
+        ("bytes.yaml", 2, "--original"),
+        ("bytes.py", 2, "--original"),
+        ("part.py", 2, "has no plain values of a detector"),
+        ("other.yaml", 1, "no MODEL with a DENSE_HEAD"),
+    ):
+        result = torchvox_cli("import", detector, "--original", name)
+        result.assert_one_sentence(code, words)

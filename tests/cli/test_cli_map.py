@@ -11,7 +11,6 @@ from helpers import disk_of
 
 from torchvox.io import open_points
 from torchvox.mapping import OccupancyMap
-from torchvox.mapping.ray import part_rows
 
 XYZ = ("--layout", "xyz", "--device", "cpu")
 
@@ -116,47 +115,6 @@ def test_kitti_poses_take_an_extrinsic_and_a_frame(torchvox_cli, drive, tmp_path
     torchvox_cli(*POSED, *options, "-o", "a.npz").ok()
     relative = Drive(drive.clouds, (np.linalg.inv(square[0]) @ square)[:, :3])
     assert agreement("a.npz", relative.mapped()) > 0.98  # the poses differ in the last bits
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("map", "scans", *XYZ), ("--poses", "--trajectory")),
-        (("map", "scans", "--poses", "poses.txt"), ("--layout",)),
-        ((*POSED, "-o", "a.tif"), ("a.tif", ".npz", ".html")),
-        ((*POSED, "-o", "a.npz", "--ros-yaml"), ("--ros-yaml", ".png")),
-        ((*POSED, "-o", "a.npz", "--select", "free"), ("--select",)),
-        ((*POSED, "-o", "a.png", "--slice", "2,1"), ("--slice",)),
-        ((*POSED, "--voxel-size", "0"), ("voxel_size",)),
-        ((*POSED, "--preset", "odd"), ("preset", "octomap")),
-        ((*POSED, "--layers", "odd"), ("hit_miss", "odd")),
-        ((*POSED, "--ndt", "--preset", "octomap"), ("ndt", "every_ray")),
-        ((*POSED, "--capacity", "odd"), ("capacity", "odd")),
-        ((*POSED, "--threshold", "1"), ("--threshold",)),
-        ((*POSED, "--range", "0,0,0,1,1"), ("--range", "6")),
-        ((*POSED, "--range=0,0,0,-1,1,1"), ("--range", "upper")),
-        ((*POSED, "--range=0,0,0,1,inf,1"), ("point_cloud_range",)),
-        ((*POSED, "--max-range", "nan"), ("max_range",)),
-        ((*POSED, "--trajectory", "poses.txt"), ("--poses", "--trajectory")),
-        ((*POSED, "--batch-seconds", "1"), ("--batch-seconds", "--trajectory")),
-        ((*POSED, "--memory", "1MB", "--capacity", "9"), ("--memory", "--capacity")),
-        ((*POSED, "--memory", "lots"), ("--memory", "lots")),
-        ((*POSED, "--memory", "1"), ("--memory must hold a region of", "got '1'")),
-        (("map", "scans", *XYZ, "--trajectory", "poses.txt"), ("TUM",)),
-        (("map", "scans", "a.graph", *XYZ, "--poses", "poses.txt"), ("all maps", "all scans")),
-        (("map", "a.graph", "--poses", "poses.txt"), ("--poses", "graphs")),
-        (("map", "m.bt", "--voxel", "0.1", "--min-range", "1"), ("--voxel-size, --min-range",)),
-    ],
-)
-def test_wrong_use_is_refused_before_the_first_scan(
-    torchvox_cli, drive, tmp_path, arguments, words, monkeypatch
-):
-    (tmp_path / "a.graph").write_bytes(b"")
-    (tmp_path / "m.bt").write_bytes(b"# Octomap OcTree binary file\n")
-    monkeypatch.delattr("torchvox.mapping.job.MapJob.add")
-    before = set(tmp_path.iterdir())
-    torchvox_cli(*arguments).assert_one_sentence(2, *words)
-    assert set(tmp_path.iterdir()) == before
 
 
 def test_a_capacity_is_a_limit(torchvox_cli, drive, tmp_path):
@@ -265,17 +223,6 @@ def test_maps_are_merged_whatever_their_names(torchvox_cli, drive, tmp_path):
     bad = torchvox_cli("map", "one.npz", "coarse.npz", "two.bin", "-o", "b.npz")
     assert bad.code == 1 and "coarse.npz" in bad.err and "one grid" in bad.err
     assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "a.npz").read_bytes()
-
-
-def test_parts_of_space_are_mapped_and_merged(torchvox_cli, drive, tmp_path):
-    for row in part_rows((-2, -2, -2, 3, 3, 2), (2, 2, 1), 0.2):
-        box = ",".join(map(repr, row["point_cloud_range"]))
-        torchvox_cli(*POSED, f"--range={box}", "-o", f"parts/{row['part']}.npz").ok()
-    parts = sorted((tmp_path / "parts").iterdir())
-    assert len(parts) == 4
-    torchvox_cli("map", *parts, "-o", "a.npz").ok()
-    drive.mapped().save("b.npz")
-    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
 def test_a_map_becomes_trees_and_points(torchvox_cli, drive):

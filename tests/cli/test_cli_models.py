@@ -118,23 +118,6 @@ def test_an_export_that_fails_leaves_the_older_file(
     assert sorted(p.name for p in tmp_path.iterdir()) == written
 
 
-def test_an_output_that_cannot_be_a_program_is_wrong_use(torchvox_cli, written, tmp_path):
-    def run(*arguments):
-        return torchvox_cli("export", "model.pt", *arguments)
-
-    run("--format", "aoti", "-o", "a.pt").assert_one_sentence(2, "aoti is written to a .pt2 file")
-    run("-o", "model.pt").assert_one_sentence(2, "model.pt would replace the file")
-    run("-o", tmp_path).assert_one_sentence(2, "a folder")
-    assert sorted(p.name for p in tmp_path.iterdir()) == written
-
-
-def test_what_import_and_export_cannot_use_is_one_sentence(torchvox_cli, checkpoint):
-    torchvox_cli("import", checkpoint, "--layout", "kitti").assert_one_sentence(2, "--layout")
-    torchvox_cli("export", checkpoint, "--format", "onnx").assert_one_sentence(2, "--format")
-    torchvox_cli("export", checkpoint, "--dtype", "int8").assert_one_sentence(2, "--dtype")
-    torchvox_cli("export", checkpoint).assert_one_sentence(1, "no checkpoint of torchvox.models")
-
-
 def test_detect_writes_boxes_and_a_picture(torchvox_cli, detector_file, scan, tmp_path):
     pytest.importorskip("matplotlib", reason="the extra viz is not installed")
     detect = ("detect", scan, *KITTI, "-m", detector_file, "-o")
@@ -208,17 +191,3 @@ def test_an_exported_script_detects_what_the_model_detects(torchvox_cli, detecto
         assert len(result.out.splitlines()) == 2
     one, two = (scan.parent / f / "b.boxes.json" for f in ("one", "two"))
     assert one.read_text() == two.read_text()
-
-
-def test_what_detect_cannot_use_is_one_sentence(torchvox_cli, detector_file, scan, request):
-    def run(*arguments):
-        return torchvox_cli("detect", scan, *arguments, "--device", "cpu")
-
-    run(*KITTI, "-m", "none.pt").assert_one_sentence(2, "none.pt does not exist")
-    torch.save({"state_dict": {}}, "best.pth")
-    run(*KITTI, "-m", "best.pth").assert_one_sentence(1, "no checkpoint of torchvox.models")
-    run("--layout", "x,y,z,_", "-m", detector_file).assert_one_sentence(2, "no intensity column")
-    run(*KITTI, "-m", detector_file, "-o", "a.txt").assert_one_sentence(2, ".json")
-    run(*KITTI, "-m", detector_file, "--score", "2").assert_one_sentence(2, "--score")
-    classifier = request.getfixturevalue("model_file")
-    run(*KITTI, "-m", classifier).assert_one_sentence(1, "is not a detector")

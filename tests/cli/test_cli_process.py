@@ -144,12 +144,3 @@ def test_a_stdout_that_takes_nothing_ends_a_process_without_a_traceback(kind):
     os.close(out)
     full = (1, "torchvox: [Errno 28] No space left on device\n")
     assert (done.returncode, done.stderr) == (full if kind == "full" else (141, ""))
-
-
-def test_importing_torchvox_imports_no_extra():
-    extras = "typer rich yaml matplotlib laspy lazrs pypcd4 h5py lightning torchmetrics pydantic"
-    code = (
-        "import sys, torch; before = set(sys.modules); import torchvox, torchvox.io, torchvox.data;"
-        f" extras = (set(sys.modules) - before) & set({extras.split()}); assert not extras, extras"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

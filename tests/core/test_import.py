@@ -101,7 +101,7 @@ BLOCK_EXTRAS = """
 import sys
 for name in sys.argv[1].split(","):
     sys.modules[name] = None  # importing it raises ImportError
-import torch, torchvox
+import torch, torchvox, torchvox.io, torchvox.data
 torchvox.bev_max_height(torch.rand(10, 3), [0.0, 0.0, 0.0, 1.0, 1.0, 1.0], [4, 4])
 print("imported")
 """
