@@ -60,7 +60,7 @@ class Group(TyperGroup):
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where a full disk is still an error like others
         except (typer.Abort, KeyboardInterrupt):
-            return _fail("interrupted", INTERRUPTED)
+            code = INTERRUPTED
         except InterruptedWorkError as error:
             return _fail(error, INTERRUPTED)
         except CommandLineError as error:
@@ -68,12 +68,12 @@ class Group(TyperGroup):
             return _fail(error.format_message().replace("Value error, ", ""), WRONG_USE)
         except WrongUseError as error:
             return _fail(error, WRONG_USE)
-        except BrokenPipeError:
-            return _unread()
-        except SystemExit as error:
-            if isinstance(error.__context__, BrokenPipeError):  # as rich and typer raise it
-                return _unread()
-            raise
+        except (BrokenPipeError, SystemExit) as error:
+            # A reader of our output went away, as head does; rich and typer exit then.
+            if not isinstance(error.__context__ or error, BrokenPipeError):
+                raise
+            _close_stdout()
+            return UNREAD
         except REPORTED as error:
             if os.environ.get("TORCHVOX_DEBUG"):
                 raise
@@ -83,10 +83,9 @@ class Group(TyperGroup):
         return code if isinstance(code, int) else DONE
 
 
-def _unread() -> int:
-    """The code of shells for a reader of our output that went away, as head does."""
+def _close_stdout() -> None:
+    """What is still to be written must not raise again at the exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return UNREAD
 
 
 def _fail(error: object, code: int) -> int:
@@ -94,8 +93,8 @@ def _fail(error: object, code: int) -> int:
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except OSError:  # a full disk must not raise again at the exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:  # a full disk
+        _close_stdout()
     return code
 
 

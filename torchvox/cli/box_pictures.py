@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torchvox import viz
+from torchvox.viz.pictures import Range
 from torchvox.viz.predictions import RIGHT, WRONG
 
 if TYPE_CHECKING:
+    from torchvox.data.generated import Generated
     from torchvox.train.detecting import Detected
 
 NOTE, LEVELS = "3D overlap: solid loose, dashed strict", ("3d/loose", "3d/strict")
@@ -21,7 +23,7 @@ KINDS = {"hit": RIGHT, "false alarm": WRONG, "missed": "#f6f193"}
 
 
 def pictures_of(
-    result: Detected, data: Any, classes: Sequence[str], point_cloud_range: Any
+    result: Detected, data: Generated, classes: Sequence[str], point_cloud_range: Range
 ) -> Iterator[tuple[str, Any]]:
     """Names of files and figures: curves, recall by distance, the scans with most errors."""
     places, (_, curves, hits, truth) = np.arange(2.5, 101, 2.5), result.details

@@ -14,11 +14,9 @@ from types import ModuleType
 from typing import Annotated, NoReturn
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from torchvox._util.errors import WrongUseError
-from torchvox.cli.work import console, leave
+from torchvox.cli.work import console, leave, table_of
 
 compat = typer.Typer(
     name="compat",
@@ -47,13 +45,13 @@ def scan_(
     if as_json:
         print(json.dumps({"names": [f._asdict() for f in findings], "install": lines}, indent=1))
     else:
-        table = Table("name", "files", "uses", "", show_edge=False)
+        rows = []
         for one in findings:
             what = one.status + (f": {one.reason}" if one.reason else "")
             where = f" ({one.at})" if one.at else ""
-            table.add_row(escape(one.name + where), str(one.files), str(one.uses), escape(what))
+            rows.append((one.name + where, str(one.files), str(one.uses), what))
         out = console()
-        out.print(table)
+        out.print(table_of("", ("name", "files", "uses", ""), rows))
         for line in lines:
             out.print(line, markup=False, soft_wrap=True)
     if any(one.status != scan.COVERED for one in findings):

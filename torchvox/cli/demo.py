@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from rich.markup import escape
-from rich.table import Table
 
 import torchvox
 from torchvox._util.errors import TorchvoxError
@@ -81,14 +79,10 @@ def demo(args: DemoOptions) -> None:
         viz.save(figure, file)
     draw_ms = 1e3 * (time.perf_counter() - start)
     steps = [("scan", heading, read_ms), *steps, ("pictures", "\n".join(map(str, files)), draw_ms)]
-    table = Table(title="torchvox demo", title_justify="left", title_style="bold", expand=False)
-    table.add_column("step", style="bold cyan")
-    table.add_column("what it did")
-    table.add_column("time", justify="right", style="green")
-    for word, lines, ms in steps:
-        table.add_row(word, escape(lines), work.milliseconds(ms))
+    rows = [(word, lines, work.milliseconds(ms)) for word, lines, ms in steps]
+    columns = ("step", "what it did", "time")
     out = work.console()
-    out.print(table)
+    out.print(work.table_of("torchvox demo", columns, rows, right=["time"]))
     out.print(f"device    {device_name}", soft_wrap=True)
     out.print("times     of the ops: median after a warm-up, points already on the device")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -78,18 +78,15 @@ def detect(args: DetectOptions) -> None:
     for_each(files, targets, work)
 
 
-def as_json(source: Path, points: int, detections: Detections) -> dict[str, Any]:
+def as_json(source: Path, points: int, detections: Detections) -> dict[str, object]:
     """What is written: boxes by falling score, [x, y, z, l, w, h, yaw] with z at the center."""
-    boxes, rows = [], zip(detections.boxes, detections.scores, detections.labels, strict=True)
-    for box, score, label in rows:
-        entry: dict[str, Any] = {
-            "class": detections.classes[label],
-            "score": round(float(score), 6),
-            "box": [round(float(v), 5) for v in box[:7]],
-        }
-        if len(box) > 7:
-            entry["velocity"] = [round(float(v), 5) for v in box[7:9]]
-        boxes.append(entry)
+    boxes = []
+    rows = detections.boxes, detections.scores, detections.labels
+    for box, score, label in zip(*rows, strict=True):
+        numbers = [round(float(v), 5) for v in box]
+        entry = {"class": detections.classes[label], "score": round(float(score), 6)}
+        velocity = {"velocity": numbers[7:9]} if len(box) > 7 else {}
+        boxes.append({**entry, "box": numbers[:7], **velocity})
     overflow = detections.overflow
     return {"file": source.name, "points": points, "boxes": boxes, "overflow": overflow}
 

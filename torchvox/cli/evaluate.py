@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
 from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from rich.console import Console
-from rich.table import Table
 
 from torchvox._util.config_files import unknown_key
 from torchvox._util.errors import TorchvoxError, WrongUseError
@@ -21,10 +22,11 @@ from torchvox._util.extras import require
 from torchvox.cli import options
 from torchvox.cli.options import argument, check_outputs, option, option_class
 from torchvox.cli.train import Overrides
-from torchvox.cli.work import console, use_device
+from torchvox.cli.work import console, table_of, use_device
 from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
+    from torchvox.data.generated import Generated
     from torchvox.train.checkpoint import Checkpoint
     from torchvox.train.config import Config
     from torchvox.train.tasks import Labels
@@ -66,19 +68,12 @@ class EvaluateOptions:
     device: options.Device = options.DeviceChoice.auto
 
 
-class Gate(NamedTuple):
-    """A metric that must reach a value."""
-
-    metric: str
-    least: float
-
-
 @options.command
 def evaluate(args: EvaluateOptions) -> None:
     """Evaluate a model: accuracy and IoU, in total and per class, or average precision of boxes."""
     if args.split not in ("train", "val"):
         raise WrongUseError(f"--split must be train or val, got {args.split!r}")
-    gates = [_gate(text) for text in args.at_least or []]
+    gates = dict(map(_gate, args.at_least or []))
     drawings = [args.pictures / f"{name}.png" for name in PICTURES] if args.pictures else []
     inputs = [args.checkpoint, Path(args.data_of or args.checkpoint)]
     check_outputs(inputs, {"--json": args.results, "--pictures": drawings})
@@ -102,7 +97,7 @@ def evaluate(args: EvaluateOptions) -> None:
         raise WrongUseError(f"--config and --write are for detectors, not for {config.task}")
     else:
         scores = _evaluate_points(args, trained, config, gates)
-    for metric, least in gates:
+    for metric, least in gates.items():
         if metric not in scores:
             raise WrongUseError(f"--at-least: {unknown_key(metric, list(scores))}")
         if not scores[metric] >= least:
@@ -110,7 +105,7 @@ def evaluate(args: EvaluateOptions) -> None:
 
 
 def _evaluate_points(
-    args: EvaluateOptions, trained: Checkpoint, config: Config, gates: list[Gate]
+    args: EvaluateOptions, trained: Checkpoint, config: Config, gates: Iterable[str]
 ) -> dict[str, float]:
     """The metrics of a classifier, or of a network that labels points; prints and writes them."""
     from torchvox.train import evaluate as evaluate_all
@@ -124,10 +119,10 @@ def _evaluate_points(
     matrix = evaluate_all(trained, data, config.train.val_batch_size)
     seconds = time.perf_counter() - start
     metrics, size = scores(matrix), f"{len(data)} samples of {config.data.kind} ({args.split})"
-    rows = [
+    rows = (
         [name, f"{count:,}", _percent(recall), _percent(iou)]
         for name, count, recall, iou in class_scores(matrix, trained.labels.classes)
-    ]
+    )
     _print_table(f"{args.checkpoint}, {size}, {seconds:.1f} s", ("count", "found %", "IoU %"), rows)
     console().print(_summary(metrics), soft_wrap=True)
     if args.results is not None:
@@ -139,7 +134,11 @@ def _evaluate_points(
 
 
 def _evaluate_boxes(
-    args: EvaluateOptions, model: Any, config: Config, gates: list[Gate], device: Any
+    args: EvaluateOptions,
+    model: torch.nn.Module,
+    config: Config,
+    gates: Iterable[str],
+    device: torch.device,
 ) -> dict[str, float]:
     """The metrics of a detector; prints and writes them."""
     from torchvox.train.builders import build_data, labels_of
@@ -183,27 +182,25 @@ def _evaluate_boxes(
 # ---- checks -------------------------------------------------------------------------------------
 
 
-def _check_fit(title: str, model: Any, labels: Labels) -> None:
+def _check_fit(title: str, model: object, labels: Labels) -> None:
     """model: has classes and columns, except for programs of torch.export, which fit any data."""
     for what, needed in (("classes", list(labels.classes)), ("columns", labels.columns)):
-        mine: Any = getattr(model, what, needed)
-        if (list(mine) if what == "classes" else mine) != needed:
+        mine = getattr(model, what, None)
+        if mine is not None and (list(mine) if what == "classes" else mine) != needed:
             raise WrongUseError(f"{title}: its {what} must be {needed} of the data, got {mine}")
 
 
-def _gate(text: str) -> Gate:
+def _gate(text: str) -> tuple[str, float]:
+    """A metric, and the value that it must reach."""
     metric, _, value = text.partition("=")
-    try:
-        least = float(value)
-    except ValueError:
-        least = math.nan
-    if math.isnan(least):
-        raise WrongUseError(f"--at-least {text}: {value!r} is no number")
-    return Gate(metric, least)
+    with contextlib.suppress(ValueError):
+        if not math.isnan(least := float(value)):
+            return metric, least
+    raise WrongUseError(f"--at-least {text}: {value!r} is no number")
 
 
-def _check_gates(gates: list[Gate], names: Sequence[str]) -> None:
-    if wrong := [gate.metric for gate in gates if gate.metric not in names]:
+def _check_gates(gates: Iterable[str], names: Sequence[str]) -> None:
+    if wrong := [gate for gate in gates if gate not in names]:
         raise WrongUseError(f"--at-least {wrong[0]}: the metrics are {', '.join(names)}")
 
 
@@ -212,15 +209,9 @@ def _check_gates(gates: list[Gate], names: Sequence[str]) -> None:
 
 def _print_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a row per class below a title."""
-    table = Table(expand=False)
-    table.add_column("class", style="bold cyan")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    out = console()
+    out, numbers = console(), list(columns)
     out.print(title, soft_wrap=True, markup=False, style="bold")
-    out.print(table)
+    out.print(table_of("", ("class", *numbers), rows, right=numbers))
 
 
 def _percent(share: float) -> str:
@@ -259,11 +250,13 @@ def _report_measured(out: Console, measured: dict[str, float]) -> None:
     lines = [f"{name} {row['']}" for name, row in rows.items() if "" in row]
     columns = dict.fromkeys(column for row in rows.values() for column in row if column)
     if columns:
-        table = Table("", *(column.replace("/", "\n") for column in columns), expand=False)
-        for name, row in rows.items():
-            if row.keys() != {""}:
-                table.add_row(name, *(row.get(column, "") for column in columns))
-        out.print(table)
+        heads = ("", *(column.replace("/", "\n") for column in columns))
+        cells = (
+            (name, *(row.get(column, "") for column in columns))
+            for name, row in rows.items()
+            if row.keys() != {""}
+        )
+        out.print(table_of("", heads, cells))
     if lines:
         out.print(", ".join(lines), soft_wrap=True, markup=False)
 
@@ -284,7 +277,7 @@ def _save(folder: Path, pictures: Iterable[tuple[str, Any]]) -> None:
 
 
 def _draw(
-    trained: Checkpoint, data: Any, matrix: np.ndarray, metrics: dict[str, float]
+    trained: Checkpoint, data: Generated, matrix: np.ndarray, metrics: dict[str, float]
 ) -> list[tuple[str, Any]]:
     """Names of files and figures."""
     from torchvox import viz
@@ -296,7 +289,7 @@ def _draw(
     return [("predictions", viz.clouds_picture(panels, title)), ("confusion", confusion)]
 
 
-def _judged(trained: Checkpoint, data: Any) -> list[Panel]:
+def _judged(trained: Checkpoint, data: Generated) -> list[Panel]:
     """Clouds with their predicted classes: right ones first, then wrong ones with the truth."""
     from torchvox.train.evaluation import predictions
     from torchvox.viz import Panel
@@ -314,7 +307,7 @@ def _judged(trained: Checkpoint, data: Any) -> list[Panel]:
     return right[: CLOUDS - len(wrong)] + wrong
 
 
-def _labeled(trained: Checkpoint, data: Any) -> list[Panel]:
+def _labeled(trained: Checkpoint, data: Generated) -> list[Panel]:
     """Clouds colored by the predicted labels of their points."""
     from torchvox.train.evaluation import predictions
     from torchvox.train.tasks import TASKS

@@ -7,13 +7,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-from rich.table import Table
-
 from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox._util.yaml import read_yaml
 from torchvox.cli.options import argument, check_model, check_outputs, command, option, option_class
-from torchvox.cli.work import console
+from torchvox.cli.work import console, table_of
 from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
@@ -78,12 +75,7 @@ def import_checkpoint(args: ImportOptions) -> None:
     report = parity(imported) if args.verify else smoke(imported)
     rows = report.rows()
     title = f"{'parity' if args.verify else 'import'} report of {checkpoint.name}"
-    table = Table(title=escape(title), title_justify="left", expand=False)
-    table.add_column("what", style="bold cyan")
-    table.add_column("value")
-    for name, value in rows:
-        table.add_row(name, escape(value))
-    console().print(table)
+    console().print(table_of(title, ("what", "value"), rows))
     if args.report is not None:
         write_text(args.report, json.dumps(dict(rows), indent=2) + "\n")
     trouble = report.trouble()
@@ -100,18 +92,18 @@ def _declared(original: Path | None) -> Declared | None:
 
     if original is None:
         return None
-    if original.suffix == ".py":
-        try:
-            declared = mmdet3d_config(original.read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise WrongUseError(f"--original {original}: {error}") from None
-        if not declared.settings:
-            raise WrongUseError(
-                f"--original {original} has no plain values of a detector: give the whole "
-                "configuration, with all values in place"
-            )
-        return declared
-    return openpcdet_config(_yaml(original, "--original"))
+    if original.suffix != ".py":
+        return openpcdet_config(_yaml(original, "--original"))
+    try:
+        declared = mmdet3d_config(original.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUseError(f"--original {original}: {error}") from None
+    if not declared.settings:
+        raise WrongUseError(
+            f"--original {original} has no plain values of a detector: give the whole "
+            "configuration, with all values in place"
+        )
+    return declared
 
 
 def _yaml(path: Path, option: str) -> dict[str, Any]:

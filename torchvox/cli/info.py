@@ -14,12 +14,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from torchvox._util.errors import short
-from torchvox.cli import map_info, options
+from torchvox.cli import options
 from torchvox.cli.options import argument, option, option_class
-from torchvox.cli.work import console, for_each
+from torchvox.cli.work import console, for_each, table_of
 from torchvox.filter import suggest_voxel_size, voxels_by_level
 from torchvox.io import PointReader, PointTable, find_clouds, grid_around, open_points
 from torchvox.io.table import flat, named
+from torchvox.mapping import MapContents, files, read_graph
+from torchvox.mapping.contents import UNOBSERVED
+from torchvox.mapping.job import is_graph
+from torchvox.mapping.regions import INDEX_LAYERS
 
 MEDIAN_POINTS = 10_000_000  # with at most these the values are kept, for medians and a range
 LEVELS = 7  # rows of the table of voxel sizes, from a quarter of the suggested size up
@@ -36,18 +40,18 @@ class InfoOptions:
 @options.command
 def info(args: InfoOptions) -> None:
     """Show format, columns, bounds and statistics of point clouds, and the contents of maps."""
-    files = find_clouds(args.paths)
-    clouds = [path for path in files if not map_info.is_known(path)]
+    paths = find_clouds(args.paths)
+    clouds = [path for path in paths if not _is_map(path)]
     read = options.cloud_reader(clouds, args.layout, open_points) if clouds else open_points
-    if files == clouds and len(files) == 1:
-        return _describe(read(files[0]), args.header, args.voxel_sizes)
+    if paths == clouds and len(paths) == 1:
+        return _describe(read(paths[0]), args.header, args.voxel_sizes)
 
     def line(path: Path, _: Path) -> str:
         if path in clouds:
             return _line(read(path), args.header, args.voxel_sizes)
-        return map_info.described(path, len(files) > 1)
+        return _described(path, len(paths) > 1)
 
-    for_each(files, files, line)
+    for_each(paths, paths, line)
 
 
 def _describe(reader: PointReader, header: bool, voxel_sizes: bool) -> None:
@@ -57,12 +61,9 @@ def _describe(reader: PointReader, header: bool, voxel_sizes: bool) -> None:
     if header:
         return
     columns, finite = _statistics(reader)
-    table = Table(title=escape(str(reader.path)), title_justify="left", title_style="bold")
-    for heading in ("column", "min", "median", "max", "not finite"):
-        table.add_column(heading, justify="left" if heading == "column" else "right")
-    for name, column in columns.items():
-        table.add_row(escape(short(name)), *column.cells(), f"{column.missing:,}")
-    out.print(table)
+    heads = ("column", "min", "median", "max", "not finite")
+    rows = [(short(name), *c.cells(), f"{c.missing:,}") for name, c in columns.items()]
+    out.print(table_of(str(reader.path), heads, rows, right=heads[1:]))
     lost = reader.count - finite
     out.print(f"finite    {finite:,} of {reader.count:,} points: {lost:,} are not finite")
     if reader.count > MEDIAN_POINTS:
@@ -179,15 +180,14 @@ def _size_table(reader: PointReader) -> Table | str:
         return "voxel sizes are not suggested: the points have no finite extent"
     extent = float((points.amax(0) - points.amin(0)).max())
     finest = max(size / 4, extent / 2**19)  # fits in 21 bits at every level
-    unit = escape(reader.schema.unit)
-    table = Table(title=f"{size:g} {unit} gives a tenth of the points", title_justify="left")
-    for heading in (f"voxel size, {unit}", "voxels", "reduction", "points per voxel"):
-        table.add_column(heading, justify="right")
+    unit = reader.schema.unit
+    heads = (f"voxel size, {unit}", "voxels", "reduction", "points per voxel")
+    rows = []
     for level, voxels in enumerate(voxels_by_level(points, finest, LEVELS)):
         ratio = len(points) / voxels
         reduction = f"{100 - 100 / ratio:.1f} %"
-        table.add_row(f"{finest * 2**level:g}", f"{voxels:,}", reduction, f"{ratio:,.1f}")
-    return table
+        rows.append((f"{finest * 2**level:g}", f"{voxels:,}", reduction, f"{ratio:,.1f}"))
+    return table_of(f"{size:g} {unit} gives a tenth of the points", heads, rows, right=heads)
 
 
 def _line(reader: PointReader, header: bool, voxel_sizes: bool) -> str:
@@ -200,3 +200,67 @@ def _line(reader: PointReader, header: bool, voxel_sizes: bool) -> str:
         size = _tenth(_points(reader))
         line += f"  a tenth at {size:g} {reader.schema.unit}" if size else "  no extent"
     return line
+
+
+# ---- maps and scan graphs ------------------------------------------------------------------------
+
+
+def _is_map(path: Path) -> bool:
+    """Whether this is a map, by its content, or a scan graph, by its name."""
+    return is_graph(path) or files.is_map(path)
+
+
+def _described(path: Path, brief: bool) -> str:
+    """One line per fact, or one for all. Raises CloudFileError for a damaged file."""
+    facts = _graph_facts(path) if is_graph(path) else _map_facts(path, files.read(path))
+    if brief:
+        return f"{path.name}  " + "  ".join(f"{name} {text}" for name, text in facts[1:])
+    return "\n".join(f"{name:<12}{text}" for name, text in facts)
+
+
+def _map_facts(path: Path, contents: MapContents) -> list[tuple[str, str]]:
+    logodds = contents.layers["logodds"]
+    regions, cells = np.nonzero(logodds != UNOBSERVED)
+    occupied = int((logodds >= 0).sum())
+    extent = "nothing observed"
+    if len(cells):
+        voxels = contents.voxels(regions, cells)
+        corners = np.array([voxels.min(axis=0), voxels.max(axis=0) + 1]) * contents.voxel_size
+        extent = _extent(*(np.array(contents.origin) + corners))
+    facts = [
+        ("format", f"occupancy map, {path.suffix[1:].upper()}, {path.stat().st_size:,} bytes"),
+        ("voxel size", f"{contents.voxel_size:g} m"),
+        ("origin", " ".join(f"{v:.12g}" for v in contents.origin)),
+        ("extent", extent),
+        ("regions", f"{len(contents.keys):,} of 8 x 8 x 8 voxels"),
+        ("voxels", f"{occupied:,} occupied, {len(cells) - occupied:,} free"),
+        ("layers", ", ".join(name for name in contents.layers if name not in INDEX_LAYERS)),
+    ]
+    if "sample_count" in contents.layers:
+        counts = contents.layers["sample_count"]
+        facts.append(("samples", f"{counts.sum():,} in {(counts > 0).sum():,} voxels"))
+    hit, miss, lowest, highest = (f"{share:.3g}" for share in contents.sensor)
+    model = f"hit {hit}, miss {miss}, from {lowest} to {highest}, {contents.rule}"
+    return [*facts, ("preset", f"{contents.preset or 'custom'}: {model}")]
+
+
+def _graph_facts(path: Path) -> list[tuple[str, str]]:
+    scans = read_graph(path)
+    counts = [len(scan.points) for scan in scans]
+    facts = [
+        ("format", f"OctoMap scan graph, {path.stat().st_size:,} bytes"),
+        ("scans", f"{len(scans):,}"),
+        ("points", f"{sum(counts):,}"),
+    ]
+    if scans:
+        places = np.array([scan.pose[:, 3] for scan in scans])
+        facts.append(("sensor", _extent(places.min(axis=0), places.max(axis=0))))
+        ends = np.concatenate([s.points @ s.pose[:, :3].T + s.pose[:, 3] for s in scans])
+        if len(ends := ends[np.isfinite(ends).all(axis=1)]):
+            facts.append(("extent", _extent(ends.min(axis=0), ends.max(axis=0))))
+    return facts
+
+
+def _extent(low: np.ndarray, high: np.ndarray) -> str:
+    spans = zip("xyz", low, high, strict=True)
+    return ", ".join(f"{axis} {a:,.3f} to {b:,.3f}" for axis, a, b in spans)

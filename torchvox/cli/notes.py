@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchvox._util.errors import printable
 from torchvox.io import PointCloud, PointReader, open_points
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import numpy as np
 
 
 def note(message: str) -> None:
@@ -26,6 +28,8 @@ def open_noted(path: Path, layout: str | None = None) -> PointReader:
     return reader
 
 
-def read_noted(path: Path, layout: str | None = None, **options: Any) -> PointCloud:
+def read_noted(
+    path: Path, layout: str | None = None, origin: np.ndarray | None = None
+) -> PointCloud:
     """`read_cloud`, with a note for each problem of the file."""
-    return open_noted(path, layout).cloud(**options)
+    return open_noted(path, layout).cloud(origin)

@@ -133,7 +133,7 @@ def command(run: Callable[[Any], None]) -> Callable[..., None]:
             Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=type_)
         )
 
-    def call(**values: Any) -> None:
+    def call(**values: object) -> None:
         for name, value in values.items():
             if isinstance(value, Choice):
                 values[name] = value.value
@@ -241,7 +241,7 @@ def _choices(type_: Any) -> Any:
 class Command(TyperCommand):
     """A command that refuses `-` as a file, and whole numbers beyond 64 bits, in any option."""
 
-    def invoke(self, context: Any) -> Any:
+    def invoke(self, context: Any) -> object:
         for parameter in self.params:
             option, value = parameter.opts[0], context.params.get(parameter.name or "")
             if isinstance(value, Path) and str(value) == "-":

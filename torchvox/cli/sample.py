@@ -56,11 +56,14 @@ def sample_cloud(
 ) -> Output:
     """place: what the picture shows, in file coordinates; by default all points."""
     xyz = cloud.tensor(clock.device)[None, :, :3].contiguous()
-    generator = torch.Generator().manual_seed(seed) if start == "random" else None
-    first: Any = start if start == "random" else int(start)
-    idx, dist2 = clock(
-        lambda: torchvox.furthest_point_sample(xyz, count, start=first, generator=generator)
-    )
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw() -> tuple[torch.Tensor, torch.Tensor]:
+        if start == "random":
+            return torchvox.furthest_point_sample(xyz, count, start="random", generator=generator)
+        return torchvox.furthest_point_sample(xyz, count, start=int(start))
+
+    idx, dist2 = clock(draw)
     filled = idx[0] >= 0
     chosen, dist2 = idx[0][filled].cpu().numpy().astype(np.int64), dist2[0][filled]
     samples = replace(cloud, points=cloud.points[chosen])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -25,6 +25,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.segment import Segment
+from rich.table import Table
 
 from torchvox._util.errors import TorchvoxError, WrongUseError, printable
 from torchvox.cli.notes import note, read_noted
@@ -54,6 +55,24 @@ class PrintableConsole(Console):
 def console(stderr: bool = False) -> Console:
     """Console on the current stdout or stderr (tests replace them)."""
     return PrintableConsole(highlight=False, stderr=stderr)
+
+
+def table_of(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Iterable[str]],
+    right: Sequence[str] = (),
+    show_header: bool = True,
+) -> Table:
+    """A table whose first column is bold. right: columns of numbers."""
+    head: dict[str, Any] = {"title_justify": "left", "title_style": "bold"}
+    table = Table(title=escape(title) or None, show_header=show_header, **head)
+    for i, name in enumerate(columns):
+        look: dict[str, Any] = {"style": None if i else "bold cyan", "overflow": "fold"}
+        table.add_column(escape(name), justify="right" if name in right else "left", **look)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
 
 
 def choose_device(choice: DeviceChoice) -> tuple[torch.device, str]:

@@ -14,6 +14,7 @@ from torchvox.viz import style
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from torchvox.viz.viewer import Pane, Scale
@@ -51,8 +52,10 @@ def comparison_picture(
     for axis, row in zip((1, 2), views, strict=True):
         for pane, ax in zip(panes, row, strict=True):
             pixels = view_image(pane, low, high, axis, step)
-            place: Any = {"origin": "lower", "extent": (low[0], high[0], low[axis], high[axis])}
-            image = ax.imshow(pixels, interpolation="nearest", **place, **_colors(scale))
+            place = low[0], high[0], low[axis], high[axis]
+            image = ax.imshow(
+                pixels, interpolation="nearest", origin="lower", extent=place, **_colors(scale)
+            )
             bounds = (low[0], low[axis], 0, high[0], high[axis], 0)
             caption = pane.caption if axis == 1 else "from the side"
             style.plan_axes(ax, bounds, unit, "", caption)
@@ -103,9 +106,14 @@ def _colors(scale: Scale | None) -> dict[str, Any]:
     return {"cmap": style.color_map(scale.colors), "vmin": scale.low, "vmax": scale.high}
 
 
-def _histogram(ax: Any, counts: np.ndarray) -> None:
+def _histogram(ax: Axes, counts: np.ndarray) -> None:
     edges = np.unique(np.rint(np.geomspace(1, max(int(counts.max(initial=1)), 1) + 1, 40)))
-    ax.hist(counts, bins=edges, color=style.color_map(style.DENSITY)(0.62), edgecolor=style.PANEL)
+    ax.hist(
+        counts,
+        bins=edges.tolist(),
+        color=style.color_map(style.DENSITY)(0.62),
+        edgecolor=style.PANEL,
+    )
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_ylim(bottom=0.6)

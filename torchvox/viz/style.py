@@ -78,9 +78,9 @@ def panel(ax: Axes) -> None:
         spine.set_color(GRID)
 
 
-def legend(ax: Axes, **words: Any) -> None:
+def legend(ax: Axes, loc: str = "best") -> None:
     """Add a legend in light type."""
-    ax.legend(fontsize=8, labelcolor=INK, facecolor=PAPER, edgecolor=GRID, **words)
+    ax.legend(fontsize=8, labelcolor=INK, facecolor=PAPER, edgecolor=GRID, loc=loc)
 
 
 def whole_numbers(axis: Axis) -> None:
