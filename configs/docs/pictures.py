@@ -9,7 +9,6 @@ from typing import Any
 
 from torchvox import data, viz
 from torchvox.cli.demo import demo
-from torchvox.cli.options import DeviceChoice
 from torchvox.data.worlds import shapes
 from torchvox.data.worlds.street import CLASSES
 
@@ -41,7 +40,7 @@ DRAWN: dict[str, Callable[[], Any]] = {"boxes": boxes, "shapes": parts}
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    demo(output=folder, device=DeviceChoice.cpu)  # those of DEMO
+    demo(output=folder, device="cpu")  # those of DEMO
     for name, draw in DRAWN.items():
         viz.save(draw(), folder / f"{name}.png")
 

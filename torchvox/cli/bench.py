@@ -8,62 +8,58 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Table
 
 import torchvox
 from torchvox._util.errors import TorchvoxError
-from torchvox.cli.options import Device, DeviceChoice, check_outputs
+from torchvox.cli.options import Device, argument, check_outputs, command, option, option_class
 from torchvox.cli.work import console, note, use_device
 
 ROOT = Path(torchvox.__file__).resolve().parents[1]
 SCHEMA = 3  # of benchmarks/results.py
 
 
-def bench(
-    results: Annotated[
-        Path | None,
-        typer.Argument(help="Results of an earlier run (.json); omit them to run the benchmark."),
-    ] = None,
-    only: Annotated[str, typer.Option(help="Comma-separated words; run matching cases only.")] = "",
-    growth: Annotated[
-        bool, typer.Option("--growth", help="Also measure how cost grows with size, with plots.")
-    ] = False,
-    alone: Annotated[
-        bool, typer.Option("--alone", help="Measure torchvox only, no other implementations.")
-    ] = False,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Output file of a run.")] = Path(
-        "bench.json"
-    ),
-    device: Device = DeviceChoice.auto,
-) -> None:
+@option_class
+class BenchOptions:
+    results: Path | None = argument(
+        None, "Results of an earlier run (.json); omit them to run the benchmark."
+    )
+    only: str = option("", "Comma-separated words; run matching cases only.")
+    growth: bool = option(False, "Also measure how cost grows with size, with plots.")
+    alone: bool = option(False, "Measure torchvox only, no other implementations.")
+    output: Path = option(Path("bench.json"), "Output file of a run.", "--output", "-o")
+    device: Device = "auto"
+
+
+@command
+def bench(args: BenchOptions) -> None:
     """Measure every op on this machine and compare it with other implementations.
 
     A run needs the source tree and takes minutes: after 70 s on a GPU, 200 s on a CPU, it measures
     torchvox alone. --only shortens it. A results file can be shown anywhere.
     """
-    if results is None:
-        run(output, only, growth, alone, device)
-    _show(read(results or output))
+    if args.results is None:
+        _run(args)
+    _show(read(args.results or args.output))
 
 
-def run(output: Path, only: str, growth: bool, alone: bool, device: DeviceChoice) -> None:
+def _run(args: BenchOptions) -> None:
     """Runs the benchmark in its own process, so that nothing in this one disturbs it."""
     if not (ROOT / "benchmarks" / "__main__.py").exists():
         raise TorchvoxError(
             "the benchmark is in the source tree, not in the installed package: run make bench "
             "there, or pass a results file to show"
         )
-    check_outputs([], {"--output": output})
-    where = use_device(device)
-    command = [sys.executable, "-m", "benchmarks", "--device", where.type, "--only", only]
-    command += ["--out", str(output.absolute())]
-    command += ["--growth"] * growth + ["--alone"] * alone
+    check_outputs([], {"--output": args.output})
+    words = ["-m", "benchmarks", "--device", use_device(args.device).type, "--only", args.only]
+    words += ["--out", str(args.output.absolute())]
+    words += ["--growth"] * args.growth + ["--alone"] * args.alone
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     env = {**os.environ, "PYTHONPATH": path}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+    call = [sys.executable, *words]
+    with subprocess.Popen(call, env=env, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
             note(line.rstrip())
     if process.returncode != 0:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ import typer
 
 from torchvox._util.errors import TorchvoxError
 from torchvox.cli import options
+from torchvox.cli.options import argument, option, option_class
 from torchvox.cli.work import console, note
 from torchvox.data.readers import kitti
 from torchvox.data.readers.folder import PLACE, ScanFolder
@@ -24,21 +24,24 @@ data = typer.Typer(
 LARGEST, TURNS = 60.0, 12.6  # m of an edge, rad of a yaw: more is surely in other units
 
 
+@option_class
+class CheckOptions:
+    folder: Path = argument(..., "Folder with points/ and boxes/, or in KITTI's format.")
+    classes: str | None = option(None, "Allowed classes, comma-separated.")
+    layout: options.Layout = None
+
+
 @data.command(cls=options.Command)
-def check(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder with points/ and boxes/, or in KITTI's format.")
-    ],
-    classes: Annotated[str | None, typer.Option(help="Allowed classes, comma-separated.")] = None,
-    layout: options.Layout = None,
-) -> None:
+@options.command
+def check(args: CheckOptions) -> None:
     """Read a folder of labelled scans, report what is wrong and count what is in it."""
+    folder = args.folder
     if is_kitti := (folder / "training").is_dir():
         scans: ScanFolder = kitti.Kitti(folder, None)
     else:
-        scans = ScanFolder(folder, None, classes=[], columns=PLACE[:3], layout=layout)
+        scans = ScanFolder(folder, None, classes=[], columns=PLACE[:3], layout=args.layout)
     lists = folder / "ImageSets" if is_kitti else folder
-    allowed = [name.strip() for name in classes.split(",")] if classes else None
+    allowed = [name.strip() for name in args.classes.split(",")] if args.classes else None
     rows: dict[str, list[list[float]]] = defaultdict(list)
     failed = 0
     for index in range(len(scans)):
@@ -87,13 +90,18 @@ def _rows(
     return list(zip(labels.names, rows, strict=True))
 
 
+@option_class
+class ExportKittiOptions:
+    folder: Path = argument(..., "A new or empty folder.")
+    train: int = option(80, "Frames for training.", min=0)
+    val: int = option(20, "Frames for validation.", min=0)
+    seed: int = option(0, "Seed of the generated scenes.")
+
+
 @data.command("export-kitti", cls=options.Command)
-def export_kitti(
-    folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
-    train: Annotated[int, typer.Option(min=0, help="Frames for training.")] = 80,
-    val: Annotated[int, typer.Option(min=0, help="Frames for validation.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the generated scenes.")] = 0,
-) -> None:
+@options.command
+def export_kitti(args: ExportKittiOptions) -> None:
     """Write generated streets in KITTI's format, to try readers and metrics without KITTI."""
-    kitti.export_kitti(folder, train, val, seed)
-    console().print(f"{folder}: {train:,} and {val:,} frames", soft_wrap=True, markup=False)
+    kitti.export_kitti(args.folder, args.train, args.val, args.seed)
+    text = f"{args.folder}: {args.train:,} and {args.val:,} frames"
+    console().print(text, soft_wrap=True, markup=False)

@@ -42,7 +42,7 @@ class DemoOptions(options.GridFields):
     samples: int = option(4096, "Number of points to sample.", "--samples", "-n", min=1)
     output: Path = option(Path("demo_out"), "Folder for the pictures.", "--output", "-o")
     seed: int = option(0, "Seed of the generated scan.", min=0)
-    device: options.Device = options.DeviceChoice.auto
+    device: options.Device = "auto"
 
 
 @options.command

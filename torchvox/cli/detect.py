@@ -34,7 +34,7 @@ class DetectOptions(options.FileOptions):
         None, "Picture of the boxes from above: a .png for one scan, else a folder."
     )
     score: float = option(0.0, "Drop boxes with a lower score.", min=0.0, max=1.0)
-    device: options.Device = options.DeviceChoice.auto
+    device: options.Device = "auto"
 
 
 @options.command

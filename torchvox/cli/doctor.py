@@ -12,9 +12,10 @@ import typer
 from rich.table import Table
 
 import torchvox
+from torchvox._build import BUILD_INFO
 from torchvox._library import BINDINGS, own_runtime
 from torchvox._util.extras import EXTRAS
-from torchvox.cli.work import build_facts, console
+from torchvox.cli.work import console
 
 GOOD, BAD, ABSENT = "[green]ok[/green]", "[red]broken[/red]", "[yellow]absent[/yellow]"
 
@@ -71,7 +72,7 @@ def _versions() -> list[tuple[str, str]]:
 
 
 def _build() -> list[tuple[str, str]]:
-    facts = build_facts()
+    facts = BUILD_INFO
     return [
         ("torch", f"{facts['torch']} (supported: {facts['supported_torch']})"),
         ("CUDA", facts["cuda"] or f"none, CPU only ({facts['cpu_only_reason']})"),
@@ -85,7 +86,7 @@ def _gpus(advice: list[str]) -> list[tuple[str, str]]:
         return [("none", "this torch is built without CUDA; the ops run on the CPU")]
     if not torch.cuda.is_available():
         return [("none", "torch finds no GPU (nvidia-smi shows why); the ops run on the CPU")]
-    if not build_facts()["cuda"]:
+    if not BUILD_INFO["cuda"]:
         advice.append(
             "torchvox is built without CUDA: install the CUDA toolkit that matches torch "
             f"({torch.version.cuda}), then TORCHVOX_CUDA=1 pip install --no-build-isolation ."
@@ -113,7 +114,7 @@ def _extras() -> tuple[list[tuple[str, str]], list[str]]:
 def _try_ops() -> tuple[list[tuple[str, str]], bool]:
     """Run three ops on a few points, on every kind of device that should work."""
     devices = ["cpu"]
-    if torch.cuda.is_available() and build_facts()["cuda"]:
+    if torch.cuda.is_available() and BUILD_INFO["cuda"]:
         devices.append("cuda")
     point_cloud_range = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
     tries = {

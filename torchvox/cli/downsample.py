@@ -126,7 +126,7 @@ class DownsampleOptions(options.FileOptions):
     trace: Path | None = option(
         None, "Write the index of the output point of every input point.", metavar="FILE.npz"
     )
-    device: options.Device = options.DeviceChoice.auto
+    device: options.Device = "auto"
 
     def filter_options(self) -> FilterOptions:
         """What the library needs of these options, for the CPU. Raises WrongUseError."""

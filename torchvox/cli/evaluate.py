@@ -65,7 +65,7 @@ class EvaluateOptions:
     )
     results: Path | None = option(None, "Write the metrics as JSON.", "--json")
     trust_code: options.TrustCode = False
-    device: options.Device = options.DeviceChoice.auto
+    device: options.Device = "auto"
 
 
 @options.command

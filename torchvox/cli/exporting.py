@@ -46,7 +46,7 @@ class ExportOptions:
         "Type of the weights: float32, bfloat16 or float16.",
         show_default="that of a fused file, else float32",
     )
-    device: options.Device = options.DeviceChoice.cpu
+    device: options.Device = "cpu"
 
 
 @options.command

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import typer
@@ -58,7 +58,9 @@ class MapCommand(MapOptions):
     output: Path = option(
         Path("map.npz"), f"Format by its suffix: {' '.join(SUFFIXES)}", "--output", "-o"
     )
-    select: Select | None = option(None, "Voxels in points and pages.", show_default="occupied")
+    select: Literal["occupied", "free", "observed"] | None = option(
+        None, "Voxels in points and pages.", show_default="occupied"
+    )
     height: Height = option(
         None,
         "Height range shown in .png, .ply, .las and .html.",
@@ -69,7 +71,7 @@ class MapCommand(MapOptions):
     page: bool = option(False, "Also write a page next to the output.", "--html")
     ros_yaml: bool = option(False, "Also write map_server's .yaml next to the .png.")
     rate: float = option(10.0, "Scans per second of the sensor.", min=1e-6)
-    device: options.Device = options.DeviceChoice.auto
+    device: options.Device = "auto"
 
     DECLARED: ClassVar = {
         **dict.fromkeys(("poses", "extrinsic", "trajectory"), declare(metavar="FILE")),

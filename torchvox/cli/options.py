@@ -46,29 +46,14 @@ NAMED = (".pcd", ".las", ".laz", ".ply")  # formats that name their columns
 KINDS = {"": "points", "bev": "bird's-eye views"}  # words for kinds of outputs, where they differ
 
 
-class DeviceChoice(str, Enum):
-    """Where the ops run."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"], "auto uses the GPU if there is one; cuda requires it."
+]
 Layout = Annotated[
     str | None,
-    typer.Option(
-        help="Columns of .bin files: kitti, nuscenes, xyz, xyzrgb, or a list such as x,y,z,_,ring."
-    ),
+    "Columns of .bin files: kitti, nuscenes, xyz, xyzrgb, or a list such as x,y,z,_,ring.",
 ]
-Device = Annotated[
-    DeviceChoice, typer.Option(help="auto uses the GPU if there is one; cuda requires it.")
-]
-TrustCode = Annotated[
-    bool,
-    typer.Option(
-        "--trust-code", help="Allow the checkpoint to load its custom model class (runs its code)."
-    ),
-]
+TrustCode = Annotated[bool, "Allow the checkpoint to load its custom model class (runs its code)."]
 
 
 def option_class(kind: type[T]) -> type[T]:
@@ -76,20 +61,8 @@ def option_class(kind: type[T]) -> type[T]:
     return dataclass(frozen=True, kw_only=True)(kind)
 
 
-def option(default: Any, text: str, *names: str, parse: Parse | None = None, **words: Any) -> Any:
-    """A field of a command's options. default: ... if required. text: its help. names: by default
-    that of the field. parse: makes the value, of a text and the name of the option. words: further
-    arguments of typer.Option."""
-    return _field(default, declare(*names, parse=parse, help=text, **words))
-
-
-def argument(default: Any, text: str, **words: Any) -> Any:
-    """`option`, for a value that is given by its place."""
-    return _field(default, declare(help=text, **words)._replace(make=typer.Argument))
-
-
 class Declaration(NamedTuple):
-    """What typer gets for a field."""
+    """What typer gets for a field, and what makes its value, of a text and the option's name."""
 
     make: Callable[..., object]
     names: tuple[str, ...]
@@ -101,15 +74,26 @@ def declare(*names: str, parse: Parse | None = None, **words: object) -> Declara
     return Declaration(typer.Option, names, words, parse)
 
 
-def _field(default: Any, declaration: Declaration) -> Any:
+def option(default: Any, text: str, *names: str, parse: Parse | None = None, **words: Any) -> Any:
+    """A field of a command's options. default: ... if required. text: its help. names: by default
+    that of the field. words: further arguments of typer.Option."""
     start = MISSING if default is ... else default
+    return field(
+        default=start, metadata={"typer": declare(*names, parse=parse, help=text, **words)}
+    )
+
+
+def argument(default: Any, text: str, **words: Any) -> Any:
+    """`option`, for a value that is given by its place."""
+    start = MISSING if default is ... else default
+    declaration = declare(help=text, **words)._replace(make=typer.Argument)
     return field(default=start, metadata={"typer": declaration})
 
 
 def command(run: Callable[[Any], None]) -> Callable[..., None]:
-    """A function for typer, with a keyword for each option. run: takes an `option_class`. One that
-    extends a dataclass of the library takes the help of its fields from their annotations, and the
-    rest from its table DECLARED."""
+    """A function for typer, with a keyword for each option. run: takes an `option_class`, whose
+    fields are made by `option`, or have their help in Annotated and the rest in a table DECLARED.
+    """
     (kind, _) = get_type_hints(run).values()
     types, parameters = get_type_hints(kind, include_extras=True), []
     own, parsers = kind.__annotations__, {}
@@ -118,7 +102,7 @@ def command(run: Callable[[Any], None]) -> Callable[..., None]:
         type_, declared = types[each.name], each.metadata.get("typer")
         if declared is None and isinstance(get_args(type_)[-1], str):
             type_, text = get_args(type_)
-            declared = kind.DECLARED.get(each.name, declare())
+            declared = getattr(kind, "DECLARED", {}).get(each.name, declare())
             declared = declared._replace(words={"help": text, **declared.words})
         if declared is not None:
             make, names, words, parse = declared
@@ -174,7 +158,7 @@ class CloudOptions(FileOptions):
     """`FileOptions` of commands that run an op on each cloud."""
 
     file_format: str | None = option(None, "npz, npy or png.", "--format")
-    device: Device = DeviceChoice.auto
+    device: Device = "auto"
 
 
 @option_class

@@ -33,7 +33,7 @@ class PredictOptions(options.FileOptions):
         None, "Format of point labels: npz, or png (picture).", "--format", show_default="npz"
     )
     trust_code: options.TrustCode = False
-    device: options.Device = options.DeviceChoice.auto
+    device: options.Device = "auto"
 
 
 @options.command

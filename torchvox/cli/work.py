@@ -27,9 +27,10 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.table import Table
 
+from torchvox._build import BUILD_INFO
 from torchvox._util.errors import TorchvoxError, WrongUseError, printable
 from torchvox.cli.notes import note, read_noted
-from torchvox.cli.options import CloudOptions, DeviceChoice, cloud_reader
+from torchvox.cli.options import CloudOptions, cloud_reader
 from torchvox.io import PointCloud, write_cloud, write_npy, write_npz
 
 T = TypeVar("T")
@@ -75,39 +76,28 @@ def table_of(
     return table
 
 
-def choose_device(choice: DeviceChoice) -> tuple[torch.device, str]:
+def choose_device(choice: str) -> tuple[torch.device, str]:
     """The device, and a phrase that names it and the reason. Never falls back from cuda."""
-    reason = _why_no_cuda()
-    if choice is DeviceChoice.cuda and reason:
+    if torch.version.cuda is None:
+        reason = "this torch is built without CUDA"
+    elif not torch.cuda.is_available():
+        reason = "torch sees no usable GPU, see torchvox doctor"
+    else:
+        without = "this torchvox is built without CUDA, see torchvox doctor"
+        reason = "" if BUILD_INFO["cuda"] else without
+    if choice == "cuda" and reason:
         raise TorchvoxError(f"--device cuda cannot be used: {reason}")
-    if choice is DeviceChoice.cpu or reason:
-        why = "requested" if choice is DeviceChoice.cpu else reason
+    if choice == "cpu" or reason:
+        why = "requested" if choice == "cpu" else reason
         return torch.device("cpu"), f"cpu, {torch.get_num_threads()} threads ({why})"
     return torch.device("cuda", torch.cuda.current_device()), torch.cuda.get_device_name()
 
 
-def use_device(choice: DeviceChoice) -> torch.device:
+def use_device(choice: str) -> torch.device:
     """`choose_device`, with a note that names the device."""
     where, name = choose_device(choice)
     note(f"device: {name}")
     return where
-
-
-def _why_no_cuda() -> str:
-    if torch.version.cuda is None:
-        return "this torch is built without CUDA"
-    if not torch.cuda.is_available():
-        return "torch sees no usable GPU, see torchvox doctor"
-    if not build_facts()["cuda"]:
-        return "this torchvox is built without CUDA, see torchvox doctor"
-    return ""
-
-
-def build_facts() -> dict[str, str]:
-    """What this torchvox was built for and with; "cuda" is empty in a CPU-only build."""
-    from torchvox._build import BUILD_INFO
-
-    return BUILD_INFO
 
 
 def timed(work: Callable[[], T], device: torch.device) -> tuple[T, float]:
