@@ -15,7 +15,7 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final, List, Tuple
+from typing import List, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -29,32 +29,14 @@ class PillarFeatures(nn.Module):
     """points [N, 4] and batch_offsets [B + 1] -> (map [B, channels, ny, nx], keypoints
     [B, keypoints, 4], keypoint_features [B, keypoints, width], counts [B + 1, 8])."""
 
-    point_cloud_range: Final[List[float]]
-    voxel_size: Final[List[float]]
-    max_points: Final[int]
-    max_pillars: Final[int]
-    keypoints: Final[int]
-    nx: Final[int]
-    ny: Final[int]
-
     def __init__(
-        self,
-        point_cloud_range: List[float],
-        pillar_size: float,
-        *,
-        max_points: int = 16,
-        max_pillars: int = 4096,
-        keypoints: int = 128,
-        width: int = 16,
-        channels: int = 8,
+        self, point_cloud_range: List[float], pillar_size: float, width: int = 16, channels: int = 8
     ) -> None:
         super().__init__()
         height = point_cloud_range[5] - point_cloud_range[2]
         self.point_cloud_range = point_cloud_range
         self.voxel_size = [pillar_size, pillar_size, height]
-        self.max_points = max_points
-        self.max_pillars = max_pillars
-        self.keypoints = keypoints
+        self.max_points, self.max_pillars, self.keypoints = 16, 4096, 128
         self.nx, self.ny, _ = torchvox.grid_size(self.voxel_size, point_cloud_range)
         self.encoder = nn.Linear(7, width)
         self.head = nn.Conv2d(width + 1, channels, 3, padding=1)
@@ -174,10 +156,8 @@ def run(formats: List[str], folder: Path) -> bool:
             )
             good = good and exact and close
             used, total = outputs[3][0, :2].tolist()
-            print(
-                f"{kind:<12} {len(cloud[0]):>6} points: {used} of {total} pillars, "
-                f"{'same as eager' if exact and close else 'DIFFERS FROM EAGER'}"
-            )
+            words = "same as eager" if exact and close else "DIFFERS FROM EAGER"
+            print(f"{kind:<12} {len(cloud[0]):>6} points: {used} of {total} pillars, {words}")
     return good
 
 

@@ -18,9 +18,8 @@ import argparse
 import hashlib
 import re
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -33,8 +32,7 @@ PCDET = "github.com/open-mmlab/OpenPCDet, model zoo"
 MMDET = "github.com/open-mmlab/mmdetection3d, configs/"
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """name: start of the file's name. tensors: their number. says: accuracy by its authors.
     settings: what its tensors and names do not show."""
 
@@ -43,7 +41,7 @@ class Published:
     page: str
     tensors: int
     says: str
-    settings: Dict[str, Any] = field(default_factory=dict)
+    settings: Dict[str, Any] = {}  # noqa: RUF012, never written
 
 
 NUSCENES = f"{PCDET}, nuScenes"
@@ -61,10 +59,6 @@ ROWS = [
     ),
 ]
 PUBLISHED = [Published(*row) for row in ROWS]
-
-
-def published_as(path: Path) -> Optional[Published]:
-    return next((one for one in PUBLISHED if path.name.startswith(one.name)), None)
 
 
 def check_hash(path: Path) -> Optional[str]:
@@ -98,7 +92,7 @@ def show_boxes(model: torch.nn.Module, points: Tensor, most: int = 10) -> None:
 
 
 def check(path: Path, scan: Optional[Path], layout: Optional[str], output: Optional[Path]) -> bool:
-    published = published_as(path)
+    published = next((one for one in PUBLISHED if path.name.startswith(one.name)), None)
     trouble = check_hash(path)
     if trouble is not None:
         print(f"{path.name}: {trouble}")

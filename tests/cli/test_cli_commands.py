@@ -57,11 +57,8 @@ def test_sample_writes_points_that_lie_in_the_cloud(torchvox_cli, scan):
     assert len(set(written["idx"])) == 50
     assert np.isfinite(written["points"]).all()
     assert (np.diff(written["dist2"][1:]) <= 0).all()
-
-
-def test_sample_more_than_there_is_gives_every_finite_point_once(torchvox_cli, scan):
-    many = ("-n", "5000", "-o", "a.npz")
-    torchvox_cli("sample", scan, *KITTI, *many).ok("every point is a sample")
+    more = torchvox_cli("sample", scan, *KITTI, "-n", "5000", "-o", "a.npz")
+    more.ok("every point is a sample")
     assert sorted(np.load("a.npz")["idx"]) == list(range(7, 3000))
 
 
@@ -117,16 +114,6 @@ def test_a_folder_gives_one_output_per_cloud(torchvox_cli, tmp_path):
     result = torchvox_cli("voxelize", "in", "-o", "out").ok()
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a.voxels.npz", "b.voxels.npz"]
     assert len(result.out.splitlines()) == 2
-
-
-def test_an_output_read_back_keeps_origin_and_unit(torchvox_cli, tmp_path):
-    world = np.random.default_rng(0).uniform(0, 100, (60, 3)) + np.array([636000, 848400, 400])
-    np.save(tmp_path / "a.npy", world)
-    torchvox_cli("sample", "a.npy", "-n", "10", "-o", "b.npz").ok()
-    torchvox_cli("sample", "b.npz", "-n", "10", "-o", "c.npy").ok()
-    back = np.load("c.npy")[:, :3]  # then idx and dist2
-    assert back.dtype == np.float64
-    assert np.abs(back[:, None] - world[None]).max(-1).min(1).max() < 1e-3
 
 
 def test_info_shows_columns_bounds_and_what_is_not_finite(torchvox_cli, scan):

@@ -98,13 +98,6 @@ def test_one_bad_scan_keeps_its_pose_and_stops_no_other(torchvox_cli, drive, tmp
     assert OccupancyMap.load("a.npz").equal(drive.mapped((0, 2)))
 
 
-def test_other_numbers_of_poses_and_scans_are_both_named(torchvox_cli, drive, tmp_path):
-    (tmp_path / "scans" / "2.bin").unlink()
-    result = torchvox_cli(*POSED, "-o", "a.npz")
-    result.assert_one_sentence(1, "poses.txt has 3 poses for 2 scans")
-    assert not (tmp_path / "a.npz").exists()
-
-
 def test_kitti_poses_take_an_extrinsic_and_a_frame(torchvox_cli, drive, tmp_path):
     camera = np.array([[0, -1, 0, 0.1], [0, 0, -1, 0.2], [1, 0, 0, 0.3]], np.float64)
     (tmp_path / "calib.txt").write_text("P0: 1\nTr: " + " ".join(map(str, camera.ravel())))
