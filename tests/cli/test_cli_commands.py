@@ -187,7 +187,7 @@ def test_boxes_are_written_with_six_digits_of_the_score_and_five_of_the_rest():
 
 
 def test_the_density_of_a_pillar_is_the_sum_over_its_voxels():
-    from torchvox.cli.work import pillar_counts
+    from torchvox.cli.voxelize import pillar_counts
 
     heights = [0.5, 1.5, 1.6, 2.5, 2.6, 2.7, 0.5, 9.0]
     points = torch.tensor([[0.5, 1.5, z] for z in heights])

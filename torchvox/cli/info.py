@@ -95,9 +95,7 @@ def _facts(reader: PointReader) -> list[tuple[str, str]]:
         ("unit", schema.unit),
     ]
     if box is not None:
-        spans = zip("xyz", *box, strict=True)
-        text = ", ".join(f"{axis} {low:,.3f} to {high:,.3f}" for axis, low, high in spans)
-        facts.append(("box", text))
+        facts.append(("box", _extent(*box)))
     if schema.scale is not None and schema.offset is not None:
         scale, offset = (" ".join(f"{v:g}" for v in a) for a in (schema.scale, schema.offset))
         facts.append(("scale", f"{scale}, offset {offset}"))

@@ -7,25 +7,24 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 import torchvox
 from torchvox._util.errors import WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import option, option_class
-from torchvox.cli.work import (
-    Clock,
-    Output,
-    amounts,
-    cloud_title,
-    drops,
-    pillar_counts,
-    run_on_each,
-    warn_if_none,
-)
+from torchvox.cli.work import Clock, Output, amounts, cloud_title, run_on_each, warn_if_none
 from torchvox.io import Grid, PointCloud
+from torchvox.ops.voxel import Voxels
 
 FORMATS = (".npz", ".npy", ".png")
 ARRAYS = ("features", "indices", "num_points", "point_voxel", "counts")
+DROPS = {  # columns of the counts
+    "over the points-per-voxel cap": 3,
+    "in voxels past the voxel cap": 4,
+    "out of range": 5,
+    "not finite": 6,
+}
 Reduce = Literal["none", "mean", "max", "min", "sum"]
 Order = Literal["first", "zyx", "xyz"]
 
@@ -97,6 +96,17 @@ def voxelize_cloud(
             "note": f"{cloud_title(cloud)}: {count:,} voxels",
         }
 
+    dropped = {why: int(voxels.counts[0, column]) for why, column in DROPS.items()}
     line = f"{len(cloud):,} points -> {count:,} voxels of {edges} {cloud.unit} ({grid.chosen}: "
-    line += f"{grid.moved(place).limits}); dropped: {amounts(drops(voxels.counts))}"
+    line += f"{grid.moved(place).limits}); dropped: {amounts(dropped)}"
     return Output(line, arrays, "density_picture", look)
+
+
+def pillar_counts(voxels: Voxels, size: tuple[int, int]) -> torch.Tensor:
+    """Number of points in each pillar [ny, nx] int64, from the output of voxelize.
+
+    size: (nx, ny) of the grid. Points over the cap count too: point_voxel has their voxel.
+    """
+    (nx, ny), rows = size, voxels.point_voxel[voxels.point_voxel >= 0].long()
+    cells = voxels.indices[rows, 2].long() * nx + voxels.indices[rows, 3]
+    return torch.bincount(cells, minlength=ny * nx).view(ny, nx)

@@ -35,12 +35,6 @@ from torchvox.io import PointCloud, write_cloud, write_npy, write_npz
 
 T = TypeVar("T")
 
-DROPS = {  # columns of the counts tensor of voxelize
-    3: "over the points-per-voxel cap",
-    4: "in voxels past the voxel cap",
-    5: "out of range",
-    6: "not finite",
-}
 TERMINATED = 143  # exit code
 ENOUGH_SECONDS, MOST_RUNS = 0.25, 20  # timing stops at the first of the two
 
@@ -272,23 +266,3 @@ def spans(corners: Sequence[Any] | np.ndarray) -> str:
     """x 0..10, y 0..10, z 0..2"""
     axes = zip("xyz", *np.reshape(corners, (2, 3)), strict=True)
     return ", ".join(f"{axis} {low:.7g}..{high:.7g}" for axis, low, high in axes)
-
-
-def drops(counts: torch.Tensor) -> dict[str, int]:
-    """Why voxelize dropped points: reason -> how many, from row 0 of its counts, without zeros."""
-    row = counts[0].tolist()
-    return {reason: row[column] for column, reason in DROPS.items() if row[column]}
-
-
-def pillar_counts(voxels: Any, size: tuple[int, int]) -> torch.Tensor:
-    """Number of points in each pillar [ny, nx] int64, from the output of voxelize.
-
-    size: (nx, ny) of the grid. Points over the cap count too: point_voxel has their voxel.
-    """
-    rows = voxels.point_voxel[voxels.point_voxel >= 0].long()
-    per_voxel = torch.bincount(rows, minlength=len(voxels.indices))
-    used = voxels.indices[:, 0] >= 0
-    nx, ny = size
-    cell = voxels.indices[used, 2].long() * nx + voxels.indices[used, 3]
-    image = torch.zeros(ny * nx, dtype=torch.int64, device=cell.device)
-    return image.index_add_(0, cell, per_voxel[: len(used)][used]).view(ny, nx)

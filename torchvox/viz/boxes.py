@@ -71,7 +71,7 @@ def boxes_picture(
 def _draw(ax: Axes, boxes: np.ndarray, color: str, dashes: str, name: str) -> None:
     collections = require("matplotlib.collections", "to draw pictures")
     look = {"colors": color, "linestyles": dashes, "linewidths": 1.3, "label": name}
-    lines = [*outlines(boxes), *headings(boxes)]
+    lines = [*corners(boxes)[:, [0, 1, 2, 3, 0]], *headings(boxes)]
     ax.add_collection(collections.LineCollection(lines, **look))
 
 
@@ -82,12 +82,6 @@ def corners(boxes: np.ndarray) -> np.ndarray:
     signs = np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]]) / 2
     length, width = (signs[:, i] * boxes[:, 3 + i, None] for i in range(2))
     return boxes[:, None, :2] + length[..., None] * along + width[..., None] * across
-
-
-def outlines(boxes: np.ndarray) -> np.ndarray:
-    """Closed lines [K, 5, 2] around the boxes."""
-    four = corners(boxes)
-    return np.concatenate([four, four[:, :1]], 1)
 
 
 def headings(boxes: np.ndarray) -> np.ndarray:
