@@ -21,11 +21,8 @@ RESULTS = {
 
 def test_bench_shows_results(torchvox_cli, tmp_path):
     (tmp_path / "bench.json").write_text(json.dumps(RESULTS))
-    result = torchvox_cli("bench", tmp_path / "bench.json")
-    assert result.code == 0, result.err
-    for words in ("FPS [a] 16k -> 4k", "1,583", "met", "a point is sampled twice"):
-        assert words in result.out
-    assert RESULTS["machine_line"] in result.out
+    words = ("FPS [a] 16k -> 4k", "1,583", "met", "a point is sampled twice")
+    torchvox_cli("bench", tmp_path / "bench.json").ok(*words, RESULTS["machine_line"])
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"schema": 99}', "broken"])
@@ -46,7 +43,6 @@ def test_bench_runs_the_benchmark_and_shows_it(torchvox_cli, tmp_path):
 
     if not (bench.ROOT / "benchmarks").exists():
         pytest.skip("no benchmarks in this tree")
-    result = torchvox_cli("bench", "--device", "cpu", "--alone", "--only", "1024 -> 512")
-    assert result.code == 0, result.err
-    assert "FPS 1024 -> 512" in result.out
+    run = ("bench", "--device", "cpu", "--alone", "--only", "1024 -> 512")
+    torchvox_cli(*run).ok("FPS 1024 -> 512")
     assert json.loads((tmp_path / "bench.json").read_text())["schema"] == SCHEMA

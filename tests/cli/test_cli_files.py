@@ -264,8 +264,7 @@ def test_view_says_how_much_it_shows(torchvox_cli, tmp_path):
     xyz[3] = np.nan
     np.save(tmp_path / "b.npy", xyz)
     options = ("--max-points", "100", "--voxel", "0.5", "--color", "height")
-    result = torchvox_cli("view", "a.npz", "b.npy", *options)
-    assert result.code == 0
+    result = torchvox_cli("view", "a.npz", "b.npy", *options).ok()
     assert result.err.splitlines() == [
         "a.npz: 70 of 90 points shown (--max-points)",
         "b.npy: 1 points are not finite and omitted",

@@ -95,8 +95,7 @@ def test_the_original_configuration_is_read(torchvox_cli, detector, tmp_path):
     )
     result = torchvox_cli(
         "import", detector, "--original", "pointpillar.yaml", "-o", "model.pt"
-    ).ok()
-    assert "declared by its configuration" in result.out
+    ).ok("declared by its configuration")
     (tmp_path / "bytes.py").write_bytes(b"\xff\xfe\xff")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
     (tmp_path / "other.yaml").write_text("a: 1\n")
