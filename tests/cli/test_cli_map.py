@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from helpers import disk_of
 
 from torchvox.io import open_points
 from torchvox.mapping import OccupancyMap
@@ -287,15 +286,6 @@ def test_a_page_lies_beside_the_map(torchvox_cli, drive, tmp_path):
     assert "http" not in page and "src=" not in page
     torchvox_cli("map", "a.npz", "-o", "b.html", "--select", "free").ok()
     assert "free voxels of 0.2 m" in (tmp_path / "b.html").read_text()
-
-
-@pytest.mark.parametrize("suffix", ["npz", "png", "html", "ot", "ply"])
-def test_a_disk_that_fills_leaves_nothing(torchvox_cli, drive, tmp_path, suffix):
-    output = f"out/a.{suffix}"
-    with disk_of(100):
-        result = torchvox_cli(*POSED, "-o", output)
-    result.assert_one_sentence(1, f"torchvox: {output}: ")
-    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_info_tells_what_a_map_holds(torchvox_cli, tmp_path):

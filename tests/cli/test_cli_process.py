@@ -26,13 +26,15 @@ GRID = ("--voxel-size", "0.5", "--range", "0,0,0,20,20,2")
         ("voxelize", "out/a.npy", GRID),
         ("bev", "out/a.png", GRID),
         ("detect", "out/a.json", ("-m", "model.pt")),
+        *(("map", f"out/a.{s}", ("--poses", "p.txt")) for s in ("npz", "png", "html", "ot", "ply")),
     ],
 )
 def test_a_disk_that_fills_leaves_nothing(
     torchvox_cli, detector_file, scan, tmp_path, command, output, options
 ):
     pytest.importorskip("matplotlib.font_manager", reason="the extra viz is not installed")
-    with disk_of(500):
+    (tmp_path / "p.txt").write_text("1 0 0 0 0 1 0 0 0 0 1 0\n")
+    with disk_of(100):
         result = torchvox_cli(command, *ARGUMENTS, *options, "-o", output)
     result.assert_one_sentence(1, f"torchvox: {output}")
     assert list((tmp_path / "out").iterdir()) == []

@@ -62,7 +62,7 @@ FILES = (
     r"include/torchvox/csrc/kernels/core/target\.h", r"share/cmake/TorchVox/TorchVoxConfig\.cmake",
     r"share/cmake/TorchVox/TorchVoxKernelsTargets\.cmake", r"reference/__init__\.py",
     r"models/registry\.json", r"models/weights/center_world_small\.world_v1\.pt",
-    r"models/weights/pointnet2_cls_shapes_small\.shapes_v1\.pt", r"viz/viewer\.html",
+    r"models/weights/pointnet2_cls_shapes_small\.shapes_v1\.pt", r"viz/page\.html",
 )  # fmt: skip
 FACTS = (r"entry_points\.txt", r"licenses/LICENSE")
 

@@ -57,11 +57,10 @@ def table_of(
     columns: Sequence[str],
     rows: Iterable[Iterable[str]],
     right: Sequence[str] = (),
-    show_header: bool = True,
 ) -> Table:
     """A table whose first column is bold. right: columns of numbers."""
     head: dict[str, Any] = {"title_justify": "left", "title_style": "bold"}
-    table = Table(title=escape(title) or None, show_header=show_header, **head)
+    table = Table(title=escape(title) or None, **head)
     for i, name in enumerate(columns):
         look: dict[str, Any] = {"style": None if i else "bold cyan", "overflow": "fold"}
         table.add_column(escape(name), justify="right" if name in right else "left", **look)
