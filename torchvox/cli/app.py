@@ -70,7 +70,7 @@ class Group(TyperGroup):
             return _fail(error, WRONG_USE)
         except (BrokenPipeError, SystemExit) as error:
             # A reader of our output went away, as head does; rich and typer exit then.
-            if not isinstance(error.__context__ or error, BrokenPipeError):
+            if not any(isinstance(one, BrokenPipeError) for one in (error, error.__context__)):
                 raise
             _close_stdout()
             return UNREAD

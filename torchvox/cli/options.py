@@ -100,7 +100,7 @@ def command(run: Callable[[Any], None]) -> Callable[..., None]:
     # Its own come in the help before those that several commands share.
     for each in sorted(fields(kind), key=lambda each: each.name not in own):
         type_, declared = types[each.name], each.metadata.get("typer")
-        if declared is None and isinstance(get_args(type_)[-1], str):
+        if get_origin(type_) is Annotated and isinstance(type_.__metadata__[0], str):
             type_, text = get_args(type_)
             declared = getattr(kind, "DECLARED", {}).get(each.name, declare())
             declared = declared._replace(words={"help": text, **declared.words})
@@ -121,7 +121,7 @@ def command(run: Callable[[Any], None]) -> Callable[..., None]:
         for name, value in values.items():
             if isinstance(value, Choice):
                 values[name] = value.value
-            elif value is not None and name in parsers:
+            elif value is not None and name in parsers:  # the default's text, too
                 parse, option = parsers[name]
                 values[name] = parse(value, option)
         run(kind(**values))
