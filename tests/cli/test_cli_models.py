@@ -191,3 +191,8 @@ def test_an_exported_script_detects_what_the_model_detects(torchvox_cli, detecto
         assert len(result.out.splitlines()) == 2
     one, two = (scan.parent / f / "b.boxes.json" for f in ("one", "two"))
     assert one.read_text() == two.read_text()
+
+
+def test_a_classifier_is_not_a_detector(torchvox_cli, model_file, scan):
+    result = torchvox_cli("detect", scan, *KITTI, "-m", model_file)
+    result.assert_one_sentence(1, "model.pt is not a detector")
