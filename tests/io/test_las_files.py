@@ -50,6 +50,21 @@ def upside_down(data):
     data[211:227] = data[219:227] + data[211:219]  # z alone
 
 
+def put_table_last(data):
+    """As a writer that cannot seek leaves the chunk table."""
+    start = struct.unpack_from("<I", data, 96)[0]
+    data += data[start : start + 8]
+    data[start : start + 8] = b"\xff" * 8
+
+
+def pad_laszip_record(data):
+    """The record says how many items it has; what follows them is no item."""
+    start, record = struct.unpack_from("<I", data, 96)[0], data.index(b"laszip encoded") - 2
+    for at, form in ((record + 20, "<H"), (96, "<I"), (start, "<q")):
+        struct.pack_into(form, data, at, struct.unpack_from(form, data, at)[0] + 12)
+    data[start:start] = bytes(12)
+
+
 FILES = {  # point format, change; points that are read, words of the problem, names of columns
     "count in the old place": (8, [put(247, "<Q", 0), put(107, "<I", 50)], 50, "0 and 50"),
     "a smaller old count": (8, [put(107, "<I", 49)], 50, "50 and 49"),
@@ -115,6 +130,11 @@ LAZ = {  # kind of fuzzing.WRITERS, change; points that are read, or None, and w
     "points of the one chunk": ("laz-one", [put(247, "<Q", 59)], 59, "more points than the 59"),
     "variable chunks": ("laz-variable", [put(247, "<Q", 20)], 20, "more points than the 20"),
     "count in the old place": ("laz-7", [put(247, "<Q", 0), put(107, "<I", 60)], 60, "0 and 60"),
+    "a padded record": ("laz-7", [pad_laszip_record], 60, ""),
+    **{
+        f"a table at the end of {kind}": (kind, [put_table_last], 60, "")
+        for kind in ("laz", "laz-7", "laz-one", "laz-variable", "laz-variable-1")
+    },
 }
 
 
@@ -151,6 +171,22 @@ def test_panics_of_lazrs_print_nothing(tmp_path, capfd):
     with QUIET, QUIET:
         os.write(2, b"one\n\nthread 'x' (5) panicked at a.rs:1:2:\nno\nnote: run\ntwo\n")
     assert capfd.readouterr().err == "one\ntwo\n"
+
+
+@pytest.mark.parametrize("offset", [(0.0, 0.0, 0.0), (0.003, 0.004, 0.007)])
+def test_points_in_float32_are_exact_and_never_on_the_face_of_a_voxel(tmp_path, offset):
+    """Of voxels whose size is a multiple of the scale."""
+    low = np.array([63_600_000, 84_890_000, 0])
+    steps = np.random.default_rng(0).integers(low, low + 100_000, (500, 3))
+    table = PointTable(steps.astype(np.int32), {}, np.full(3, 0.01), np.array(offset))
+    cloud = read_cloud(write_points(tmp_path / "a.laz", table))
+    near = cloud.points[:, :3].astype(np.float64)
+    assert np.abs(np.mod(near / 0.01, 1) - 0.5).max() < 0.02
+    assert np.abs(near + cloud.origin - table.world()).max() < 2e-4
+    base = np.round((cloud.base - offset) / 0.01)
+    for leaf in (0.05, 0.1, 0.2, 0.5, 1.0):
+        got = np.floor(cloud.points[:, :3] / np.float32(leaf))
+        np.testing.assert_array_equal(got, (steps - base) // round(leaf / 0.01))
 
 
 def scaled_file(path, types):
