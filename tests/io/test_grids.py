@@ -23,39 +23,34 @@ def test_every_named_grid_loads_and_an_unknown_name_lists_them():
         load_grid("kitty")
 
 
+BOX = "point_cloud_range: [0, 0, 0, 1, 1, 1]"
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "words"),
     [
-        "[1, 2]",
-        "voxel_size: [1, 1, 1]",
-        "voxel_size: [1, 1, a]\npoint_cloud_range: [0, 0, 0, 1, 1, 1]",
-        "voxel_size: [1, 1, 1]\npoint_cloud_range: [0, 0, 0, 1, 1, 1]\nmax_point: 3",
-        "{",
-        "",
+        ("[1, 2]", "must give voxel_size and"),
+        ("voxel_size: [1, 1, 1]", "must give voxel_size and"),
+        (f"voxel_size: [1, 1, a]\n{BOX}", "could not convert"),
+        (f"voxel_size: [1, 1, 1]\n{BOX}\nmax_point: 3", "unknown keys: max_point"),
+        ("{", "not readable YAML"),
+        ("", "must give voxel_size and"),
     ],
 )
-def test_a_file_that_is_not_a_grid_is_refused(tmp_path, text):
+def test_a_file_that_is_not_a_grid_is_refused(tmp_path, text, words):
     pytest.importorskip("yaml", reason="PyYAML (extra cli) is not installed")
-    path = tmp_path / "a.yaml"
-    path.write_text(text)
-    with pytest.raises(CloudFileError) as error:
-        load_grid(str(path))
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(CloudFileError, match=words) as error:
+        load_grid(str(tmp_path / "a.yaml"))
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("size", "box"),
-    [
-        ((0, 1, 1), (0, 0, 0, 1, 1, 1)),
-        ((1, 1), (0, 0, 0, 1, 1, 1)),
-        ((1, 1, 1), (0, 0, 0, 1, 1)),
-        ((1, 1, 1), (0, 0, 1, 1, 1, 1)),
-        ((1, 1, float("nan")), (0, 0, 0, 1, 1, 1)),
-    ],
-)
-def test_a_senseless_grid_is_wrong_use(size, box):
-    with pytest.raises(WrongUseError):
-        Grid("given", size, box)
+def test_a_senseless_grid_is_wrong_use():
+    unit = (0, 0, 0, 1, 1, 1)
+    wrong = [((0, 1, 1), unit), ((1, 1), unit), ((1, 1, np.nan), unit)]
+    for size, box in [*wrong, ((1, 1, 1), unit[:5]), ((1, 1, 1), (0, 0, 1, 1, 1, 1))]:
+        with pytest.raises(WrongUseError):
+            Grid("given", size, box)
 
 
 def test_a_derived_grid_holds_every_point_of_a_compact_cloud():
