@@ -39,9 +39,7 @@ def test_a_match_is_nearer_than_the_distance_and_boxes_nearer_than_the_range():
     assert result["car/trans"] == 1  # nothing matches at 2 m
     for name, reach in RANGES.items():
         for far, counts in ((reach - 0.01, True), (reach, False)):
-            place = {"name": name, "xyz": (far * 0.6 + 7, far * 0.8 - 7, 99)}
-            if not counts:
-                place["xyz"] = (far + 7.0, -7.0, 99)
+            place = {"name": name, "xyz": (far + 7.0, -7.0, 99)}
             result = one(boxes("truth", **place), boxes("found", **place), ego=(7, -7))
             assert (result[f"{name}/1.0"] > 0) is counts, (name, far)
 
