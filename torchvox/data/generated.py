@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -50,17 +50,22 @@ class Generated(Dataset):
 
 
 class Split(Generated):
-    """A split of samples that a function makes: make(indices, device=) gives the batch. sizes: of
-    the usual splits."""
+    """A split of samples that a function makes: make(indices, split=, device=, **options) gives the
+    batch, and says what is wrong with the options.
 
-    def __init__(
-        self, make: Callable[..., Batch], split: str, size: int | None, sizes: dict[str, int]
-    ) -> None:
-        if size is None and split not in sizes:
-            rule = f"one of {', '.join(sizes)} unless size is given"
+    size: of the split; the default is sizes[split].
+    """
+
+    make: Callable[..., Batch]
+    sizes: Mapping[str, int]
+
+    def __init__(self, split: str = "train", *, size: int | None = None, **options: object) -> None:
+        if size is None and split not in self.sizes:
+            rule = f"one of {', '.join(self.sizes)} unless size is given"
             raise ValueError(f"{type(self).__name__}: split must be {rule}, got {split!r}")
-        super().__init__(sizes[split] if size is None else size)
-        self.make = make
+        super().__init__(self.sizes[split] if size is None else size)
+        self.options = {"split": split, **options}
+        self.generate([], "cpu")  # checks the options
 
     def generate(self, indices: Sequence[int], device: Device) -> Batch:
-        return self.make(indices, device=device)
+        return self.make(indices, device=device, **self.options)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -68,22 +67,10 @@ def generate_rooms(
 
 
 class Rooms(Split):
-    """Blocks of generated rooms as a torch data set of samples {points, labels, id}.
+    """Blocks of generated rooms as a torch data set of samples {points, labels, id}. options:
+    points, block and seed, see generate_rooms."""
 
-    size: samples of the split; the default is SIZES[split].
-    """
-
-    def __init__(
-        self,
-        split: str = "train",
-        *,
-        points: int = 4096,
-        block: float = 1.0,
-        seed: int = 0,
-        size: int | None = None,
-    ) -> None:
-        make = partial(generate_rooms, points=points, block=block, seed=seed, split=split)
-        super().__init__(make, split, size, SIZES)
+    make, sizes = staticmethod(generate_rooms), SIZES
 
 
 def _corners(blocks: list[Block], ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -73,16 +72,10 @@ def generate_shapes(
 
 
 class Shapes(Split):
-    """The shapes as a torch data set of samples {points, label, parts, id}, see generate_shapes.
+    """The shapes as a torch data set of samples {points, label, parts, id}. options: points and
+    seed, see generate_shapes."""
 
-    size: samples of the split; the default is SIZES[split].
-    """
-
-    def __init__(
-        self, split: str = "train", *, points: int = 1024, seed: int = 0, size: int | None = None
-    ) -> None:
-        make = partial(generate_shapes, points=points, seed=seed, split=split)
-        super().__init__(make, split, size, SIZES)
+    make, sizes = staticmethod(generate_shapes), SIZES
 
 
 def _clouds(name: str, draws: Draws, count: int) -> tuple[Tensor, Tensor]:

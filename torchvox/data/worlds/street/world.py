@@ -8,8 +8,6 @@ where the world moves, of the numbers of frames and sweeps, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,15 +98,10 @@ def generate_world(
 
 
 class World(Split):
-    """Generated street scenes as a torch data set of the samples of generate_world.
+    """Generated street scenes as a torch data set of the samples of generate_world, which has the
+    options."""
 
-    size: scenes of the split; the default is SIZES[split]. options: of generate_world,
-    whose errors are raised.
-    """
-
-    def __init__(self, split: str = "train", *, size: int | None = None, **options: Any) -> None:
-        super().__init__(partial(generate_world, split=split, **options), split, size, SIZES)
-        self.generate([], "cpu")  # checks the options
+    make, sizes = staticmethod(generate_world), SIZES
 
 
 def _check(
