@@ -19,6 +19,7 @@ from torchvox.cli.options import argument, option, option_class
 from torchvox.cli.work import console, for_each, table_of
 from torchvox.filter import suggest_voxel_size, voxels_by_level
 from torchvox.io import PointReader, PointTable, find_clouds, grid_around, open_points
+from torchvox.io.las_records import LasSource
 from torchvox.io.table import flat, named
 from torchvox.mapping import MapContents, files, read_graph
 from torchvox.mapping.contents import UNOBSERVED
@@ -109,8 +110,9 @@ def _facts(reader: PointReader) -> list[tuple[str, str]]:
 
 def _format(reader: PointReader) -> str:
     source, kind = reader.schema.source, reader.path.suffix[1:].upper()
-    if (points := getattr(source, "point_format", None)) is not None:
-        return f"{kind} {source.head[24]}.{source.head[25]}, point format {points.id}"
+    if isinstance(source, LasSource):
+        head, points = source.head, source.point_format
+        return f"{kind} {head[24]}.{head[25]}, point format {points.id}"
     return f"{kind}, {source.format}" if hasattr(source, "format") else kind
 
 

@@ -59,14 +59,13 @@ def open_bin(path: Path, columns: Columns | None) -> TableReader:
 
 def load_npy(path: Path) -> np.ndarray:
     """The array of a .npy file. Raises CloudFileError if it is not one."""
-    with explained(path, ".npy file"):  # a damaged header is parsed as Python
-        with path.open("rb") as file:
-            begins = file.read(6)
+    with explained(path, ".npy file"), path.open("rb") as file:
+        begins = file.read(6)
         if begins != b"\x93NUMPY" and begins[:2] != b"PK":  # NumPy takes it for a pickle then
             raise CloudFileError(f"{path} is not a .npy file (bad magic)")
-        array = np.load(path, allow_pickle=False)
+        file.seek(0)
+        array = np.load(file, allow_pickle=False)  # a damaged header is parsed as Python
     if isinstance(array, np.lib.npyio.NpzFile):
-        array.close()
         raise CloudFileError(f"{path} is a .npz archive under the name .npy: rename it")
     return array
 
@@ -101,8 +100,10 @@ def open_npz(path: Path, columns: Columns | None) -> TableReader:
         beside |= dict(zip(("nx", "ny", "nz"), beside.pop(name).T, strict=True))
     if unused:
         problems.append(f"its arrays {short(', '.join(unused))} are not columns and are ignored")
+    if native and columns is not None:
+        raise WrongUseError(f"{path}: this file already names its columns; remove --layout")
     if native:
-        return _from_columns(arrays, beside, columns, path, problems)
+        return _from_columns(arrays, beside, path, problems)
     if "points" not in arrays:
         listing = short(", ".join(names) or "nothing")
         raise CloudFileError(f"{path} has no array named 'points' (it holds {listing})")
@@ -119,14 +120,8 @@ def open_npz(path: Path, columns: Columns | None) -> TableReader:
 
 
 def _from_columns(
-    arrays: dict[str, np.ndarray],
-    beside: dict[str, np.ndarray],
-    layout: Columns | None,
-    path: Path,
-    problems: list[str],
+    arrays: dict[str, np.ndarray], beside: dict[str, np.ndarray], path: Path, problems: list[str]
 ) -> TableReader:
-    if layout is not None:
-        raise WrongUseError(f"{path}: this file already names its columns; remove --layout")
     lattice = {n: arrays[n] for n in ("scale", "offset") if n in arrays}
     if not all(map(_is_vector, lattice.values())):
         raise CloudFileError(f"{path}: scale and offset must be 3 numbers each")

@@ -20,10 +20,6 @@ ORIGIN_STEP = 1200.0
 FLOAT32_REACH = 8192.0
 
 
-def _no_origin() -> np.ndarray:
-    return np.zeros(3)
-
-
 @dataclass
 class PointCloud:
     """Points with named columns.
@@ -39,10 +35,10 @@ class PointCloud:
 
     points: np.ndarray
     columns: tuple[str, ...]
-    origin: np.ndarray = field(default_factory=_no_origin)
+    origin: np.ndarray = field(default_factory=lambda: np.zeros(3))
     unit: str = "m"
     path: Path | None = None
-    quantum: np.ndarray = field(default_factory=_no_origin)
+    quantum: np.ndarray = field(default_factory=lambda: np.zeros(3))
 
     def __post_init__(self) -> None:
         if self.points.ndim != 2 or self.points.shape[1] != len(self.columns):
@@ -102,7 +98,7 @@ def make_cloud(
         for i, name in enumerate(names[3:], start=3):
             points[:, i] = columns[name]
     return PointCloud(
-        points, names, origin, unit, path, _no_origin() if quantum is None else quantum
+        points, names, origin, unit, path, np.zeros(3) if quantum is None else quantum
     )
 
 

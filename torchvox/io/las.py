@@ -62,7 +62,7 @@ class LasReader(PointReader):
     """
 
     def __init__(self, path: Path, salvage: bool = False) -> None:
-        require("laspy", "to read LAS files")
+        self._laspy = require("laspy", "to read LAS files")
         if path.suffix.lower() == ".laz":
             require("lazrs", "to read LAZ files")
         with explained(path, "LAS file"):
@@ -77,11 +77,12 @@ class LasReader(PointReader):
                 raise ValueError(
                     f"its scales {lattice[0]} and offsets {lattice[1]} give no coordinates"
                 )
-            self._box = _header_box(source)
+            box = _header_box(source)
             crs, unit = _crs(source), _unit(source)
             xyz = np.zeros((0, 3), np.int32)
             schema = PointTable(xyz, {}, lattice[0], lattice[1], crs, unit, source, path)
             super().__init__(path, source.count, schema)
+            self.header_box = box
             names = source.point_format.dimension_names
             self.schema = self._table(b"", tuple(n for n in names if n not in ("X", "Y", "Z")))
             self.problems = source.problems
@@ -89,15 +90,10 @@ class LasReader(PointReader):
             nones = {name: no_data(raw) for name, raw in source.extra.items()}
             self.no_data = {name: none for name, none in nones.items() if none is not None}
 
-    @property
-    def header_box(self) -> np.ndarray | None:
-        return self._box
-
     def _table(self, data: bytes | bytearray, names: tuple[str, ...]) -> PointTable:
         """The points whose bytes are `data`."""
-        laspy = require("laspy", "to read LAS files")
         format_ = self._source.point_format
-        record = laspy.PackedPointRecord.from_buffer(data, format_)
+        record = self._laspy.PackedPointRecord.from_buffer(data, format_)
         stored, extra = record.array, set(format_.extra_dimension_names)
         return replace(
             self.schema,
@@ -132,9 +128,8 @@ class LasReader(PointReader):
         if not source.laszip:
             file.seek(source.start + first * source.width)
             return lambda count: file.read(count * source.width)
-        laspy = require("laspy", "to read LAS files")
         lazrs = require("lazrs", "to read LAZ files")
-        layers = laspy.DecompressionSelection
+        layers = self._laspy.DecompressionSelection
         selection = layers.base() | layers.Z
         for layer, columns in LAYERS.items():
             if set(columns) & set(names):

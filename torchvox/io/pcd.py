@@ -7,7 +7,7 @@ import codecs
 import re
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -24,6 +24,7 @@ HEADER_BYTES, LINE_BYTES = 1 << 20, 1 << 18
 MOST_VALUES = 1 << 16  # of a point
 LZF_EXPANSION = 88  # three bytes stand for 264 at most
 PACKED = {"rgb": COLORS, "rgba": (*COLORS, "alpha")}  # 0xAARRGGBB in the bits of 4 bytes
+SHIFTS = (16, 8, 0, 24)
 PADDING = "_"
 TYPES = ["f4", "f8", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8"]
 SIZES = ("WIDTH", "HEIGHT", "POINTS")
@@ -51,12 +52,12 @@ def open_pcd(path: Path) -> TableReader:
 
     A field of COUNT k is one column [N, k]; padding is skipped.
     """
-    lzf = require("pypcd4.pypcd4", "to read PCD files").lzf
+    require("pypcd4", "to read PCD files")
     problems: list[str] = []
     with explained(path, "PCD file"), path.open("rb") as file:
         header = _read_header(file, problems)
         _check_claim(header, file, path.stat().st_size)
-        columns = _columns(header, file.read(), lzf, problems)
+        columns = _columns(header, file.read(), problems)
         table, converted = table_of(columns, path, header)
     reader = TableReader(table, problems + converted)
     reader.plain = tuple(n for n in table.attributes if n.isidentifier() and n != "alpha")
@@ -90,15 +91,16 @@ def _read_header(file: BinaryIO, problems: list[str]) -> Header:
     )
     if not len(names) == len(types) == len(sizes) == len(counts):
         raise ValueError("its FIELDS, SIZE, TYPE and COUNT have different lengths")
-    if unknown := [
-        each for each in zip(types, sizes, strict=True) if "".join(each).lower() not in TYPES
-    ]:
-        raise ValueError("PCD has no type {} of SIZE {}".format(*unknown[0]))
-    codes = [np.dtype(f"<{kind.lower()}{size}") for kind, size in zip(types, sizes, strict=True)]
-    fields = list(zip(names, codes, map(int, counts), strict=True))
-    if empty := [name for name, _, count in fields if not count]:
+    fields, empty = [], []
+    for name, kind, size, count in zip(names, types, sizes, map(int, counts), strict=True):
+        if f"{kind}{size}".lower() not in TYPES:
+            raise ValueError(f"PCD has no type {kind} of SIZE {size}")
+        if count:
+            fields.append((name, np.dtype(f"<{kind.lower()}{size}"), count))
+        else:
+            empty.append(name)
+    if empty:
         problems.append(f"its fields {short(', '.join(empty))} have COUNT 0 and no values")
-    fields = [each for each in fields if each[2]]
     width, height, points = (int((entries.get(key) or ["-1"])[0]) for key in SIZES)
     if max(width, points) < 0:
         raise ValueError("its header has neither POINTS nor WIDTH")
@@ -133,15 +135,10 @@ def _check_claim(header: Header, file: BinaryIO, size: int) -> None:
         raise ValueError(f"WIDTH x HEIGHT is {header.places}, but POINTS is {header.points}")
 
 
-def _columns(header: Header, body: bytes, lzf: Any, problems: list[str]) -> dict[str, np.ndarray]:
+def _columns(header: Header, body: bytes, problems: list[str]) -> dict[str, np.ndarray]:
     """The fields by name, [N] or [N, k], without padding and with colors unpacked."""
-    fields = [
-        (name, values)
-        for (name, *_), values in zip(
-            header.fields, _values(header, body, lzf, problems), strict=True
-        )
-        if name != PADDING
-    ]
+    found = zip(header.fields, _values(header, body, problems), strict=True)
+    fields = [(name, values) for (name, *_), values in found if name != PADDING]
     names, repeated = distinct_names([name for name, _ in fields])
     problems += repeated
     columns: dict[str, np.ndarray] = {}
@@ -153,12 +150,12 @@ def _columns(header: Header, body: bytes, lzf: Any, problems: list[str]) -> dict
         if header.data == "ascii" and field.dtype.kind == "f" and np.isnan(field).any():
             problems.append(f"its {name} is NaN at some points, which have no real colors")
         bits = np.ascontiguousarray(field).view(np.uint32)
-        for channel, shift in zip(PACKED[name], (16, 8, 0, 24), strict=False):
+        for channel, shift in zip(PACKED[name], SHIFTS, strict=False):
             columns[channel] = (bits >> shift).astype(np.uint8)
     return columns
 
 
-def _values(header: Header, body: bytes, lzf: Any, problems: list[str]) -> list[np.ndarray]:
+def _values(header: Header, body: bytes, problems: list[str]) -> list[np.ndarray]:
     """The values of each field, [N] or [N, k]."""
     names, types, counts = (list(each) for each in zip(*header.fields, strict=True))
     points = header.points
@@ -177,6 +174,7 @@ def _values(header: Header, body: bytes, lzf: Any, problems: list[str]) -> list[
     if not points:
         return [np.zeros(0, row) for row in rows]
     packed, whole = struct.unpack("<II", body[:8])
+    lzf = require("pypcd4.pypcd4", "to read PCD files").lzf
     data = lzf.decompress(body[8 : 8 + packed], whole)
     if len(data or b"") != whole:
         raise ValueError("its compressed points are damaged")
@@ -192,44 +190,41 @@ class PcdWriter(WholeWriter):
     """
 
     def save(self, table: PointTable) -> None:
-        columns: dict[str, np.ndarray] = {}
         own = named(table)
         own |= zip("xyz", self._coordinates(table).T, strict=True)
         color = "rgba" if "alpha" in own else "rgb"
-        packed = PACKED[color]
-        pack = color not in own and all(
-            name in own and own[name].dtype == np.uint8 for name in packed
-        )
+        parts = [own[name] for name in PACKED[color] if name in own]
+        if (
+            len(parts) == len(PACKED[color])
+            and color not in own
+            and {a.dtype.str for a in parts} == {"|u1"}
+        ):
+            bits = (a.astype(np.uint32) << shift for a, shift in zip(parts, SHIFTS, strict=False))
+            own = {color if name == "red" else name: a for name, a in own.items()}
+            own[color] = np.bitwise_or.reduce([*bits])
+            own = {name: a for name, a in own.items() if name not in PACKED[color]}
         for name, values in own.items():
-            if not pack or name not in packed:
-                columns[name] = values
-            elif name == packed[0]:
-                shifts = zip(packed, (16, 8, 0, 24), strict=False)
-                bits = sum(own[part].astype(np.uint32) << shift for part, shift in shifts)
-                columns[color] = np.asarray(bits, np.uint32)
-        for name, values in columns.items():
             if values.dtype.str[1:] not in TYPES or not name.isidentifier() or name == PADDING:
                 raise WrongUseError(f"{self.path}: PCD has no field {short(name)}, {values.dtype}")
         source = self.schema.source
         viewpoint = source.viewpoint if isinstance(source, Header) else VIEWPOINT
-        counts = [int(np.prod(values.shape[1:])) for values in columns.values()]
+        type_ = np.dtype([(name, "<" + a.dtype.str[1:], a.shape[1:]) for name, a in own.items()])
+        columns = [np.dtype((a.dtype, a.shape[1:])) for a in own.values()]
         head = {
-            "VERSION": ["0.7"],
-            "FIELDS": columns,
-            "SIZE": [values.dtype.itemsize for values in columns.values()],
-            "TYPE": [values.dtype.kind.upper() for values in columns.values()],
-            "COUNT": counts,
+            "FIELDS": own,
+            "SIZE": [column.base.itemsize for column in columns],
+            "TYPE": [column.base.kind.upper() for column in columns],
+            "COUNT": [int(np.prod(column.shape)) for column in columns],
             "WIDTH": [len(table)],
             "HEIGHT": [1],
             "VIEWPOINT": viewpoint,
             "POINTS": [len(table)],
-            "DATA": ["binary"],
         }
         lines = [" ".join(map(str, (key, *words))) for key, words in head.items()]
-        self.file.write("".join(f"{line}\n" for line in ("# .PCD v0.7", *lines)).encode())
-        fields: Any = [(name, "<" + a.dtype.str[1:], a.shape[1:]) for name, a in columns.items()]
-        rows = np.zeros(len(table), np.dtype(fields))
-        for name, values in columns.items():
+        lines = ["# .PCD v0.7", "VERSION 0.7", *lines, "DATA binary"]
+        self.file.write("".join(f"{line}\n" for line in lines).encode())
+        rows = np.zeros(len(table), type_)
+        for name, values in own.items():
             rows[name] = values
         self.file.write(rows.tobytes())
 

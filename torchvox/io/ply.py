@@ -9,10 +9,9 @@ import itertools
 import re
 import shutil
 import tempfile
-from collections.abc import Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -44,7 +43,7 @@ class Element:
 
     name: str
     count: int
-    properties: dict[str, Any] = field(default_factory=dict)
+    properties: dict[str, str | tuple[str, str]] = field(default_factory=dict)
 
     @property
     def lists(self) -> list[str]:
@@ -110,9 +109,8 @@ def _read_header(file: BinaryIO, problems: list[str]) -> tuple[PlySource, list[E
             _add_property(elements[-1], line[1:], problems)
         else:
             raise ValueError(f"its header has the line {' '.join(line)!r}")
-    return PlySource(
-        words[0][1], [line.decode("utf-8", "surrogateescape") for line in remarks]
-    ), elements
+    texts = [line.decode("utf-8", "surrogateescape") for line in remarks]
+    return PlySource(words[0][1], texts), elements
 
 
 def _add_property(element: Element, words: list[str], problems: list[str]) -> None:
@@ -129,7 +127,7 @@ def _add_property(element: Element, words: list[str], problems: list[str]) -> No
         (*_, name), repeated = distinct_names([*element.properties, name])
         problems += repeated
     codes = [TYPES[word.lower()] for word in types]
-    element.properties[name] = codes[0] if len(codes) == 1 else tuple(codes)
+    element.properties[name] = codes[0] if len(codes) == 1 else (codes[0], codes[1])
 
 
 def _columns(
@@ -138,18 +136,16 @@ def _columns(
     """The properties of elements[last] that are not lists."""
     vertex = elements[last]
     type_ = vertex.dtype(order)
-    data: Any = np.memmap(path, np.uint8, "r", start) if path.stat().st_size > start else b""
+    data: np.ndarray = np.zeros(0, np.uint8)
+    if path.stat().st_size > start:
+        data = np.memmap(path, np.uint8, "r", start)
+    parts: list[bytes] = []
     at = 0
     for element in elements[:last]:
         at = _walk(data, at, element, order)
-    if vertex.lists:
-        parts: list[bytes] = []
-        end = _walk(data, at, vertex, order, parts)
-        rows = np.frombuffer(b"".join(parts), type_)
-    else:
-        end = at + vertex.count * type_.itemsize
-        _within(end, data)
-        rows = np.ndarray((vertex.count,), type_, data, at) if vertex.count else np.zeros(0, type_)
+    end = _walk(data, at, vertex, order, parts)
+    values = np.frombuffer(b"".join(parts), np.uint8) if vertex.lists else data[at:]
+    rows = np.ndarray((vertex.count,), type_, values)
     if elements[-1] is vertex and len(data) - end >= type_.itemsize:
         problems.append(BEHIND)
     return {name: rows[name] for name in type_.names or ()}
@@ -161,32 +157,28 @@ def _code(values: np.ndarray, source: object) -> str:
     return "f8" if isinstance(source, TextSource) and code in ("i8", "u8") else code
 
 
-def _within(end: int, data: Sized) -> None:
-    if end > len(data):
-        raise ValueError(f"its {len(data)} bytes do not hold what its header promises")
-
-
 def _walk(
-    data: Any, at: int, element: Element, order: str, parts: list[bytes] | None = None
+    data: np.ndarray, at: int, element: Element, order: str, parts: list[bytes] | None = None
 ) -> int:
-    """The offset where an element ends; `parts` gets the bytes of values outside lists."""
+    """The offset where an element ends; `parts` gets the bytes of values outside lists, if it has
+    any. Raises ValueError where the data end before it."""
+    short_data = f"its {len(data)} bytes do not hold what its header promises"
     if not element.lists:
         at += element.count * element.dtype(order).itemsize
-        _within(at, data)
-        return at
-    types = list(element.properties.values())
-    for _ in range(element.count):
-        for type_ in types:
+    for _ in range(element.count if element.lists else 0):
+        for type_ in element.properties.values():
             if isinstance(type_, tuple):
                 wide, many = int(type_[0][1]), int(type_[1][1])
-                _within(at + wide, data)
+                if at + wide > len(data):
+                    raise ValueError(short_data)
                 count = np.frombuffer(data, order + type_[0], 1, at)[0]
                 at += wide + many * max(int(count), 0)
             else:
                 if parts is not None:
                     parts.append(bytes(data[at : at + int(type_[1])]))
                 at += int(type_[1])
-        _within(at, data)
+    if at > len(data):
+        raise ValueError(short_data)
     return at
 
 
@@ -253,15 +245,12 @@ class PlyWriter(PointWriter):
     """
 
     def begin(self) -> None:
-        source = self.schema.source
-        self._source = (
-            source if isinstance(source, PlySource) else PlySource("binary_little_endian", [])
-        )
+        source, plain = self.schema.source, PlySource("binary_little_endian", [])
+        self._source = source if isinstance(source, PlySource) else plain
         columns = flat(named(self.schema))
         for name, values in columns.items():
-            if _code(values, source) not in SPELLED or (
-                name.split() != [name] or not name.isprintable()
-            ):
+            good = name.split() == [name] and name.isprintable()
+            if not good or _code(values, source) not in SPELLED:
                 raise WrongUseError(
                     f"{self.path}: PLY has no property {short(name)}, {values.dtype}"
                 )
@@ -277,9 +266,8 @@ class PlyWriter(PointWriter):
             return
         rows = np.zeros(len(table), self._type)
         for name, values in columns.items():
-            if self._type[name].kind != values.dtype.kind and (
-                max(int(values.max(initial=0)), -int(values.min(initial=0))) > EXACT
-            ):
+            most = max(int(values.max()), -int(values.min())) if values.dtype.kind in "iu" else 0
+            if self._type[name].kind == "f" and most > EXACT:
                 raise WrongUseError(
                     f"{self.path}: PLY has no integers as large as those of {short(name)}: drop "
                     "it, or write .pcd or .npz"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from torchvox.io.roles import COLORS, coordinate_names, with_colors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import ArrayLike
 
     from torchvox.io.cloud import PointCloud
 
@@ -46,18 +48,14 @@ class PointTable:
     offset: np.ndarray | None = None
     crs: str | None = None
     unit: str = "m"
-    source: Any = None
+    source: object = None
     path: Path | None = None
     steps: dict[str, Steps] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         integer = self.scale is not None and self.offset is not None
         types = (np.int32,) if integer else (np.float32, np.float64)
-        if (
-            self.xyz.ndim != 2
-            or self.xyz.shape[1] != 3
-            or (self.xyz.dtype.newbyteorder("=") not in types)
-        ):
+        if self.xyz.shape[1:] != (3,) or self.xyz.dtype.newbyteorder("=") not in types:
             raise ValueError(
                 "PointTable: xyz must be [N, 3] float32 or float64, or int32 with scale and "
                 f"offset, got {list(self.xyz.shape)} {self.xyz.dtype}"
@@ -146,9 +144,11 @@ def join(tables: Sequence[PointTable]) -> PointTable:
     return replace(first, xyz=np.concatenate([t.xyz for t in tables]), attributes=attributes)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(one: ArrayLike | Steps | None, other: ArrayLike | Steps | None) -> bool:
     """Whether two lattices are the same, or both None."""
-    return one is other or np.array_equal(one, other)
+    return one is other or (
+        one is not None and np.array_equal(one, other if other is not None else ())
+    )
 
 
 def other_steps(one: PointTable, other: PointTable) -> str | None:
@@ -186,11 +186,8 @@ def table_of(
     first, step = three[0], three[0].dtype.itemsize
     starts = [values.__array_interface__["data"][0] for values in three]
     beside = [starts[0] + i * step for i in range(3)] == starts and first.dtype.kind == "f"
-    if (
-        beside
-        and len(first)
-        and all((a.dtype, a.strides) == (first.dtype, first.strides) for a in three)
-    ):
+    alike = all((a.dtype, a.strides) == (first.dtype, first.strides) for a in three)
+    if beside and alike and len(first):
         shape = len(first), 3
         xyz = np.lib.stride_tricks.as_strided(first, shape, (*first.strides, step), writeable=False)
     else:
@@ -230,13 +227,16 @@ class PointReader:
     problems: sentences about faults of the file that do not keep it from being read.
     no_data: column -> the values [k] that stand for "none".
     plain: the columns that read_cloud takes, None for all.
+    header_box: the box [2, 3] in the header, None without one that can be right.
     """
+
+    header_box: np.ndarray | None = None
+    plain: tuple[str, ...] | None = None
 
     def __init__(self, path: Path, count: int, schema: PointTable) -> None:
         self.path, self.count, self.schema = path, count, schema
         self.problems: list[str] = []
         self.no_data: dict[str, np.ndarray] = {}
-        self.plain: tuple[str, ...] | None = None
 
     @property
     def columns(self) -> dict[str, np.dtype]:
@@ -253,16 +253,11 @@ class PointReader:
         """Text of the coordinate reference system, or None."""
         return self.schema.crs
 
-    @property
-    def header_box(self) -> np.ndarray | None:
-        """The box in the header, None without one that can be right."""
-        return None
-
     @cached_property
     def box(self) -> np.ndarray | None:
         """The box [2, 3] float64 in world coordinates, None without points; may read all points."""
-        if (box := self.header_box) is not None:
-            return box
+        if self.header_box is not None:
+            return self.header_box
         return union_box(chunk.box for chunk in self.chunks(columns=()))
 
     @cached_property
@@ -389,8 +384,6 @@ def flat(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The columns with [N, k] ones as k of one value: name__0000, name__0001, ..."""
     singles: dict[str, np.ndarray] = {}
     for name, values in columns.items():
-        if values.ndim == 1:
-            singles[name] = values
-        else:
-            singles |= {f"{name}__{i:04d}": values[:, i] for i in range(values.shape[1])}
+        parts = [f"{name}__{i:04d}" for i in range(values.shape[1])] if values.ndim > 1 else [name]
+        singles |= zip(parts, values.reshape(len(values), len(parts)).T, strict=True)
     return singles

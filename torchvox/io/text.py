@@ -15,14 +15,7 @@ from torchvox._util.errors import CloudFileError, WrongUseError, short
 from torchvox.io.layouts import SKIP, layout_choices
 from torchvox.io.roles import COLORS, distinct_names
 from torchvox.io.table import PointTable, PointWriter, TableReader, flat, named, table_of
-from torchvox.io.words import (
-    LINE_BYTES,
-    are_numbers,
-    decoded,
-    is_comment,
-    read_words,
-    split_words,
-)
+from torchvox.io.words import LINE_BYTES, are_numbers, decoded, is_comment, read_words, split_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,16 +92,12 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
         problems.append(f"its first line, {first}, is read as a point, not as column numbers")
     named_values = [a for name, a in zip(names, values, strict=True) if name]
     table, converted = table_of(dict(zip(distinct, named_values, strict=True)), path, TextSource())
-    table.attributes |= _whole_colors(table.attributes)
-    return TableReader(table, problems + converted)
-
-
-def _whole_colors(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The three colors as uint16 if that holds all of them."""
-    colors = {name: columns[name] for name in COLORS if name in columns}
+    colors = {name: a for name, a in table.attributes.items() if name in COLORS}
     with np.errstate(invalid="ignore"):
         small = {name: values.astype(np.uint16) for name, values in colors.items()}
-    return small if all(np.array_equal(small[name], colors[name]) for name in colors) else {}
+    if all(np.array_equal(small[name], values) for name, values in colors.items()):
+        table.attributes |= small
+    return TableReader(table, problems + converted)
 
 
 def _text(path: Path) -> bytes:
@@ -174,11 +163,8 @@ def _header(
         text = text.lstrip("/#%").strip() if is_comment(line) else text
         for names in (split_words(text, between), re.split(SEPARATORS, text)):
             names = _names(names)
-            if (
-                between is None
-                and len(names) + 1 == len(words)
-                and (line[0].isspace() or first[0] == '"')
-            ):  # the first column is an index, as pandas and R write it
+            indexed = between is None and (line[0].isspace() or first[:1] == '"')
+            if indexed and len(names) + 1 == len(words):  # as pandas and R write it
                 names = ["", *names]
             while words and len(names) > len(words) and not names[-1]:
                 names.pop()

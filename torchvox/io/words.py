@@ -7,7 +7,7 @@ import contextlib
 import csv
 import io
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -52,11 +52,9 @@ def split_words(line: str, between: str | None, most: int = -1) -> list[str]:
 
 def number(word: str) -> float:
     """The value of a word, NaN of an empty one. Raises ValueError if it is not a number."""
-    try:
+    with contextlib.suppress(ValueError):
         if "_" not in word:  # Python reads 1_000
             return float(word)
-    except ValueError:
-        pass
     name = word.strip().lower()
     if name in MISSING:
         return np.nan
@@ -69,10 +67,9 @@ def number(word: str) -> float:
 
 def are_numbers(words: Sequence[str]) -> bool:
     """Whether there are words and all are numbers, NaN and infinity included."""
-    try:
+    with contextlib.suppress(ValueError):
         return bool([number(word) for word in words])
-    except ValueError:
-        return False
+    return False
 
 
 def read_words(
@@ -97,7 +94,11 @@ def read_words(
     parts: list[list[np.ndarray]] = []
     for block in _blocks(text):
         columns = _load(block, parts[-1], between) if parts else None
-        if columns is None or any(map(_may_round, columns, wholes)):
+        may_round = (  # floats of a column that may be whole
+            whole and values.dtype.kind == "f" and (np.abs(values) >= EXACT).any()
+            for values, whole in zip(columns or (), wholes, strict=False)
+        )
+        if columns is None or any(may_round):
             columns = _load_words(block, names, wholes, between, line)
         if len(columns[0]):
             parts.append(columns)
@@ -105,35 +106,28 @@ def read_words(
     columns = [_joined(name, [part[i] for part in parts]) for i, name in enumerate(names)]
     widened: list[str] = []
     for i, (name, type_) in enumerate(zip(names, types, strict=True)):
-        if type_ is None or type_ == columns[i].dtype:
-            continue
         with np.errstate(all="ignore"):
-            cast = columns[i].astype(type_)
-        if type_.kind == "f" or _same_values(cast, columns[i]):
+            cast = columns[i].astype(type_ or columns[i].dtype)
+        if type_ is None or type_.kind == "f" or _same_values(cast, columns[i]):
             columns[i] = cast
         else:
             widened.append(f"{name} ({columns[i].dtype} in place of {type_})")
     if widened and problems is not None:
-        names_of_types = short(", ".join(dict.fromkeys(widened)))
-        problems.append(f"the declared types do not hold some of its integers: {names_of_types}")
+        listing = short(", ".join(dict.fromkeys(widened)))
+        problems.append(f"the declared types do not hold some of its integers: {listing}")
     return columns
 
 
 def _load(text: bytes, like: list[np.ndarray], between: str | None) -> list[np.ndarray] | None:
     """The columns in the types of `like`, as NumPy reads them; None if it fails."""
-    fields: Any = [(f"f{i}", values.dtype) for i, values in enumerate(like)]
+    fields = np.dtype([(f"f{i}", values.dtype) for i, values in enumerate(like)])
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)  # NumPy 1 reads 7.5 as the integer 7
         try:
             rows = np.loadtxt(io.BytesIO(text), fields, comments=None, delimiter=between, ndmin=1)
         except ValueError:
             return None
-    return [rows[name] for name, _ in fields]
-
-
-def _may_round(values: np.ndarray, whole: bool) -> bool:
-    """Whether a column that may be whole has floats that may be rounded integers."""
-    return whole and values.dtype.kind == "f" and bool((np.abs(values) >= EXACT).any())
+    return [rows[f"f{i}"] for i in range(len(like))]
 
 
 def _load_words(
@@ -174,10 +168,9 @@ def _wrong_line(line: int, words: list[str], between: str | None, count: int) ->
 
 def _values(name: str, words: Sequence[str], whole: bool) -> np.ndarray:
     """A column of words as int64 or uint64 if it may be whole and all words are, else float64."""
-    try:
+    integers: list[int] = []
+    with contextlib.suppress(ValueError):
         integers = [int(word) for word in words] if whole else []
-    except ValueError:
-        integers = []
     if integers:
         low, high = min(integers), max(integers)
         if low < -(2**63) or high >= (2**63 if low < 0 else 2**64):
