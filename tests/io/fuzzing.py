@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged files, read one after the other in a process of their own:
-`python fuzzing.py fuzz SEED COUNT FOLDER [KIND...]`; `judge KIND/FILE...` for files that are there.
-
-Prints the number of a file before it reads it, so that the last line is of the file that killed the
-process, and one line for each file that gave neither a cloud nor a typed error, or took more than
-1 GiB or more than 10 s of computing. A file is a function of (kind, seed, number).
+"""Files of every kind, how they are damaged, and what becomes of them in a process of their own:
+`python fuzzing.py KIND/NAME/FILE...` prints a line of JSON for each: path, what the reader did, and
+what is wrong with that: neither a result nor a typed error, more than 1 GiB, more than 10 s.
 """
 
 import json
@@ -303,43 +300,11 @@ def judge(kind, path, base):
     return outcome, fault
 
 
-def judge_files(files):
-    """A line of JSON each: path, what the reader did, what is wrong with that."""
+if __name__ == "__main__":
     from torchvox.train.config import load_config
 
     load_config("pointnet2_cls_shapes_small")  # what is imported is not the file's time and memory
     base = peak_kib()
-    for name in files:
+    for name in sys.argv[1:]:
         path = Path(name)
-        print(json.dumps([name, *judge(path.parent.name, path, base)]), flush=True)
-
-
-def fuzz(kind, seed, count, folder):
-    suffix, write = WRITERS[kind]
-    path = folder / (f"ply_data_train0{suffix}" if kind.startswith("h5") else f"a{suffix}")
-    write(path)
-    whole, faults, refused = path.read_bytes(), 0, 0
-    read(kind, path)
-    text = kind in TEXTS or kind.startswith("pcd")
-    base = peak_kib()
-    for number in range(count):
-        path.write_bytes(damage(whole, np.random.default_rng([seed, number]), text))
-        print(number, flush=True)
-        outcome, fault = judge(kind, path, base)
-        refused += outcome != "read"
-        if fault:
-            faults += 1
-            print(f"FAULT {kind} {seed} {number}: {fault}", flush=True)
-            path.with_name(f"{seed}_{number}.fault").write_bytes(path.read_bytes())
-    print(f"done {kind} {seed}: {refused} of {count} refused, {faults} faults", flush=True)
-
-
-if __name__ == "__main__":
-    command, *arguments = sys.argv[1:]
-    if command == "judge":
-        judge_files(arguments)
-    else:
-        seed, count, folder, *kinds = arguments
-        for kind in kinds or WRITERS:
-            (Path(folder) / kind).mkdir(parents=True, exist_ok=True)
-            fuzz(kind, int(seed), int(count), Path(folder) / kind)
+        print(json.dumps([name, *judge(path.parent.parent.name, path, base)]), flush=True)
