@@ -80,7 +80,7 @@ class Shapes(Split):
 
 def _clouds(name: str, draws: Draws, count: int) -> tuple[Tensor, Tensor]:
     """Clouds of one class: xyz [B, count, 3] float64 and part [B, count]."""
-    pieces = SHAPES[name].build(draws.uniform("shape", PARAMETERS).unbind(1))
+    pieces = SHAPES[name].pieces(draws.uniform("shape", PARAMETERS).unbind(1))
     xyz, part = sample(pieces, draws, math.ceil(count * SURPLUS))
     xyz, part = _cut(_pose(xyz, draws), part, draws, count)
     xyz = xyz + draws.normal("noise", count * 3).view(-1, count, 3) * NOISE
