@@ -33,6 +33,7 @@ RANGES = {
 RECALLS = 40
 MOVES = 0.5  # m/s from which on velocities are compared
 TURN = 2 * math.pi
+Classes = Sequence[str] | Mapping[str, tuple[float, float]]
 
 
 class Details(NamedTuple):
@@ -50,7 +51,7 @@ class Details(NamedTuple):
 def evaluate(
     truth: Frames,
     found: Frames,
-    classes: Sequence[str] | Mapping[str, tuple[float, float]],
+    classes: Classes,
     *,
     min_points: int = 5,
     score: float = 0.3,
@@ -79,7 +80,7 @@ def evaluate(
 
 
 def details(
-    truth: Frames, found: Frames, classes: Any, min_points: int = 5, score: float = 0.3
+    truth: Frames, found: Frames, classes: Classes, min_points: int = 5, score: float = 0.3
 ) -> Details:
     """The numbers of `evaluate` with curves and hits, from the same arguments."""
     expect(len(truth) == len(found), f"found must have {len(truth)} scenes", len(found))

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+
+from torchvox.io.words import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from torchvox.io.table import Steps
 
 Key = tuple[bytes, int]  # user and number of a record
+Bytes = TypeVar("Bytes", bytes, np.ndarray)
 
 VLR, EVLR = 54, 60  # bytes before the data of a record
 WKT, CITATION = (b"LASF_Projection", 2112), (b"LASF_Projection", 34737)
@@ -57,7 +60,7 @@ class LasSource:
     late_number: int = 0
 
 
-def records(data: Any, number: int, head: int) -> Iterator[tuple[Key, Any]]:
+def records(data: Bytes, number: int, head: int) -> Iterator[tuple[Key, Bytes]]:
     """(key, whole bytes) of `number` records, each with `head` (VLR or EVLR) bytes before its data.
 
     Raises ValueError if they do not fit.
@@ -72,7 +75,7 @@ def records(data: Any, number: int, head: int) -> Iterator[tuple[Key, Any]]:
         at += head + length
 
 
-def record_key(whole: Any) -> Key:
+def record_key(whole: bytes | np.ndarray) -> Key:
     """User and number of a record."""
     return bytes(whole[2:18]).split(b"\0")[0], int.from_bytes(bytes(whole[18:20]), "little")
 
@@ -95,11 +98,7 @@ def descriptors(whole: bytes) -> list[bytes]:
 
 def column_name(raw: bytes) -> str:
     """The name of a described column."""
-    text = raw[4:36].split(b"\0")[0] or b"extra"
-    try:
-        return text.decode()
-    except UnicodeDecodeError:
-        return text.decode("latin-1")
+    return decoded(raw[4:36].split(b"\0")[0] or b"extra")
 
 
 def column_type(raw: bytes) -> np.dtype | None:
@@ -114,12 +113,12 @@ def column_steps(raw: bytes) -> Steps | None:
     """Scale and offset [k] of a described column; None without any, or if they are 1 and 0."""
     if not raw[2] or not raw[3] & (HAS_SCALE | HAS_OFFSET):
         return None
-    width = _width(raw)
-    scale, offset = np.ones(width), np.zeros(width)
-    if raw[3] & HAS_SCALE:
-        scale = np.frombuffer(raw, "<f8", width, SCALE_AT).astype(np.float64)
-    if raw[3] & HAS_OFFSET:
-        offset = np.frombuffer(raw, "<f8", width, OFFSET_AT).astype(np.float64)
+    scale, offset = (
+        np.frombuffer(raw, "<f8", _width(raw), at).astype(np.float64)
+        if raw[3] & flag
+        else np.full(_width(raw), usual)
+        for flag, at, usual in ((HAS_SCALE, SCALE_AT, 1.0), (HAS_OFFSET, OFFSET_AT, 0.0))
+    )
     return None if (scale == 1).all() and not offset.any() else (scale, offset)
 
 

@@ -16,7 +16,10 @@ from torchvox.io.las_records import ANGLE_STEPS, EVLR, TYPES, LasSource, no_data
 from torchvox.io.table import PointReader, PointTable, PointWriter, same
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    import laspy
 
 WITHOUT_WAVES = {4: 1, 5: 3, 9: 6, 10: 8}
 STEP = 0.001  # of coordinates that have none
@@ -88,10 +91,8 @@ class LasWriter(PointWriter):
             steps[1] = np.maximum(steps[1], seen.steps[1])
         seen.steps = steps
         seen.returns = seen.returns + np.bincount(np.asarray(points["return_number"]), minlength=16)
-        if (
-            "gps_time" in names
-            and (time := stored["gps_time"][np.isfinite(stored["gps_time"])]).size
-        ):
+        time = stored["gps_time"] if "gps_time" in names else np.zeros(0)
+        if len(time := time[np.isfinite(time)]):
             latest, earliest = seen.times or (-np.inf, np.inf)
             seen.times = max(latest, float(time.max())), min(earliest, float(time.min()))
         seen.count += len(table)
@@ -109,7 +110,7 @@ class LasWriter(PointWriter):
             for key, whole in records(self._source.late, self._source.late_number, EVLR):
                 if not self._header.dropped(key):
                     waves = self.file.tell() if key == WAVE_DATA else waves
-                    self.file.write(whole)
+                    self.file.write(whole.data)
                     number += 1
         self._write_header((at, number, waves))
 
@@ -117,7 +118,7 @@ class LasWriter(PointWriter):
         self.file.seek(0)
         self.file.write(self._header.written(self._seen, self.scale, self.offset, late))
 
-    def _packed(self, step: Any, *values: Any) -> None:
+    def _packed(self, step: Callable[..., object], *values: object) -> None:
         try:
             step(*values)
         except Exception as error:  # lazrs has its own type of error for a full disk
@@ -139,7 +140,9 @@ class LasWriter(PointWriter):
             )
         return stored
 
-    def _put(self, record: Any, name: str, values: np.ndarray) -> None:
+    def _put(
+        self, record: np.ndarray | laspy.PackedPointRecord, name: str, values: np.ndarray
+    ) -> None:
         try:
             with np.errstate(invalid="ignore"):
                 try:
@@ -171,10 +174,7 @@ class LasWriter(PointWriter):
                 ranges[i] = min(low, before[0]), max(high, before[1])
 
     def _lattice(
-        self,
-        like: PointTable | PointReader,
-        scale: np.ndarray | None,
-        offset: np.ndarray | None,
+        self, like: PointTable | PointReader, scale: np.ndarray | None, offset: np.ndarray | None
     ) -> None:
         scale = self.schema.scale if scale is None else scale
         offset = self.schema.offset if offset is None else offset

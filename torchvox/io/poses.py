@@ -6,12 +6,13 @@ from __future__ import annotations
 import re
 from array import array
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from torchvox._util.errors import CloudFileError, WrongUseError, expect, explained
 from torchvox.io.binary import load_npy
+from torchvox.io.words import are_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -87,7 +88,8 @@ def read_poses(
     if extrinsic is not None:
         poses = joined(poses, _matrix(extrinsic))
     if relative:
-        poses = joined(_inverse(poses[0]), poses)
+        back = poses[0, :, :3].T
+        poses = joined(np.concatenate([back, -back @ poses[0, :, 3:]], axis=1), poses)
     return Poses(poses, times)
 
 
@@ -122,7 +124,12 @@ class Trajectory:
     """
 
     def __init__(
-        self, times: Any, poses: Any, *, extrinsic: Any = None, max_gap: float = 0.5
+        self,
+        times: ArrayLike,
+        poses: ArrayLike,
+        *,
+        extrinsic: ArrayLike | None = None,
+        max_gap: float = 0.5,
     ) -> None:
         times, poses = np.asarray(times, np.float64), np.asarray(poses, np.float64)
         shapes = times.shape, poses.shape
@@ -252,13 +259,9 @@ def _table(path: Path) -> tuple[list[str], bool, list[str], np.ndarray]:
         is_comment = text[:1] in "#%"  # also true of an empty line
         text = text.lstrip("#% ") if is_comment else text.partition("#")[0]
         text = text.strip().removesuffix(",")
-        if is_comment or not (stamps or _is_number(text)):
-            names = (
-                text.split(",")
-                if "," in text
-                else re.sub(r"\s+([\[(]\S*[\])])", r"\1", text).split()
-            )
-            header = [_role(name) for name in names]
+        if is_comment or not (stamps or are_numbers(re.split(r"[,\s]", text, maxsplit=1)[:1])):
+            blanks = re.sub(r"\s+([\[(]\S*[\])])", r"\1", text).split()  # units stay with names
+            header = [_role(name) for name in (text.split(",") if "," in text else blanks)]
             if stamps:
                 continue
             if not is_comment or set(ORDER[1:]) <= set(header):
@@ -285,9 +288,7 @@ def _role(name: str) -> str:
     words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)]
     plain = re.sub(r"[\[(].*?[\])]", "", name).strip("[]() \t").lower()
     if "time" in plain or "stamp" in plain or plain in ("t", "ts"):
-        units = [
-            word[0] for word in words if re.fullmatch(r"[mun]s(ecs?)?|(milli|micro|nano).*", word)
-        ]
+        units = [w[0] for w in words if re.fullmatch(r"[mun]s(ecs?)?|(milli|micro|nano).*", w)]
         return "time" if not units else "ns" if units == ["n"] else ""
     if re.fullmatch(r"(q(uat\w*)?([_.].*)?|.*(orientation|rotation).*)[wxyz]", plain):
         return f"q{plain[-1]}"
@@ -320,20 +321,7 @@ def _timed(
     return np.array([time / 10**9 if is_ns else time for time in times]), table[:, order]
 
 
-def _is_number(text: str) -> bool:
-    """Whether a line begins with a number."""
-    try:
-        return float(re.split(r"[,\s]", text, maxsplit=1)[0]) is not None
-    except ValueError:
-        return False
-
-
 def _matrix(pose: ArrayLike) -> np.ndarray:
     pose = np.asarray(pose, np.float64)
     expect(pose.shape in ((3, 4), (4, 4)), "an extrinsic must be [3, 4] or [4, 4]", pose.shape)
     return rigid(pose[None])[0]
-
-
-def _inverse(pose: np.ndarray) -> np.ndarray:
-    turned = pose[:, :3].T
-    return np.concatenate([turned, -turned @ pose[:, 3:]], axis=1)

@@ -9,7 +9,7 @@ import io
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from torchvox.io import binary, las_writer, pcd, ply, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from numpy.typing import ArrayLike
 
     from torchvox.io.cloud import PointCloud
     from torchvox.io.table import PointReader, PointTable, PointWriter
@@ -95,11 +97,11 @@ def write_text(path: str | Path, text: str) -> None:
     write_whole(path, lambda buffer: buffer.write(text.encode()))
 
 
-def write_npz(path: str | Path, **arrays: Any) -> None:
+def write_npz(path: str | Path, **arrays: ArrayLike) -> None:
     """Write named arrays as a compressed .npz, atomically."""
     # NumPy adds its suffix to other names, .NPZ too, but not to an open file.
     with atomic_path(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, **arrays)
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def write_npy(path: str | Path, array: np.ndarray) -> None:
@@ -116,13 +118,8 @@ def write_cloud(path: str | Path, cloud: PointCloud) -> None:
     """
     suffix = Path(path).suffix.lower()
     if suffix == ".npz":
-        write_npz(
-            path,
-            points=cloud.points,
-            columns=np.array(cloud.columns),
-            origin=cloud.origin,
-            unit=np.array(cloud.unit),
-        )
+        names, unit = np.array(cloud.columns), np.array(cloud.unit)
+        write_npz(path, points=cloud.points, columns=names, origin=cloud.origin, unit=unit)
     elif suffix == ".npy":
         points = cloud.points
         if cloud.origin.any():

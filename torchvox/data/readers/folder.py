@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from torchvox._util.errors import CloudFileError, WrongUseError, expect, explained, short
 from torchvox.data.counter_random import Draws
@@ -62,10 +63,8 @@ def read_boxes(path: str | Path) -> ScanBoxes:
         if REST in row:
             raise CloudFileError(f"{path} {place} has more values than line 1 has names")
         if unknown := [name for name in row if name not in (*NAMES, *MORE)]:
-            names_known = ", ".join((*NAMES, *MORE))
-            raise CloudFileError(
-                f"{path} {place}: {short(unknown[0])!r} is not one of {names_known}"
-            )
+            rule = f"{short(unknown[0])!r} is not one of {', '.join((*NAMES, *MORE))}"
+            raise CloudFileError(f"{path} {place}: {rule}")
         rows.append([_number(row, name, f"{path} {place}") for name in (*PLACE, *MORE[:2])])
         names.append(str(row["class"]).strip())
         if (word := str(row.get("ignore", 0)).strip().lower()) not in IGNORE:
@@ -202,8 +201,7 @@ class ScanFolder(Generated):
         self.points, self.boxes, self.columns = points, boxes, list(columns)
 
     def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
-        samples = [{**self.labels(i), "points": self.cloud(i)} for i in indices]
-        batch = {name: torch.stack([s[name] for s in samples]) for name in samples[0]}
+        batch = default_collate([{**self.labels(i), "points": self.cloud(i)} for i in indices])
         batch["num_points"] = batch["points"][..., 0].isfinite().sum(1).int()
         batch["id"] = torch.tensor(list(indices))
         return {name: tensor.to(device) for name, tensor in batch.items()}
@@ -245,9 +243,8 @@ class ScanFolder(Generated):
             other = next(name for name in names if name not in self.classes)
             raise CloudFileError(f"{path}: class {short(other)!r} is not one of {self.classes}")
         if (count := len(kept)) > self.boxes:
-            raise CloudFileError(
-                f"{path} has {count} boxes, but a sample has room for {self.boxes}"
-            )
+            rule = f"a sample has room for {self.boxes}"
+            raise CloudFileError(f"{path} has {count} boxes, but {rule}")
         labels = torch.full((self.boxes,), -1, dtype=torch.int32)
         labels[:count] = torch.tensor([self.classes.index(names[i]) for i in kept])
         boxes, weight = torch.zeros(self.boxes, self.width), torch.zeros(self.boxes)

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -140,7 +141,7 @@ def _hdf5(root: Path, split: str, normals: bool) -> tuple[np.ndarray, np.ndarray
     return np.concatenate(clouds), label, classes
 
 
-def _dataset(h5py: Any, file: Any, name: str) -> np.ndarray:
+def _dataset(h5py: ModuleType, file: Any, name: str) -> np.ndarray:
     """A data set whose bytes are in the file. HDF5 fills in what a file leaves out, so that a small
     file may claim any size."""
     data = file[name]

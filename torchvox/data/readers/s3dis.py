@@ -8,13 +8,14 @@ Each room is packed once into a file that later runs map into memory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from torchvox._util.errors import CloudFileError
 from torchvox.data.counter_random import Draws
@@ -59,7 +60,7 @@ class S3DIS(Generated):
         folder = Path(cache) if cache else Path(root) / "torchvox_index"
         areas = _find(Path(root))
         self.rooms = [
-            _pack_room(path, folder / _packed_name(path.relative_to(root)))
+            _pack_room(path, folder, "_".join(path.relative_to(root).parts).removesuffix(".npy"))
             for path, area in areas
             if (area == val_area) == (split == "val")
         ]
@@ -68,16 +69,10 @@ class S3DIS(Generated):
         self.ends = np.cumsum([_count(room) for room in self.rooms])
 
     def generate(self, indices: Sequence[int], device: Device) -> dict[str, Tensor]:
-        blocks = [self._block(int(i)) for i in indices]
-        points = np.stack([features for features, _ in blocks])
-        labels = np.stack([labels for _, labels in blocks])
-        return {
-            "points": torch.from_numpy(points).to(device),
-            "labels": torch.from_numpy(labels).to(device),
-            "id": torch.tensor(list(indices), dtype=torch.int64, device=device),
-        }
+        batch = default_collate([self._block(int(i)) for i in indices])
+        return {name: tensor.to(device) for name, tensor in batch.items()}
 
-    def _block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def _block(self, number: int) -> dict[str, np.ndarray | int]:
         draws = Draws(self.seed, self.split, torch.tensor([number]))
         middles = (draws.uniform("middle", TRIES)[0].numpy() * self.ends[-1]).astype(np.int64)
         room = self.rooms[int(np.searchsorted(self.ends, middles[0], side="right"))]
@@ -102,10 +97,10 @@ class S3DIS(Generated):
         size = np.maximum(room[:HEAD].view("<f4"), 1e-6)
         color = rgb[chosen].astype(np.float32) / 255
         features = np.concatenate([local, color, xyz[chosen] / size], 1).astype(np.float32)
-        return features, label[chosen].astype(np.int64)
+        return {"points": features, "labels": label[chosen].astype(np.int64), "id": number}
 
 
-def _pack_room(source: Path, target: Path) -> Mapped:
+def _pack_room(source: Path, folder: Path, name: str) -> Mapped:
     """The bytes of a room, moved so that its lowest corner is the origin: its size [3] and the
     points' xyz [N, 3], both float32, rgb [N, 3] and label [N]."""
 
@@ -119,11 +114,7 @@ def _pack_room(source: Path, target: Path) -> Mapped:
         rows, rest = divmod(room.size - HEAD, POINT)
         return room.dtype == np.uint8 and room.ndim == 1 and rows > 0 and rest == 0
 
-    return packed(target, fits, write)
-
-
-def _packed_name(room: Path) -> str:
-    return f"packed_{'_'.join(room.parts).removesuffix('.npy')}.npy"
+    return packed(folder / f"packed_{name}.npy", fits, write)
 
 
 def _count(room: Mapped) -> int:
@@ -134,24 +125,21 @@ def _find(root: Path) -> list[tuple[Path, int]]:
     """Rooms (a folder or a file) with their areas, sorted by name."""
     places = []
     for path in sorted(root.glob("Area_*")):
-        area = re.match(r"Area_(\d+)", path.name)
-        if area is None:
-            continue
-        if path.is_dir():
-            rooms: Iterator[Path] = (
-                room
-                for room in sorted(path.iterdir())
-                if (room / "Annotations").is_dir() or (room / "coord.npy").is_file()
-            )
-            places += [(room, int(area[1])) for room in rooms]
-        elif path.suffix == ".npy":
-            places.append((path, int(area[1])))
+        if area := re.match(r"Area_(\d+)", path.name):
+            rooms = sorted(path.iterdir()) if path.is_dir() else [path]
+            places += [(room, int(area[1])) for room in rooms if _is_room(room, path)]
     if not places:
         raise CloudFileError(
             f"{root} is not an S3DIS folder: it has neither Area_x/room/Annotations, "
             "Area_x/room/coord.npy nor Area_x_room.npy"
         )
     return places
+
+
+def _is_room(room: Path, area: Path) -> bool:
+    if room == area:
+        return room.suffix == ".npy"
+    return (room / "Annotations").is_dir() or (room / "coord.npy").is_file()
 
 
 def _read_room(path: Path) -> Room:
