@@ -11,6 +11,7 @@ import torch
 from helpers import DATA, real_scan
 
 from torchvox._util.errors import CloudFileError, WrongUseError
+from torchvox.data.readers.folder import detections
 from torchvox.data.readers.kitti import Kitti, export_kitti, standard_split
 from torchvox.data.readers.kitti_files import Camera, boxes_of, objects_of
 from torchvox.data.worlds.street import World
@@ -57,10 +58,8 @@ def made(tmp_path_factory):
 
 def test_the_standard_split_is_that_of_the_published_lists():
     texts = ["".join(f"{n}\n" for n in standard_split(split)) for split in ("train", "val")]
-    assert [hashlib.sha256(text.encode()).hexdigest() for text in texts] == [
-        "e85ce0142be11c7e4196fd7b79a8bc8c2cefdd6fe754ac61fef8d421e37aba5c",
-        "6e2394d97c866c3af1ffb049f828abdf3d5b707d9575d16885fd0de87b72b0c8",
-    ]
+    sums = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts]
+    assert sums == ["e85ce0142be11c7e", "6e2394d97c866c3a"]
 
 
 def test_boxes_stand_where_the_inverse_calibration_says(root):
@@ -183,17 +182,19 @@ def test_detections_are_measured_and_written_as_kitti_labels_them(made, tmp_path
     table = np.array([line[8:] for line in lines], float)
     assert np.abs(table - np.column_stack(columns)).max() < 1e-3
     assert (tmp_path / "results/000003.txt").read_text() == ""
-    one = {"boxes": np.zeros((1, 9)), "labels": [0], "scores": [1]}  # with velocities, unused
-    data.write([one] * 12, tmp_path)
-    for wrong, words in (
-        ({"labels": [-1]}, r"found\[0\] must have labels from 0 to 2, got"),
-        ({"scores": [np.nan]}, r"found\[0\] must have finite boxes and scores"),
-        ({"scores": [1, 0]}, r"found\[0\] must have boxes \[n, 7\] or .*\(1, 9\), \(2,\), \(1,\)"),
+
+
+def test_detections_of_another_form_are_refused():
+    one = {"boxes": np.zeros((1, 9)), "labels": [0], "scores": [1]}  # with velocities
+    assert len([*detections([one] * 2, 2, 3)]) == 2
+    for frames, words in (
+        ([{**one, "labels": [-1]}], r"found\[0\] must have labels from 0 to 2, got"),
+        ([{**one, "scores": [np.nan]}], r"found\[0\] must have finite boxes and scores"),
+        ([{**one, "scores": [1, 0]}], r"found\[0\] must have boxes \[n, 7\] or .*\(2,\), \(1,\)"),
+        ([], "found must have 1 frames, got 0"),
     ):
         with pytest.raises(ValueError, match=words):
-            data.write([{**one, **wrong}] * 12, tmp_path)
-    with pytest.raises(ValueError, match="found must have 12 frames, got 0"):
-        data.measure([])
+            [*detections(frames, 1, 3)]
 
 
 def test_points_of_a_real_frame_lie_in_its_boxes():

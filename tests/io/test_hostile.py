@@ -19,6 +19,8 @@ import fuzzing
 import numpy as np
 import pytest
 
+from torchvox._util.errors import WrongUseError
+
 for module in ("laspy", "lazrs", "pypcd4", "yaml", "pydantic", "h5py", "lightning"):
     pytest.importorskip(module, reason=f"{module} is not installed")
 
@@ -113,14 +115,11 @@ def wrong_table(path):
     path.write_bytes(data[:at] + table.getvalue() + bytes(32))
 
 
-def replaced(kind, *pairs):
+def replaced(kind, old, new):
     def write(path):
         fuzzing.WRITERS[kind][1](path)
-        data = path.read_bytes()
-        for old, new in pairs:
-            assert old in data
-            data = data.replace(old, new)
-        path.write_bytes(data)
+        assert old in path.read_bytes()
+        path.write_bytes(path.read_bytes().replace(old, new))
 
     return write
 
@@ -170,10 +169,10 @@ ABOUT = (
     b'{"epoch": 0, "origin": [0, 0, 0], "preset": null, "ndt": null, "rule": "scan", '
     b'"sensor": [0.7, 0.4, 0.1, 0.9], "version": 1, "voxel_size": 0.1}'
 )
+CUBE = b"# Octomap OcTree binary file\nid OcTree\nsize 9\nres 1\ndata\n\xaa\xaa"
 TRAIN = "base: pointnet2_cls_shapes_small\n"
 HOSTILE = {
     "laz/table.laz": (patched("laz", (lambda d: table_at(d) + 4, "<I", 2**32 - 1)), "chunk table"),
-    "laz/table_7.laz": (patched("laz-7", (lambda d: table_at(d) + 4, "<I", 10**6)), "chunk table"),
     "laz/far.laz": (patched("laz", (points_at, "<q", 2**62)), "no chunk table"),
     "laz/no_end.laz": (patched("laz", (points_at, "<q", -1)), "no chunk table"),
     "laz/counts.laz": (wrong_table, "chunks do not hold"),
@@ -182,24 +181,20 @@ HOSTILE = {
     "laz/more.laz": (patched("laz", (107, "<I", 90_000)), "chunks do not hold the 90000 points"),
     "laz/item.laz": (patched("laz", (lambda d: record_at(d) + 36, "<H", 65535)), "LASzip record"),
     "laz/chunks.laz": (patched("laz", (lambda d: record_at(d) + 12, "<I", 900_000_000)), "read"),
-    "laz/chunk.laz": (patched("laz-one", (lambda d: record_at(d) + 12, "<I", 2**32 - 2)), "read"),
     "las/records.las": (patched("las", (100, "<I", 2**32 - 1)), "does not fit"),
     "las/other.las": (patched("las", (0, "<I", 9)), "does not begin with LASF"),
     "las/points.las": (patched("las", (107, "<I", 84_000_000)), "cannot hold the 84000000 points"),
     "las/scale.las": (patched("las", (131, "<d", 0.0)), "give no coordinates"),
     "las/evlrs.las": (patched("las-7", (235, "<q", 2**62), (243, "<I", 9)), "read"),
-    **{
-        f"pcd/{kind}.pcd": (replaced(kind, (b"COUNT 1 ", b"COUNT 99999999 ")), "cannot hold")
-        for kind in ("pcd-ascii", "pcd-binary", "pcd-compressed")
-    },
-    "pcd/points.pcd": (replaced("pcd-binary", (b"POINTS 50", b"POINTS 9999999999")), "cannot hold"),
+    "pcd/count.pcd": (replaced("pcd-ascii", b"COUNT 1 ", b"COUNT 99999999 "), "cannot hold"),
+    "pcd/points.pcd": (replaced("pcd-binary", b"POINTS 50", b"POINTS 9999999999"), "cannot hold"),
     "pcd/packed.pcd": (large_packed, "cannot hold"),
     "pcd/line.pcd": (raw(b"FIELDS" + b" x" * 200_000), "does not end"),
     **{
-        f"{kind}/points.ply": (replaced(kind, (b"vertex 20", b"vertex 9999999999")), "do not hold")
+        f"{kind}/points.ply": (replaced(kind, b"vertex 20", b"vertex 9999999999"), "do not hold")
         for kind in ("ply", "ply-big", "ply-ascii")
     },
-    "ply/skipped.ply": (replaced("ply", (b"edge 3", b"edge 99999999")), "bytes do not hold"),
+    "ply/skipped.ply": (replaced("ply", b"edge 3", b"edge 99999999"), "bytes do not hold"),
     "ply/header.ply": (raw(b"ply\n" + b"comment x\n" * 200_000), "header does not end"),
     "npy/wide.npy": (raw(shaped("<f4", 0, 10**10)), r"C from 3 to 65536, got float32 \[0, 10+\]"),
     "npy/deep.npy": (raw(npy("(" * 9000)), "not a readable"),
@@ -210,18 +205,13 @@ HOSTILE = {
         npz(about=np.frombuffer(ABOUT, np.uint8), keys=shaped("<i8", 10**12)),
         r"keys must be \[n\] int64, got \[1000000000000\] int64 in \d\d bytes",
     ),
-    "ot/size.ot": (replaced("ot", (b"size 33", b"size 999999999994")), "do not fit the"),
-    "bt/size.bt": (replaced("bt", (b"size 33", b"size 999999999994")), "its header promises 99999"),
-    "bt/cube.bt": (
-        raw(b"# Octomap OcTree binary file\nid OcTree\nsize 9\nres 1\ndata\n\xaa\xaa"),
-        "expand to 549755813888 regions",
-    ),
-    "graph/scans.graph": (patched("graph", (0, "<I", 2**32 - 1)), "byte .* promises"),
+    "ot/size.ot": (replaced("ot", b"size 33", b"size 999999999994"), "do not fit the"),
+    "bt/size.bt": (replaced("bt", b"size 33", b"size 999999999994"), "its header promises 99999"),
+    "bt/cube.bt": (raw(CUBE), "expand to 549755813888 regions"),
     "graph/points.graph": (patched("graph", (4, "<I", 2**32 - 1)), "promises 120259084260 bytes"),
     "graph/edges.graph": (patched("graph", (-84, "<I", 2**32 - 1)), "not 4294967295 edges"),
     "grid/aliases.yaml": (raw(aliases("")), "aliases written out"),
     "grid/merge.yaml": (raw(aliases("", "{{<<: [{}]}}")), "aliases written out"),
-    "grid/self.yaml": (raw("voxel_size: &a [*a]\npoint_cloud_range: 1"), "aliases written out"),
     "grid/deep.yaml": (raw("[" * 5000), "nested too deeply"),
     "grid/number.yaml": (raw("voxel_size: 1" + "0" * 5000), "more than 3000"),
     "grid/long.yaml": (raw("# \n" * 99_999), "longer than"),
@@ -229,10 +219,6 @@ HOSTILE = {
     "grid/date.yaml": (raw("2001-99-99"), "not readable YAML"),
     "config/aliases.yaml": (raw(TRAIN + aliases("") + "train: *a11"), "aliases written out"),
     "config/list.yaml": (raw(TRAIN + f"train: {list(range(9999))}"), r"got \[0, 1, 2, 3, 4, 5, "),
-    "config/keys.yaml": (
-        raw(TRAIN + "\n".join(f"k{i}: 1" for i in range(9999))),
-        "unknown key k0",
-    ),
     "config/base.yaml": (raw(f"base: {'b' * 2000}.yaml"), "does not exist"),
 }
 
@@ -256,29 +242,26 @@ def test_a_file_that_claims_too_much(name, verdicts):
 
 
 def test_a_message_of_a_configuration_is_short():
-    from torchvox._util.errors import WrongUseError
     from torchvox.train.config import load_config, make_config
 
     shared, plain = "word", load_config("pointnet2_cls_shapes_small").plain()
     for _ in range(6):
         shared = [shared] * 9
+    endless = {**plain, "model": {**plain["model"]}}
+    endless["model"]["args"] = endless
     for wrong, reason in (
-        ({"train": shared}, "more than 1000000 characters"),
-        ({"train": [["word"] * 9999]}, "train must hold keys and values"),
-        ({"data": {"kind": "x" * 999}}, "data.kind must be one of"),
-        ({"model": {"kind": "k", "args": {"a": plain}, "b" * 999: 1}}, "unknown key model.bbb"),
-        ({f"key{i}": 1 for i in range(999)}, "unknown key key0"),
+        ({**plain, "train": shared}, "more than 1000000 characters"),
+        ({**plain, "train": [["word"] * 9999]}, "train must hold keys and values"),
+        ({**plain, "data": {"kind": "x" * 999}}, "data.kind must be one of"),
+        ({**plain, **{f"key{i}": 1 for i in range(999)}}, "unknown key key0"),
+        (endless, "more than 1000000 characters"),
     ):
         with pytest.raises(WrongUseError, match=reason) as error:
-            make_config({**plain, **wrong})
+            make_config(wrong)
         assert len(str(error.value)) < 2000
-    plain["model"]["args"] = plain  # endless
-    with pytest.raises(WrongUseError, match="more than 1000000 characters"):
-        make_config(plain)
 
 
 def test_values_of_an_import_are_bounded(tmp_path):
-    from torchvox._util.errors import WrongUseError
     from torchvox.cli.importing import _declared, _settings
 
     (tmp_path / "a.yaml").write_text(aliases("", "{{a: [{}], b: 1}}"))

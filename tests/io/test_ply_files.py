@@ -9,6 +9,7 @@ from file_cases import check
 XYZ = ("float x", "float y", "float z")
 EDGES = ("element edge 1", "property int a", "property int b")
 FACES = ("element face 1", "property list uchar int vertex_indices")
+CHARS = ("list char char n", "char l")
 RGB = "red u1 7 1; green u1 8 2; blue u1 9 3"
 LINES = struct.pack("<9f", *range(1, 10))
 LIST = struct.pack("<3f3B3fbB", 1, 2, 3, 1, 9, 5, 4, 5, 6, -1, 6)
@@ -22,8 +23,7 @@ def ply(body="1 2 3\n4 5 6\n", *more, xyz=XYZ, element="vertex 2", form="ascii",
 
 
 CASES = [
-    (ply(xyz=("Float X", "FLOAT32 Y", "Double Z")), ""),
-    (ply(head=("comment\tby hand", "obj_info\tnone", "comment")), ""),
+    (ply(xyz=("Float X", "FLOAT32 Y", "Double Z"), head=("comment\tby hand", "obj_info\tno")), ""),
     (b"\xef\xbb\xbf" + ply(element="Vertices 2").replace(b"\n", b"\r\n"), ""),
     (ply("1 2 3 255.0\n4 5 6 7\n", "uchar l"), "l u1 255 7"),
     (ply("1 2 3 nan\n4 5 6 7\n", "uchar l"), "l f8 nan 7 | l .float64 in place of uint8"),
@@ -41,14 +41,8 @@ CASES = [
     (ply("1 2 3 4 5\n4 5 6 7 8\n", "int t", "int t"), "t i4 4 7; t_2 i4 5 8 | t_2"),
     (ply("1 2 3 7 8 9\n4 5 6 1 2 3\n", "uchar r", "uchar g", "uchar b"), RGB),
     (ply("1 2 3 7 8 9\n4 5 6 1 2 3", *(f"uchar diffuse_{c}" for c in RGB.split()[::4])), RGB),
-    (
-        ply("1 2 3 1 9 5\n4 5 6 -1 6\n", "list char char n", "char l"),
-        "l i1 5 6 | list n is ignored",
-    ),
-    (
-        ply(LIST, "list char char n", "char l", form="binary_little_endian"),
-        "l i1 5 6 | list n is ignored",
-    ),
+    (ply("1 2 3 1 9 5\n4 5 6 -1 6\n", *CHARS), "l i1 5 6 | list n is ignored"),
+    (ply(LIST, *CHARS, form="binary_little_endian"), "l i1 5 6 | list n is ignored"),
     (ply("", "thing l"), "! property l has the unknown type thing"),
     (ply("", "list float int l"), "! must be whole"),
     (ply(xyz=("float x", "float y", "float w")), "! no x, y, z"),

@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchvox._util.errors import expect
 from torchvox.io.cloud import PointCloud
 
 
-def collate_points(
-    clouds: Sequence[Tensor | np.ndarray | PointCloud],
-) -> tuple[Tensor, Tensor]:
+def collate_points(clouds: Sequence[Tensor | np.ndarray | PointCloud]) -> tuple[Tensor, Tensor]:
     """Concatenated clouds and the offsets where each begins; a `collate_fn` for torch's DataLoader.
 
     clouds: B tensors or arrays [N_i, C] of one dtype, device and C, or clouds of `read_cloud`, each
@@ -23,35 +22,24 @@ def collate_points(
     points[batch_offsets[b] : batch_offsets[b + 1]].
     Raises ValueError (no cloud, shape) and TypeError (dtype, not a tensor). Differentiable.
     """
-    tensors = [_tensor_of(cloud) for cloud in clouds]
+    tensors = [cloud.tensor() if isinstance(cloud, PointCloud) else cloud for cloud in clouds]
+    tensors = [torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in tensors]
     _check(tensors)
     sizes = torch.tensor([0, *(len(tensor) for tensor in tensors)], dtype=torch.int64)
     batch_offsets = sizes.cumsum(0).to(tensors[0].device)
     return torch.cat(tensors), batch_offsets
 
 
-def _tensor_of(cloud: Tensor | np.ndarray | PointCloud) -> Tensor:
-    if isinstance(cloud, PointCloud):
-        return cloud.tensor()
-    return torch.from_numpy(cloud) if isinstance(cloud, np.ndarray) else cloud
-
-
 def _check(clouds: Sequence[Tensor]) -> None:
-    if len(clouds) == 0:
-        raise ValueError("collate_points: clouds must hold at least one cloud, got none")
+    expect(len(clouds) > 0, "collate_points: clouds must hold at least one cloud", 0)
     first = clouds[0]
     for i, cloud in enumerate(clouds):
+        rule = f"collate_points: clouds[{i}] must be"
         if not isinstance(cloud, Tensor):
-            raise TypeError(
-                f"collate_points: clouds[{i}] must be a tensor, got {type(cloud).__name__}"
-            )
+            raise TypeError(f"{rule} a tensor, got {type(cloud).__name__}")
         width = first.shape[1] if first.dim() == 2 else "C"
-        if cloud.dim() != 2 or cloud.shape[1] != width:
-            raise ValueError(
-                f"collate_points: clouds[{i}] must be [N, {width}], got {list(cloud.shape)}"
-            )
-        if cloud.dtype != first.dtype or cloud.device != first.device:
-            raise TypeError(
-                f"collate_points: clouds[{i}] must be {first.dtype} on {first.device}, "
-                f"got {cloud.dtype} on {cloud.device}"
-            )
+        shape = list(cloud.shape)
+        expect(len(shape) == 2 and shape[1] == width, f"{rule} [N, {width}]", shape)
+        own, others = (f"{one.dtype} on {one.device}" for one in (cloud, first))
+        if own != others:
+            raise TypeError(f"{rule} {others}, got {own}")

@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from torchvox._util.errors import expect
+from torchvox.evaluation import matching
 from torchvox.evaluation.matching import (
     LEAST_OVERLAP,
     LEVELS,
     Columns,
     Frames,
     greedy,
-    overlaps,
     pairs,
     stack,
 )
@@ -80,36 +81,23 @@ def evaluate(truth: Frames, found: Frames, classes: Sequence[str]) -> dict[str, 
     in_dont_care = _share_in_dont_care(gts, dets)
     aos = len(dets["alpha"]) > 0 and dets["alpha"][0] != NO_ALPHA
     result: dict[str, float] = {}
-    for name in classes:
-        for difficulty, limits in DIFFICULTIES.items():
-            states = (
-                _truth_state(gts, name.lower(), limits),
-                _found_state(dets, name.lower(), limits),
-            )
-            curves: dict[tuple[str, float], tuple[np.ndarray, np.ndarray]] = {}
-            for metric in METRICS:
-                for level, least in zip(LEVELS, _least(name.lower(), metric), strict=True):
-                    if (metric, least) not in curves:
-                        forgiven = in_dont_care > least if metric == "2d" else None
-                        curves[metric, least] = _curves(
-                            gts, dets, *states, candidates[metric], least, forgiven
-                        )
-                    precision, similarity = curves[metric, least]
-                    kinds = {metric: precision}
-                    if metric == "2d" and aos:
-                        kinds["aos"] = similarity
-                    for kind, curve in kinds.items():
-                        key = f"{kind}/{level}/{name}/{difficulty}"
-                        result[f"{key}/R11"] = float(curve[::4].mean() * 100)
-                        result[f"{key}/R40"] = float(curve[1:].mean() * 100)
+    for name, difficulty, metric in product(classes, DIFFICULTIES, METRICS):
+        low, limits = name.lower(), DIFFICULTIES[difficulty]
+        states = _truth_state(gts, low, limits), _found_state(dets, low, limits)
+        strict, loose = LEAST_OVERLAP[low]
+        # The overlaps that a match exceeds. In the image both are the strict one but for trucks.
+        least = (strict, strict) if metric == "2d" and low != "truck" else (strict, loose)
+        curves = {}
+        for overlap in dict.fromkeys(least):
+            forgiven = in_dont_care > overlap if metric == "2d" else None
+            curves[overlap] = _curves(gts, dets, *states, candidates[metric], overlap, forgiven)
+        for level, overlap in zip(LEVELS, least, strict=True):
+            for kind, curve in zip((metric, "aos"), curves[overlap], strict=True):
+                if kind == metric or (metric == "2d" and aos):
+                    key = f"{kind}/{level}/{name}/{difficulty}"
+                    result[f"{key}/R11"] = float(curve[::4].mean() * 100)
+                    result[f"{key}/R40"] = float(curve[1:].mean() * 100)
     return result
-
-
-def _least(name: str, metric: str) -> tuple[float, float]:
-    """The overlaps, strict and loose, that a match exceeds. In the image both are the strict one,
-    except for trucks."""
-    strict, loose = LEAST_OVERLAP[name]
-    return (strict, strict) if metric == "2d" and name != "truck" else (strict, loose)
 
 
 def _truth_state(gts: Columns, name: str, limits: Difficulty) -> np.ndarray:
@@ -185,11 +173,10 @@ def _thresholds(scores: np.ndarray, num_valid: int) -> np.ndarray:
     return np.array(kept)
 
 
-# --------------------------------------------------------------------------------------- overlaps
-
-
 def _candidates(gts: Columns, dets: Columns) -> dict[str, Pairs]:
-    t, f, rotated = overlaps(_from_above(gts), gts["frame"], _from_above(dets), dets["frame"])
+    t, f, rotated = matching.overlaps(
+        _from_above(gts), gts["frame"], _from_above(dets), dets["frame"]
+    )
     pairs_of = {metric: Pairs(t, f, overlap) for metric, overlap in rotated.items()}
     t, f, shared = _image_overlap(gts["box"], gts["frame"], dets)
     union = _area(gts["box"])[t] + _area(dets["box"])[f] - shared

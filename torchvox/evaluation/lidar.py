@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchvox._util.errors import expect
+from torchvox.evaluation import matching
 from torchvox.evaluation.matching import (
     LEAST_OVERLAP,
     LEVELS,
     Columns,
     Frames,
     greedy,
-    overlaps,
     select,
     stack,
 )
@@ -101,15 +101,8 @@ def details(
         columns["row"] = np.arange(len(columns["frame"]))
         marks["/".join(key)] = np.full(len(columns["frame"]), -1)
     for label, name in enumerate(classes):
-        _evaluate_class(
-            result,
-            name,
-            select(gts, gts["labels"] == label),
-            select(dets, dets["labels"] == label),
-            np.array(least[name]),
-            min_points,
-            score,
-        )
+        mine = [select(columns, columns["labels"] == label) for columns in (gts, dets)]
+        _evaluate_class(result, name, mine, np.array(least[name]), min_points, score)
     for marks, columns in sides:
         ends = np.bincount(columns["frame"], minlength=len(truth)).cumsum()[:-1]
         marks.update({key: np.split(mark, ends) for key, mark in marks.items()})
@@ -117,14 +110,19 @@ def details(
 
 
 def _evaluate_class(
-    result: Details, name: str, gts: Columns, dets: Columns, least: np.ndarray, *limits: float
+    result: Details,
+    name: str,
+    boxes: Sequence[Columns],
+    least: np.ndarray,
+    min_points: int,
+    score: float,
 ) -> None:
-    """Add the numbers of one class."""
-    min_points, score = limits
+    """Add the numbers of one class. boxes: of the truth, and those found."""
+    gts, dets = boxes
     order = np.argsort(-dets["scores"], kind="stable")  # falling, earlier first at ties
     turn = np.argsort(order)
     sure = order[: (dets["scores"] >= score).sum()]
-    f, t, overlap = overlaps(dets["boxes"], dets["frame"], gts["boxes"], gts["frame"])
+    f, t, overlap = matching.overlaps(dets["boxes"], dets["frame"], gts["boxes"], gts["frame"])
     scores = result.scores
     for metric, iou in overlap.items():
         for place, (low, high) in RANGES.items():
@@ -144,10 +142,8 @@ def _evaluate_class(
                 scores[f"{key}/precision"] = _ratio(true[sure].sum(), counted[sure].sum())
                 scores[f"{key}/recall"] = _ratio(true[sure].sum(), valid.sum())
                 hit &= dets["scores"][i] >= score
-                result.found[f"{metric}/{level}"][dets["row"][sure]] = np.where(counted, true, -1)[
-                    sure
-                ]
-                marks = result.truth[f"{metric}/{level}"]
+                outcomes, marks = (m[f"{metric}/{level}"] for m in (result.found, result.truth))
+                outcomes[dets["row"][sure]] = np.where(counted, true, -1)[sure]
                 marks[gts["row"][valid]], marks[gts["row"][j[hit]]] = 0, 1
                 turned = np.abs(dets["boxes"][i[hit], 6] - gts["boxes"][j[hit], 6])
                 heading, yaw = (np.abs(turned - p * np.round(turned / p)) for p in (TURN, TURN / 2))

@@ -19,14 +19,8 @@ Columns = dict[str, np.ndarray]
 
 LEVELS = ("strict", "loose")
 # Overlap that a match exceeds, strict and loose, of the classes of KITTI.
-LEAST_OVERLAP = {
-    "car": (0.7, 0.5),
-    "pedestrian": (0.5, 0.25),
-    "cyclist": (0.5, 0.25),
-    "van": (0.7, 0.5),
-    "person_sitting": (0.5, 0.25),
-    "truck": (0.7, 0.5),
-}
+LEAST_OVERLAP = {name: (0.7, 0.5) for name in ("car", "van", "truck")}
+LEAST_OVERLAP |= {name: (0.5, 0.25) for name in ("pedestrian", "cyclist", "person_sitting")}
 CHUNK = 1 << 20  # pairs that are measured at once
 
 
@@ -61,11 +55,10 @@ def stack(
             if values.size == 0 and not counts[number]:
                 values = values.reshape(shape)
             expect(values.shape == shape, f"{place}[{key!r}] must be {[*shape]}", [*values.shape])
-            if width is not None and not np.isfinite(values).all():
+            if width is not None:
                 good = np.isfinite(values) | (np.isnan(values) & (key in may_be_nan))
-                expect(
-                    bool(good.all()), f"{place}[{key!r}] must be finite", values[~good][:1].tolist()
-                )
+                odd = values[~good][:1].tolist()
+                expect(not odd, f"{place}[{key!r}] must be finite", odd)
             rows[key].append(values)
     expect(len(frames) > 0, f"{what} must have one frame at least", 0)
     stacked = {key: np.concatenate(each) for key, each in rows.items()}

@@ -14,18 +14,9 @@ from torchvox.evaluation.matching import Columns, Frames, greedy, pairs, select,
 __all__ = ["evaluate"]
 
 # Classes, and the distance from the ego vehicle in meters below which their boxes are evaluated.
-RANGES = {
-    "car": 50,
-    "truck": 50,
-    "bus": 50,
-    "trailer": 50,
-    "construction_vehicle": 50,
-    "pedestrian": 40,
-    "motorcycle": 40,
-    "bicycle": 40,
-    "traffic_cone": 30,
-    "barrier": 30,
-}
+RANGES = dict.fromkeys(("car", "truck", "bus", "trailer", "construction_vehicle"), 50)
+RANGES |= dict.fromkeys(("pedestrian", "motorcycle", "bicycle"), 40)
+RANGES |= dict.fromkeys(("traffic_cone", "barrier"), 30)
 DISTANCES = np.array([0.5, 1.0, 2.0, 4.0])  # of a match, less than
 ERRORS_AT = 2  # of DISTANCES
 ERRORS = ("trans", "scale", "orient", "vel", "attr")
@@ -79,9 +70,8 @@ def evaluate(
     dets = _in_range(dets, at, parked)
     result = {"mAP": 0.0, "NDS": 0.0}
     for name in RANGES:
-        precisions, errors = _evaluate_class(
-            name, select(gts, gts["name"] == name), select(dets, dets["name"] == name)
-        )
+        rows = (select(boxes, boxes["name"] == name) for boxes in (gts, dets))
+        precisions, errors = _evaluate_class(name, *rows)
         result |= {f"{name}/{d}": p for d, p in zip(DISTANCES.tolist(), precisions, strict=True)}
         result |= {f"{name}/{kind}": error for kind, error in errors.items()}
     result["mAP"] = float(np.mean([result[f"{n}/{d}"] for n in RANGES for d in DISTANCES.tolist()]))
@@ -111,10 +101,8 @@ def _in_range(boxes: Columns, ego: np.ndarray, racks: Columns) -> Columns:
         along = offset[:, 0] * cosine + offset[:, 1] * sine
         across = offset[:, 1] * cosine - offset[:, 0] * sine
         local = np.abs(np.stack([along, across, offset[:, 2]], 1))
-        parked = (local <= racks["lwh"][j] / 2).all(1) & np.isin(
-            boxes["name"][i], ("bicycle", "motorcycle")
-        )
-        keep[i[parked]] = False
+        two_wheels = np.isin(boxes["name"][i], ("bicycle", "motorcycle"))
+        keep[i[(local <= racks["lwh"][j] / 2).all(1) & two_wheels]] = False
     return select(boxes, keep)
 
 

@@ -232,18 +232,13 @@ def _from_array(
 ) -> ArrayReader:
     shape, kind = list(array.shape), array.dtype.kind
     if len(shape) != 2 or not 3 <= shape[1] <= MOST_COLUMNS or kind not in "fiu":
-        raise CloudFileError(
-            f"{path}: points must be a numeric array [N, C] with C from 3 to {MOST_COLUMNS}, "
-            f"got {short(array.dtype)} {shape}"
-        )
-    width = array.shape[1]
+        rule = f"a numeric array [N, C] with C from 3 to {MOST_COLUMNS}"
+        raise CloudFileError(f"{path}: points must be {rule}, got {short(array.dtype)} {shape}")
     if columns is None:
-        columns = ("x", "y", "z", *(f"column{i}" for i in range(3, width)))
-    if len(columns) != width:
-        raise CloudFileError(
-            f"{path} has {width} columns, but the layout names {len(columns)} "
-            f"({short(','.join(columns))})"
-        )
+        columns = ("x", "y", "z", *(f"column{i}" for i in range(3, shape[1])))
+    if len(columns) != shape[1]:
+        names = f"{len(columns)} ({short(','.join(columns))})"
+        raise CloudFileError(f"{path} has {shape[1]} columns, but the layout names {names}")
     return ArrayReader(array, columns, path, beside=beside)
 
 
@@ -276,9 +271,8 @@ def _array(columns: dict[str, np.ndarray], path: Path, type_: np.dtype) -> np.nd
     with np.errstate(over="ignore", invalid="ignore"):
         array = np.stack([values.astype(type_) for values in columns.values()], axis=1)
         for i, (name, values) in enumerate(columns.items()):
-            if values.dtype.kind in "iu" and not np.array_equal(
-                array[:, i].astype(values.dtype), values
-            ):
+            same = np.array_equal(array[:, i].astype(values.dtype), values)
+            if values.dtype.kind in "iu" and not same:
                 raise WrongUseError(f"{path}: {type_} does not hold the integers of {short(name)}")
     return array
 

@@ -44,13 +44,14 @@ class Grid:
 
     def __post_init__(self) -> None:
         _check_voxel_size(self.voxel_size, self.name)
-        bounds, prefix = self.point_cloud_range, f"grid {self.name}: point_cloud_range must"
+        bounds, rule = self.point_cloud_range, ""
         if len(bounds) != 6 or not all(map(math.isfinite, bounds)):
             rule = "be 6 numbers x0,y0,z0,x1,y1,z1"
-            raise WrongUseError(f"{prefix} {rule}, got {short(list(bounds))}")
-        if any(low >= high for low, high in zip(bounds[:3], bounds[3:], strict=True)):
+        elif any(low >= high for low, high in zip(bounds[:3], bounds[3:], strict=True)):
             rule = "have x0 < x1, y0 < y1 and z0 < z1"
-            raise WrongUseError(f"{prefix} {rule}, got {short(list(bounds))}")
+        if rule:
+            got = short(list(bounds))
+            raise WrongUseError(f"grid {self.name}: point_cloud_range must {rule}, got {got}")
         axes = zip("xyz", self.voxel_size, bounds[:3], bounds[3:], strict=True)
         for axis, size, low, high in axes:
             if (high - low) / size > MOST_VOXELS:
@@ -88,14 +89,12 @@ def load_grid(name: str) -> Grid:
     Raises WrongUseError for an unknown name, CloudFileError for a file that does not describe a
     grid, MissingExtraError without PyYAML.
     """
-    if name.endswith((".yaml", ".yml")):
-        source = Path(name)
-        if not source.is_file():
-            raise WrongUseError(f"grid file {name} does not exist")
-    else:
-        if name not in grid_names():
-            raise WrongUseError(f"grid {name!r} is unknown: choose {', '.join(grid_names())}")
-        source = config_files.folder("grids") / f"{name}.yaml"
+    is_file = name.endswith((".yaml", ".yml"))
+    source = Path(name) if is_file else config_files.folder("grids") / f"{name}.yaml"
+    if is_file and not source.is_file():
+        raise WrongUseError(f"grid file {name} does not exist")
+    if not is_file and name not in grid_names():
+        raise WrongUseError(f"grid {name!r} is unknown: choose {', '.join(grid_names())}")
     try:
         with source.open("rb") as file:
             content = read_yaml(file, "to read named grids")
@@ -132,9 +131,8 @@ def grid_around(
     first = np.floor(low / size)
     last = np.maximum(np.floor(high / size) + 1, first + 1)
     bounds = [round(float(v), 6) for v in np.concatenate([first * size, last * size])]
-    return Grid(
-        "derived", tuple(voxel_size), tuple(bounds), max_points, chosen="derived from the points"
-    )
+    chosen = "derived from the points"
+    return Grid("derived", tuple(voxel_size), tuple(bounds), max_points, chosen=chosen)
 
 
 def _check_voxel_size(size: tuple[float, ...], name: str) -> None:
@@ -175,15 +173,10 @@ def _grid(name: str, content: object) -> Grid:
         names = short(", ".join(sorted(map(str, unknown))))
         raise CloudFileError(f"grid {name} has unknown keys: {names}")
     try:
-        return Grid(
-            name=name,
-            voxel_size=tuple(float(v) for v in content["voxel_size"]),
-            point_cloud_range=tuple(float(v) for v in content["point_cloud_range"]),
-            max_points=int(content.get("max_points", 10)),
-            max_voxels=int(content.get("max_voxels", -1)),
-            chosen=f"grid {name}",
-        )
+        size, bounds = (tuple(map(float, content[k])) for k in ("voxel_size", "point_cloud_range"))
+        points, voxels = int(content.get("max_points", 10)), int(content.get("max_voxels", -1))
+        return Grid(name, size, bounds, points, voxels, f"grid {name}")
+    except WrongUseError:
+        raise
     except (TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, WrongUseError):
-            raise
         raise CloudFileError(f"grid {name}: {short(error)}") from None

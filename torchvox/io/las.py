@@ -11,18 +11,9 @@ import numpy as np
 
 from torchvox._util.errors import explained
 from torchvox._util.extras import require
+from torchvox.io import las_records
 from torchvox.io.las_points import read_header
-from torchvox.io.las_records import (
-    CITATION,
-    EVLR,
-    GEO_KEYS,
-    VLR,
-    WKT,
-    LasSource,
-    head_records,
-    no_data,
-    records,
-)
+from torchvox.io.las_records import EVLR, VLR, LasSource, head_records, no_data, records
 from torchvox.io.laz import QUIET, check_laz
 from torchvox.io.table import CHUNK, COLORS, PointReader, PointTable
 
@@ -157,10 +148,8 @@ class LasReader(PointReader):
 
 
 def _late_records(path: Path, head: bytes, problems: list[str]) -> tuple[np.ndarray, int]:
-    start, number = 0, 0
-    if head[25] >= 4:
-        start, number = struct.unpack_from("<QI", head, 235)
-    elif head[25] == 3 and head[6] & 2:  # version 1.3 has at most one: the waveforms
+    start, number = struct.unpack_from("<QI", head, 235) if head[25] >= 4 else (0, 0)
+    if head[25] == 3 and head[6] & 2:  # version 1.3 has at most one: the waveforms
         start = struct.unpack_from("<Q", head, 227)[0]
         number = int(start > 0)
     if not number:
@@ -188,7 +177,7 @@ def _crs(source: LasSource) -> str | None:
     """The text of the WKT record, else of the GeoTIFF keys; None without both."""
     early = dict(head_records(source.head)[1])
     late = dict(records(source.late, source.late_number, EVLR))
-    for key in (WKT, CITATION):
+    for key in (las_records.WKT, las_records.CITATION):
         for by_key, head in ((early, VLR), (late, EVLR)):
             if key in by_key:
                 data = bytes(by_key[key][head:])
@@ -198,7 +187,7 @@ def _crs(source: LasSource) -> str | None:
 
 def _unit(source: LasSource) -> str:
     """The unit of the coordinates by the GeoTIFF keys; "units" if they have none."""
-    whole = dict(head_records(source.head)[1]).get(GEO_KEYS, b"")
+    whole = dict(head_records(source.head)[1]).get(las_records.GEO_KEYS, b"")
     keys = np.frombuffer(whole, "<u2", max(0, len(whole) - VLR) // 8 * 4, VLR if whole else 0)
     for name, _, _, value in keys.reshape(-1, 4).tolist():
         if name == LINEAR_UNIT_KEY:

@@ -13,21 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torchvox._util.errors import WrongUseError
-from torchvox.io.las_records import (
-    EXTRA,
-    LASZIP,
-    STRUCT,
-    UNDESCRIBED,
-    VLR,
-    WKT,
-    LasSource,
-    column_steps,
-    column_type,
-    descriptor,
-    head_records,
-    record,
-    with_range,
-)
+from torchvox.io import las_records
+from torchvox.io.las_records import EXTRA, LASZIP, STRUCT, VLR, WKT, LasSource, head_records, record
 from torchvox.io.table import same
 
 if TYPE_CHECKING:
@@ -92,7 +79,7 @@ class HeaderBytes:
 
         old = next((whole for key, whole in own if key == EXTRA), b"")
         extra = source.extra if source else {}
-        names = [name for name in format_.extra_dimension_names if name != UNDESCRIBED]
+        names = [name for name in format_.extra_dimension_names if name != las_records.UNDESCRIBED]
         self.described = {name: _description(name, schema, extra.get(name)) for name in names}
         if STRUCT * len(names) > MOST:
             raise WrongUseError(f"LAS describes up to {MOST // STRUCT} columns of its own")
@@ -142,7 +129,9 @@ class HeaderBytes:
         return bytes(head) + rest
 
     def _records(self, seen: Seen) -> list[bytes]:
-        new = [with_range(raw, seen.ranges.get(n, {})) for n, raw in self.described.items()]
+        new = [
+            las_records.with_range(raw, seen.ranges.get(n, {})) for n, raw in self.described.items()
+        ]
         size = struct.pack("<H", STRUCT * len(new))
         extra = b"".join((self._old[:20], size, self._old[22:VLR], *new)) if new else b""
         return [extra if self._rewritten and whole is self._old else whole for whole in self._own]
@@ -151,9 +140,9 @@ class HeaderBytes:
 def _description(name: str, schema: PointTable, old: bytes | None) -> bytes:
     """The description of a column: that of the source, if type and steps are the same."""
     type_, steps = schema.columns[name], schema.steps.get(name)
-    if old and column_type(old) == type_ and same(column_steps(old), steps):
+    if old and las_records.column_type(old) == type_ and same(las_records.column_steps(old), steps):
         return old
-    return descriptor(name, type_, steps)
+    return las_records.descriptor(name, type_, steps)
 
 
 def _software() -> bytes:

@@ -10,19 +10,8 @@ import numpy as np
 
 from torchvox._util.errors import CloudFileError, short
 from torchvox._util.extras import require
-from torchvox.io.las_records import (
-    ANGLE_STEPS,
-    EXTRA,
-    LASZIP,
-    UNDESCRIBED,
-    VLR,
-    LasSource,
-    column_name,
-    column_steps,
-    column_type,
-    descriptors,
-    head_records,
-)
+from torchvox.io import las_records
+from torchvox.io.las_records import EXTRA, LASZIP, UNDESCRIBED, VLR, LasSource, column_type
 from torchvox.io.roles import distinct_names
 
 if TYPE_CHECKING:
@@ -51,7 +40,7 @@ def read_header(path: Path, salvage: bool) -> LasSource:
             )
         file.seek(0)
         head = file.read(start)
-    kept = head_records(head)[1]
+    kept = las_records.head_records(head)[1]
     first, packed = dict(reversed(kept)), head[104] >> 6 == 2
     source = LasSource(head, start, struct.unpack_from("<H", head, 105)[0])
     source.laszip = first.get(LASZIP, b"")[VLR:] if packed else b""
@@ -62,7 +51,7 @@ def read_header(path: Path, salvage: bool) -> LasSource:
         )
     if [key for key, _ in kept].count(EXTRA) > 1:
         source.problems.append("it describes its extra bytes more than once: the first is used")
-    _add_columns(source, descriptors(first.get(EXTRA, b"")))
+    _add_columns(source, las_records.descriptors(first.get(EXTRA, b"")))
     source.count = _count(source, size, salvage)
     return source
 
@@ -74,10 +63,10 @@ def _add_columns(source: LasSource, raws: list[bytes]) -> None:
     if format_.size > source.width:
         raise ValueError(f"points of format {format_.id} need more than {source.width} bytes")
     taken = {*format_.dimension_names, *format_.dtype().names, *"xyz", UNDESCRIBED}
-    names = distinct_names([*taken, *map(column_name, raws)])[0][len(taken) :]
+    names = distinct_names([*taken, *map(las_records.column_name, raws)])[0][len(taken) :]
     renamed = []
     if format_.id > 5:
-        source.steps["scan_angle"] = ANGLE_STEPS
+        source.steps["scan_angle"] = las_records.ANGLE_STEPS
     for raw, name in zip(raws, names, strict=True):
         type_ = column_type(raw)
         if type_ is None or format_.size + type_.itemsize > source.width:
@@ -89,7 +78,7 @@ def _add_columns(source: LasSource, raws: list[bytes]) -> None:
             renamed.append(f"{own.decode('latin-1')!r} as {name}")
         source.extra[name] = raw
         format_.add_extra_dimension(laspy.ExtraBytesParams(name, type_))
-        if steps := column_steps(raw):
+        if steps := las_records.column_steps(raw):
             source.steps[name] = steps
             if not (np.isfinite(steps).all() and steps[0].all()):
                 source.problems.append(f"scale and offset of its {short(name)} give no values")

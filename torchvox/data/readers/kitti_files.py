@@ -90,8 +90,8 @@ def _numbers(words: Sequence[str], count: int, place: str) -> np.ndarray:
         values = np.array(words, np.float64)
         if len(values) == count and np.isfinite(values).all():
             return values
-    got = short(" ".join(words))
-    raise CloudFileError(f"{place} must have {count} finite numbers, got {got!r}")
+    rule = f"must have {count} finite numbers, got {short(' '.join(words))!r}"
+    raise CloudFileError(f"{place} {rule}")
 
 
 def objects_text(objects: Objects, decimals: int) -> str:

@@ -8,6 +8,7 @@ blocks; blocks that a room lacks have no size. Every number comes from the room'
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -98,9 +99,8 @@ def _structure(room: Room) -> list[Block]:
     """A beam across the ceiling and a column in a corner."""
     width, depth, height = room.size
     x, thick = room.u(0.2, 0.7) * width, room.u(0.2, 0.4)
-    beam = Block(
-        "beam", (x, 0.0, height - room.u(0.2, 0.4)), (x + thick, depth, height), room.chance(0.5)
-    )
+    low = x, 0.0, height - room.u(0.2, 0.4)
+    beam = Block("beam", low, (x + thick, depth, height), room.chance(0.5))
     side = room.u(0.3, 0.5)
     left = torch.where(room.chance(0.5), 0.0, width - side)
     near = torch.where(room.chance(0.5), 0.0, depth - side)
@@ -135,10 +135,8 @@ def _flat(
     length = room.u(*lengths)
     start = _place(room, wall, length)
     shift = room.u(-0.1, 0.1) if z[0] > 0 else 0.0
-    low, high = _at_wall(
-        room, wall, (start, start + length), (0.0, out), (z[0] + shift, z[1] + shift)
-    )
-    return Block(kind, low, high, room.chance(chance))
+    extent = (start, start + length), (0.0, out), (z[0] + shift, z[1] + shift)
+    return Block(kind, *_at_wall(room, wall, *extent), room.chance(chance))
 
 
 def _sofa(room: Room, wall: Tensor) -> list[Block]:
@@ -163,8 +161,7 @@ def _bookcase(room: Room, wall: Tensor) -> list[Block]:
         ((start, start + board), (board, deep), (0.0, tall)),
         ((end - board, end), (board, deep), (0.0, tall)),
     ]
-    for i in range(4):
-        z = (tall - board) * (i / 3)
+    for z in ((tall - board) * (i / 3) for i in range(4)):
         extents.append(((start + board, end - board), (board, deep), (z, z + board)))
     return [Block("bookcase", *_at_wall(room, wall, *extent), here) for extent in extents]
 
@@ -178,41 +175,35 @@ def _table_group(room: Room) -> list[Block]:
     long, deep, top = room.u(1.1, 1.8), room.u(0.6, 0.9), room.u(0.68, 0.78)
     here, leg = room.chance(0.8), 0.06
     half_long, half_deep = long * 0.5, deep * 0.5
-    local: list[tuple[str, Corner, Corner, Tensor]] = [
-        ("table", (-half_long, -half_deep, top - 0.04), (half_long, half_deep, top), here)
-    ]
-    for i in (-half_long, half_long - leg):
-        for j in (-half_deep, half_deep - leg):
-            local.append(("table", (i, j, 0.0), (i + leg, j + leg, top - 0.04), here))
+    board = (-half_long, -half_deep, top - 0.04), (half_long, half_deep, top)
+    local = [Block("table", *board, here)]
+    for i, j in product((-half_long, half_long - leg), (-half_deep, half_deep - leg)):
+        local.append(Block("table", (i, j, 0.0), (i + leg, j + leg, top - 0.04), here))
     for side in (-1.0, 1.0):
         local += _chair(room, half_long, half_deep, side)
     for _ in range(3):
         i, j = room.u(-0.8, 0.5) * half_long, room.u(-0.8, 0.5) * half_deep
         high = (i + room.u(0.08, 0.3), j + room.u(0.08, 0.25), top + room.u(0.05, 0.35))
-        local.append(("clutter", (i, j, top), high, here & room.chance(0.7)))
-    return [
-        Block(kind, _moved(low, x, y, turned), _moved(high, x, y, turned), present)
-        for kind, low, high, present in local
-    ]
+        local.append(Block("clutter", (i, j, top), high, here & room.chance(0.7)))
+    ends = [[_moved(corner, x, y, turned) for corner in (b.low, b.high)] for b in local]
+    return [replace(b, low=low, high=high) for b, (low, high) in zip(local, ends, strict=True)]
 
 
-def _chair(
-    room: Room, half_long: Tensor, half_deep: Tensor, side: float
-) -> list[tuple[str, Corner, Corner, Tensor]]:
+def _chair(room: Room, half_long: Tensor, half_deep: Tensor, side: float) -> list[Block]:
     """A chair that faces the table, in the table's frame."""
     wide, seat, gap = 0.45, room.u(0.42, 0.48), room.u(-0.15, 0.3)
     i = room.u(-0.9, 0.9) * (half_long - wide * 0.5) - wide * 0.5
     near, here, leg = half_deep + gap, room.chance(0.8), 0.04
     spans = [((0.0, wide), (0.0, wide), (seat - 0.05, seat))]
     spans.append(((0.0, wide), (wide - 0.05, wide), (seat, seat + room.u(0.35, 0.5))))
-    for a in (0.0, wide - leg):
-        for b in (0.0, wide - leg):
-            spans.append(((a, a + leg), (b, b + leg), (0.0, seat - 0.05)))
+    for a, b in product((0.0, wide - leg), repeat=2):
+        spans.append(((a, a + leg), (b, b + leg), (0.0, seat - 0.05)))
     blocks = []
     for along, away, z in spans:
         ends = near + away[0], near + away[1]
         low_j, high_j = ends if side > 0 else (-ends[1], -ends[0])
-        blocks.append(("chair", (i + along[0], low_j, z[0]), (i + along[1], high_j, z[1]), here))
+        low, high = (i + along[0], low_j, z[0]), (i + along[1], high_j, z[1])
+        blocks.append(Block("chair", low, high, here))
     return blocks
 
 

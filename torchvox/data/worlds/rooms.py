@@ -16,7 +16,7 @@ from torch import Tensor
 from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Split
 from torchvox.data.worlds.furniture import CLASSES, COLORS, Block, Room, furnish
-from torchvox.data.worlds.surfaces import SPARE, pick_by_weight, take
+from torchvox.data.worlds.surfaces import SPARE, columns, pick_by_weight, take
 
 FEATURES = ("x", "y", "z", "red", "green", "blue", "x in room", "y in room", "z in room")
 SAMPLES_PER_ROOM = 8
@@ -53,7 +53,7 @@ def generate_rooms(
     of_room = Draws(seed, split, torch.div(ids, SAMPLES_PER_ROOM, rounding_mode="floor"))
     room, blocks = furnish(of_room)
     kinds = torch.tensor([CLASSES.index(b.kind) for b in blocks], device=device)
-    low, high = _corners(blocks, ids)
+    low, high = _corners(blocks, here)
     middle = _middle(here, room, low, high, block)
     xyz, owner = _surface(here, low, high, middle, block, kinds, points)
     xyz = xyz + here.normal("noise", points * 3).view(-1, points, 3) * NOISE
@@ -73,17 +73,14 @@ class Rooms(Split):
     make, sizes = staticmethod(generate_rooms), SIZES
 
 
-def _corners(blocks: list[Block], ids: Tensor) -> tuple[Tensor, Tensor]:
+def _corners(blocks: list[Block], draws: Draws) -> tuple[Tensor, Tensor]:
     """[B, K, 3] low and high corners; a block that the room lacks shrinks to its low corner."""
-    like = {"dtype": torch.float64, "device": ids.device}
-
-    def stack(corner: tuple) -> Tensor:
-        return torch.stack([torch.as_tensor(v, **like).expand(len(ids)) for v in corner], 1)
-
-    low = torch.stack([stack(b.low) for b in blocks], 1)
-    high = torch.stack([stack(b.high) for b in blocks], 1)
-    present = [torch.as_tensor(b.present, device=ids.device).expand(len(ids)) for b in blocks]
-    return low, torch.where(torch.stack(present, 1)[..., None], high, low)
+    low, high = (
+        torch.stack([columns(corner, draws) for corner in corners], 1)
+        for corners in zip(*((block.low, block.high) for block in blocks), strict=True)
+    )
+    present = torch.stack([columns([block.present], draws) for block in blocks], 1)
+    return low, torch.where(present > 0, high, low)
 
 
 def _middle(here: Draws, room: Room, low: Tensor, high: Tensor, block: float) -> Tensor:
@@ -125,9 +122,8 @@ def _surface(
     index = owner[..., None].expand(-1, -1, 3)
     xyz = near.gather(1, index) + size.gather(1, index) * u[..., 1:]
     plane = whole.flatten(1).gather(1, face)
-    axis = torch.div(side, 2, rounding_mode="floor")[..., None] == torch.arange(
-        3, device=side.device
-    )
+    axes = torch.arange(3, device=side.device)
+    axis = torch.div(side, 2, rounding_mode="floor")[..., None] == axes
     xyz = torch.where(axis, plane[..., None], xyz)
     outward = (side % 2 * 2 - 1).to(xyz.dtype)[..., None] * axis
     hidden = _hidden(xyz + outward * 1e-6, low, high)

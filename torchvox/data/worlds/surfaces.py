@@ -99,7 +99,8 @@ def sample(pieces: Sequence[Piece | Slab], draws: Draws, count: int) -> tuple[Te
     solid += [piece for piece in pieces if isinstance(piece, Piece)]
     drawn = math.ceil(count * SPARE) if slabs else count
     u = draws.uniform("surface", drawn * 4).view(len(draws.samples), drawn, 4)
-    chosen = _choose(solid, u[..., 0])
+    areas = columns([piece.area for piece in solid], draws)
+    chosen = pick_by_weight(areas, u[..., 0].contiguous())
     values = _gather(solid, chosen, draws)
     first, *others = dict.fromkeys(piece.place for piece in solid)
     xyz = first(values, u, draws)
@@ -111,7 +112,7 @@ def sample(pieces: Sequence[Piece | Slab], draws: Draws, count: int) -> tuple[Te
         return xyz, part
     probe = xyz + values[..., 9:12] * PROBE
     low, high = (
-        torch.stack([_columns(getattr(slab, end), draws) for slab in slabs], 1)[:, None]
+        torch.stack([columns(getattr(slab, end), draws) for slab in slabs], 1)[:, None]
         for end in ("low", "high")
     )
     inside = (probe[:, :, None] > low) & (probe[:, :, None] < high)  # [B, drawn, slabs, 3]
@@ -133,22 +134,16 @@ def pick_by_weight(weights: Tensor, u: Tensor) -> Tensor:
     return torch.searchsorted(ends, at, right=True).clamp_(max=weights.shape[1] - 1)
 
 
-def _choose(pieces: Sequence[Piece], u: Tensor) -> Tensor:
-    areas = [torch.as_tensor(p.area, dtype=u.dtype, device=u.device) for p in pieces]
-    weights = torch.stack([area.expand(len(u)) for area in areas], 1)
-    return pick_by_weight(weights, u.contiguous())
-
-
 def _gather(pieces: Sequence[Piece], chosen: Tensor, draws: Draws) -> Tensor:
     """Parameters of each point's piece, [B, N, width]."""
     width = max(len(piece.values) for piece in pieces)
     padded = [(*piece.values, *[0.0] * (width - len(piece.values))) for piece in pieces]
-    table = torch.stack([_columns(values, draws) for values in padded], 1)  # [B, P, width]
+    table = torch.stack([columns(values, draws) for values in padded], 1)  # [B, P, width]
     return table.gather(1, chosen[..., None].expand(-1, -1, width))
 
 
-def _columns(values: Sequence[Value], draws: Draws) -> Tensor:
-    """[B, len(values)] float64."""
+def columns(values: Sequence[Value], draws: Draws) -> Tensor:
+    """[B, len(values)] float64 of values [B] or numbers."""
     like = {"dtype": torch.float64, "device": draws.device}
     batch = len(draws.samples)
     return torch.stack([torch.as_tensor(v, **like).expand(batch) for v in values], 1)

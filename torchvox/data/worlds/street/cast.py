@@ -9,6 +9,7 @@ beams, in the object's frame. The nearest hit of a ray is a minimum of integers,
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -159,17 +160,14 @@ def _pairs(
 ) -> tuple[Tensor, Tensor]:
     """Objects and rows of rays, [P] each, that may meet. One column more than necessary on either
     side, so that rounding, which differs between devices here, changes no hit."""
-    away, radius = (
-        torch.hypot(members.x, members.y),
-        torch.hypot(members.length, members.width) * 0.5,
-    )
+    away = torch.hypot(members.x, members.y)
+    radius = torch.hypot(members.length, members.width) * 0.5
     radius = radius + torch.hypot(*shift) * 0.5  # half a turn before and after
     half = torch.asin((radius / away).clamp(max=1.0))
     half = torch.where(radius < away, half, math.pi)
     per_radian = view.sensor.columns / (2 * math.pi)
-    middle = (
-        torch.atan2(members.y, members.x) * per_radian + view.columns * 0.5 - rays.offset[scene]
-    )
+    turn = torch.atan2(members.y, members.x) * per_radian
+    middle = turn + view.columns * 0.5 - rays.offset[scene]
     first = torch.floor(middle - half * per_radian).to(torch.int64) - 1
     last = torch.floor(middle + half * per_radian).to(torch.int64) + 2
     if view.columns < view.sensor.columns:
@@ -251,12 +249,7 @@ def _pass_through(near: Tensor, far: Tensor, bits: Tensor) -> Tensor:
 
 
 def _receive(
-    nearest: Tensor,
-    alone: Tensor,
-    albedo: Tensor,
-    rays: Rays,
-    view: View,
-    draw: tuple[Draws, Draws],
+    nearest: Tensor, alone: Tensor, albedo: Tensor, rays: Rays, view: View, draw: Sequence[Draws]
 ) -> Returns:
     """Range, intensity and loss of rays [B, R]. draw: draws of the scans, and of their scenes."""
     draws, scene = draw
@@ -290,11 +283,5 @@ def _receive(
     column = part // PARTS
     hits = torch.zeros_like(alone)
     hits.scatter_add_(1, column, (is_object & inside).to(torch.int64))
-    return Returns(
-        xyz,
-        intensity.clamp(0.0, 0.99),
-        torch.where(is_object, column, -2),
-        returned,
-        hits,
-        alone,
-    )
+    owner = torch.where(is_object, column, -2)
+    return Returns(xyz, intensity.clamp(0.0, 0.99), owner, returned, hits, alone)

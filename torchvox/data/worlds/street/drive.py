@@ -116,9 +116,8 @@ def _beside_the_way(objects: Objects) -> Tensor:
 def _with_cars(objects: Objects, cars: tuple[Place, Place], street: Draws, view: View) -> Objects:
     """The objects in the world, of which the first two have moved to the places."""
     places = torch.tensor(cars, dtype=torch.float64, device=street.device)
-    x, y = (
-        torch.cat([places[None, :, i], v[:, 2:].double()], 1) for i, v in enumerate(objects[1:3])
-    )
+    own = zip(places[None].unbind(2), (objects.x, objects.y), strict=False)
+    x, y = (torch.cat([place, v[:, 2:].double()], 1) for place, v in own)
     z = (ground(x, y, phases(street)) - view.sensor.height).float()
     sine, cosine = sin_cos(places[None, :, 2])
     moved = {"yaw": places[None, :, 2] * math.tau, "cosine": cosine, "sine": sine}
@@ -134,12 +133,8 @@ def _scan(
     sine, cosine = sin_cos(place[2])
     x, y = world.x - place[0].float(), world.y - place[1].float()
     c, s = cosine.float(), sine.float()
-    seen = world._replace(
-        x=x * c + y * s,
-        y=y * c - x * s,
-        cosine=world.cosine * c + world.sine * s,
-        sine=world.sine * c - world.cosine * s,
-    )
+    turned = world.cosine * c + world.sine * s, world.sine * c - world.cosine * s
+    seen = world._replace(x=x * c + y * s, y=y * c - x * s, cosine=turned[0], sine=turned[1])
     zero = torch.zeros_like(world.x)
     frame = place[0].float(), place[1].float(), c, s
     scan = cast(seen, view, draws, Motion(street, zero[:, :1], zero[:, :1], zero, zero, frame))

@@ -56,33 +56,38 @@ Size: TypeAlias = tuple[float, float, float, float]  # mean, deviation (0: even)
 class Kind:
     """What objects of a kind have in common.
 
-    label: a number of CLASSES, or CLUTTER. few, many: least and largest number in front of the
-    sensor. length, width, height: meters. parts: solids of objects by length, width, height and
-    albedo. ignored: its boxes have weight 0. in_traffic: stands on lanes and along the road.
+    label: a number of CLASSES, or CLUTTER. parts: solids of objects by length, width, height and
+    albedo. few, many: least and largest number in front of the sensor. length, width, height:
+    meters. ignored: its boxes have weight 0.
     """
 
     label: int
+    parts: Callable[[Tensor, Tensor, Tensor, Tensor], Parts]
     few: int
     many: int
     length: Size
     width: Size
     height: Size
-    parts: Callable[[Tensor, Tensor, Tensor, Tensor], Parts]
     ignored: bool = False
-    in_traffic: bool = False
+
+    @property
+    def in_traffic(self) -> bool:
+        """Whether it stands on lanes and along the road."""
+        return self.label == CAR
 
 
 def _even(low: float, high: float) -> Size:
     return (0.0, 0.0, low, high)
 
 
+WIDE = _even(0.6, 0.6)  # meters, with handlebar or arms
+
+
 def _car(long: Tensor, wide: Tensor, tall: Tensor, paint: Tensor) -> Parts:
     """A body, and a cabin that is set back, so that front and rear differ."""
     body = Slab(0.0, 0.0, 0.18, tall * 0.58, long * 0.5, wide * 0.5)
-    return [
-        (body, paint),
-        (Slab(long * -0.09, 0.0, tall * 0.58, tall, long * 0.26, wide * 0.44), GLASS),
-    ]
+    cabin = Slab(long * -0.09, 0.0, tall * 0.58, tall, long * 0.26, wide * 0.44)
+    return [(body, paint), (cabin, GLASS)]
 
 
 def _van(long: Tensor, wide: Tensor, tall: Tensor, paint: Tensor) -> Parts:
@@ -127,25 +132,12 @@ def _plant(long: Tensor, wide: Tensor, tall: Tensor, leaves: Tensor) -> Parts:
 
 # In the order in which they are placed: later ones give way. Round ones have no width.
 KINDS = (
-    Kind(
-        *(CAR, 5, 14, (3.9, 0.42, 3.1, 5.2), (1.63, 0.1, 1.4, 1.9), (1.53, 0.13, 1.3, 1.9), _car),
-        in_traffic=True,
-    ),
-    Kind(
-        *(CYCLIST, 1, 7, (1.76, 0.12, 1.4, 2.1), _even(0.6, 0.6), (1.73, 0.1, 1.45, 2.0)),
-        _cyclist,
-    ),
-    Kind(
-        *(PEDESTRIAN, 3, 12, (0.8, 0.15, 0.45, 1.2), _even(0.6, 0.6), (1.74, 0.11, 1.4, 2.05)),
-        _pedestrian,
-    ),
-    Kind(
-        *(CAR, 0, 2, _even(4.6, 5.6), _even(1.8, 2.05), _even(1.9, 2.5), _van),
-        ignored=True,
-        in_traffic=True,
-    ),
-    Kind(CLUTTER, 4, 15, _even(0.1, 0.6), _even(0.0, 0.0), _even(3.0, 7.0), _pole),
-    Kind(CLUTTER, 3, 9, _even(0.5, 2.8), _even(0.3, 1.5), _even(0.4, 2.2), _block),
-    Kind(CLUTTER, 4, 14, _even(1.5, 5.0), _even(0.0, 0.0), _even(1.0, 6.0), _plant),
+    Kind(CAR, _car, 5, 14, (3.9, 0.42, 3.1, 5.2), (1.63, 0.1, 1.4, 1.9), (1.53, 0.13, 1.3, 1.9)),
+    Kind(CYCLIST, _cyclist, 1, 7, (1.76, 0.12, 1.4, 2.1), WIDE, (1.73, 0.1, 1.45, 2.0)),
+    Kind(PEDESTRIAN, _pedestrian, 3, 12, (0.8, 0.15, 0.45, 1.2), WIDE, (1.74, 0.11, 1.4, 2.05)),
+    Kind(CAR, _van, 0, 2, _even(4.6, 5.6), _even(1.8, 2.05), _even(1.9, 2.5), ignored=True),
+    Kind(CLUTTER, _pole, 4, 15, _even(0.1, 0.6), _even(0.0, 0.0), _even(3.0, 7.0)),
+    Kind(CLUTTER, _block, 3, 9, _even(0.5, 2.8), _even(0.3, 1.5), _even(0.4, 2.2)),
+    Kind(CLUTTER, _plant, 4, 14, _even(1.5, 5.0), _even(0.0, 0.0), _even(1.0, 6.0)),
 )
-BUILDING = Kind(CLUTTER, 8, 48, _even(6.0, 20.0), _even(4.0, 10.0), _even(3.0, 12.0), _block)
+BUILDING = Kind(CLUTTER, _block, 8, 48, _even(6.0, 20.0), _even(4.0, 10.0), _even(3.0, 12.0))

@@ -122,10 +122,8 @@ def place(
     z = ground(x, y, phases(draws)) - sensor_height
     size, albedo = torch.cat([size, houses[2]], 1), torch.cat([albedo, houses[3]], 1)
     numbers = (x, y, z, *size.unbind(2), turns * FULL_TURN, cosine, sine, albedo)
-    fields = [v.to(torch.float32) for v in numbers]
-    return Objects(
-        kinds + (BUILDING,) * houses[0].shape[1], *fields, *[torch.cat([kept, houses[4]], 1)]
-    )
+    fields = [*(v.to(torch.float32) for v in numbers), torch.cat([kept, houses[4]], 1)]
+    return Objects(kinds + (BUILDING,) * houses[0].shape[1], *fields)
 
 
 def _constant(draws: Draws, values: list) -> Tensor:

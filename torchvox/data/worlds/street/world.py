@@ -148,17 +148,17 @@ def _sample(
         """[B, G] of the boxes, 0 past the end."""
         return torch.where(valid, value.expand_as(seen).gather(1, order), 0)
 
-    half = objects.height * 0.5
-    places = (objects.x, objects.y, objects.z + half, objects.length, objects.width)
     ignored = torch.tensor([kind.ignored for kind in objects.kinds], device=draws.device)
     weight = ~ignored & (seen >= min_points)
     hidden = 1.0 - scan.hits.to(torch.float64) / scan.alone.clamp(min=1).to(torch.float64)
     levels = sum((hidden >= limit).to(torch.int32) for limit in OCCLUSION)
+    middle = objects.z + objects.height * 0.5
+    box = [objects.x, objects.y, middle, objects.length, objects.width, objects.height, objects.yaw]
     more = {}
     if moving:
-        instance = torch.where(valid, moving[2].gather(1, order), -1)
-        more = {"instance": instance, "pose": moving[3]}
-    box = (*places, objects.height, objects.yaw, *moving[:2])
+        vx, vy, instance, pose = moving
+        box += [vx, vy]
+        more = {"instance": torch.where(valid, instance.gather(1, order), -1), "pose": pose}
     return {
         "points": points,
         "num_points": kept.sum(1).to(torch.int32),
@@ -213,9 +213,8 @@ def _truncation(objects: Objects, view: View) -> Tensor:
     quarters = (torch.arange(4, device=objects.x.device) + 0.5) / 4
     along = (objects.length[..., None] * (eighths - 0.5))[..., :, None, None]
     across = (objects.width[..., None] * (quarters - 0.5))[..., None, :, None]
-    cosine, sine, x, y = (
-        v[..., None, None, None] for v in (objects.cosine, objects.sine, objects.x, objects.y)
-    )
+    frames = objects.cosine, objects.sine, objects.x, objects.y
+    cosine, sine, x, y = (v[..., None, None, None] for v in frames)
     x, y = x + along * cosine - across * sine, y + along * sine + across * cosine
     z = (objects.z[..., None] + objects.height[..., None] * quarters)[..., None, None, :]
     inside = view.inside(x, y, z) & (x * x + y * y + z * z < view.sensor.max_range**2)
