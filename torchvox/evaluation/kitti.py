@@ -11,15 +11,7 @@ import numpy as np
 
 from torchvox._util.errors import expect
 from torchvox.evaluation import matching
-from torchvox.evaluation.matching import (
-    LEAST_OVERLAP,
-    LEVELS,
-    Columns,
-    Frames,
-    greedy,
-    pairs,
-    stack,
-)
+from torchvox.evaluation.matching import LEAST_OVERLAP, LEVELS, Columns, Frames, pairs, stack
 
 __all__ = ["evaluate"]
 
@@ -134,7 +126,7 @@ def _curves(
 
     # Without a threshold each ground truth takes the free detection of the highest score.
     best_score = np.lexsort((f, -score[f], t))
-    matched = greedy(frame, t, f[best_score], np.ones((len(t), 1), bool))[:, 0]
+    matched = matching.greedy(frame, t, f[best_score], np.ones((len(t), 1), bool))[:, 0]
     scores = score[f[best_score[matched & hit[best_score]]]]
     thresholds = _thresholds(scores, int((truth_state == VALID).sum()))
     if not len(thresholds):
@@ -144,7 +136,7 @@ def _curves(
     ignored = found_state[f] == IGNORED
     best_overlap = np.lexsort((f, np.where(ignored, 0, -overlap), ignored, t))
     t, f, hit = t[best_overlap], f[best_overlap], hit[best_overlap]
-    matched = greedy(frame, t, f, score[f, None] >= thresholds)
+    matched = matching.greedy(frame, t, f, score[f, None] >= thresholds)
     true = matched[hit].sum(0)
     valid = found_state == VALID
     above = len(score[valid]) - np.searchsorted(np.sort(score[valid]), thresholds)
@@ -174,9 +166,8 @@ def _thresholds(scores: np.ndarray, num_valid: int) -> np.ndarray:
 
 
 def _candidates(gts: Columns, dets: Columns) -> dict[str, Pairs]:
-    t, f, rotated = matching.overlaps(
-        _from_above(gts), gts["frame"], _from_above(dets), dets["frame"]
-    )
+    first, second = ((_from_above(boxes), boxes["frame"]) for boxes in (gts, dets))
+    t, f, rotated = matching.overlaps(*first, *second)
     pairs_of = {metric: Pairs(t, f, overlap) for metric, overlap in rotated.items()}
     t, f, shared = _image_overlap(gts["box"], gts["frame"], dets)
     union = _area(gts["box"])[t] + _area(dets["box"])[f] - shared

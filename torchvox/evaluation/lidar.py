@@ -12,15 +12,7 @@ import numpy as np
 
 from torchvox._util.errors import expect
 from torchvox.evaluation import matching
-from torchvox.evaluation.matching import (
-    LEAST_OVERLAP,
-    LEVELS,
-    Columns,
-    Frames,
-    greedy,
-    select,
-    stack,
-)
+from torchvox.evaluation.matching import LEAST_OVERLAP, LEVELS, Columns, Frames, select, stack
 
 __all__ = ["Details", "details", "evaluate"]
 
@@ -129,7 +121,7 @@ def _evaluate_class(
             valid = _within(gts, low, high) & (gts["points"] >= min_points)
             tried = np.lexsort((t, -iou, ~valid[t], turn[f], dets["frame"][f]))
             i, j = f[tried], t[tried]
-            matches = greedy(dets["frame"][i], i, j, iou[tried, None] > least)
+            matches = matching.greedy(dets["frame"][i], i, j, iou[tried, None] > least)
             for level, matched in zip(LEVELS, matches.T, strict=True):
                 hit = matched & valid[j]
                 counted, true = _within(dets, low, high), np.zeros(len(order), bool)

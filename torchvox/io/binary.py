@@ -36,9 +36,8 @@ Columns = tuple[str, ...]
 def open_bin(path: Path, columns: Columns | None) -> TableReader:
     """A reader of rows of float32; a .label file (SemanticKITTI) adds label and instance."""
     if columns is None:
-        raise WrongUseError(
-            f"{path}: a .bin file does not list its columns: add --layout, {layout_choices()}"
-        )
+        rule = f"a .bin file does not list its columns: add --layout, {layout_choices()}"
+        raise WrongUseError(f"{path}: {rule}")
     size, row = path.stat().st_size, ITEM_BYTES * len(columns)
     if size % row:
         raise CloudFileError(
@@ -251,8 +250,8 @@ class BinWriter(PointWriter):
         if set(layout) == columns.keys() and SKIP not in layout:
             columns = {name: columns[name] for name in layout}
         if table.xyz.dtype != np.float32 and (np.abs(table.world()) > FLOAT32_REACH).any():
-            raise WrongUseError(
-                f"{self.path}: float32 does not resolve coordinates beyond {FLOAT32_REACH:g}: "
+            raise self.error(
+                f"float32 does not resolve coordinates beyond {FLOAT32_REACH:g}: "
                 "write .npz, .las or .ply"
             )
         self.file.write(_array(columns, self.path, np.dtype("<f4")).tobytes())
@@ -282,7 +281,7 @@ class NpzWriter(WholeWriter):
 
     def save(self, table: PointTable) -> None:
         if taken := sorted({"xyz", "points", *SMALL} & table.attributes.keys()):
-            raise WrongUseError(f"{self.path}: an attribute must not be named {taken[0]} here")
+            raise self.error(f"an attribute must not be named {taken[0]} here")
         small = {"scale": table.scale, "offset": table.offset, "crs": table.crs}
         arrays = {"xyz": table.xyz, **table.by_value().attributes}
         arrays |= {name: np.asarray(value) for name, value in small.items() if value is not None}

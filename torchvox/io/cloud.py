@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torchvox._util.errors import expect
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -41,15 +43,11 @@ class PointCloud:
     quantum: np.ndarray = field(default_factory=lambda: np.zeros(3))
 
     def __post_init__(self) -> None:
-        if self.points.ndim != 2 or self.points.shape[1] != len(self.columns):
-            raise ValueError(
-                f"PointCloud: points must be [N, {len(self.columns)}] for the columns "
-                f"{','.join(self.columns)}, got {list(self.points.shape)}"
-            )
-        if tuple(self.columns[:3]) != ("x", "y", "z"):
-            raise ValueError(
-                f"PointCloud: columns must start with x, y, z, got {','.join(self.columns)}"
-            )
+        names, shape = ",".join(self.columns), list(self.points.shape)
+        rule = f"PointCloud: points must be [N, {len(self.columns)}] for the columns {names}"
+        expect(shape[1:] == [len(self.columns)], rule, shape)
+        good = tuple(self.columns[:3]) == ("x", "y", "z")
+        expect(good, "PointCloud: columns must start with x, y, z", names)
 
     def __len__(self) -> int:
         return len(self.points)
@@ -97,9 +95,8 @@ def make_cloud(
         points[:, :3] = xyz - origin
         for i, name in enumerate(names[3:], start=3):
             points[:, i] = columns[name]
-    return PointCloud(
-        points, names, origin, unit, path, np.zeros(3) if quantum is None else quantum
-    )
+    quantum = np.zeros(3) if quantum is None else quantum
+    return PointCloud(points, names, origin, unit, path, quantum)
 
 
 def local_origin(

@@ -66,7 +66,7 @@ class LasReader(PointReader):
             lattice = np.frombuffer(source.head, "<f8", 6, 131).reshape(2, 3).copy()
             if source.count and not (np.isfinite(lattice).all() and lattice[0].all()):
                 raise ValueError(
-                    f"its scales {lattice[0]} and offsets {lattice[1]} give no coordinates"
+                    "its scales {} and offsets {} give no coordinates".format(*lattice)
                 )
             box = _header_box(source)
             crs, unit = _crs(source), _unit(source)
@@ -104,10 +104,8 @@ class LasReader(PointReader):
                 with explained(self.path, "LAS file"):
                     data = read(min(size, self.count - at))
                     if len(data) != width * min(size, self.count - at):
-                        raise ValueError(
-                            f"its header promises {self.count} points, it holds "
-                            f"{at + len(data) // width}"
-                        )
+                        own = at + len(data) // width
+                        raise ValueError(f"its header promises {self.count} points, it holds {own}")
                     table = self._table(data, names)
                 yield table
 

@@ -129,9 +129,8 @@ class HeaderBytes:
         return bytes(head) + rest
 
     def _records(self, seen: Seen) -> list[bytes]:
-        new = [
-            las_records.with_range(raw, seen.ranges.get(n, {})) for n, raw in self.described.items()
-        ]
+        described = self.described.items()
+        new = [las_records.with_range(raw, seen.ranges.get(name, {})) for name, raw in described]
         size = struct.pack("<H", STRUCT * len(new))
         extra = b"".join((self._old[:20], size, self._old[22:VLR], *new)) if new else b""
         return [extra if self._rewritten and whole is self._old else whole for whole in self._own]

@@ -35,9 +35,8 @@ def read_header(path: Path, salvage: bool) -> LasSource:
         late = struct.unpack_from("<I", head, 243)[0] if head[25] >= 4 else 0
         fits = length >= HEADER_BYTES[min(head[25], 5)] and length + VLR * number <= start <= size
         if not fits or 60 * late > size:
-            raise CloudFileError(
-                f"{path} is cut short or damaged: its header does not fit its size"
-            )
+            rule = "its header does not fit its size"
+            raise CloudFileError(f"{path} is cut short or damaged: {rule}")
         file.seek(0)
         head = file.read(start)
     kept = las_records.head_records(head)[1]
@@ -103,9 +102,8 @@ def _count(source: LasSource, size: int, salvage: bool) -> int:
         if legacy not in (0, count):
             counts, fitting = (count, legacy), [n for n in (count, legacy) if 0 < n <= room]
             count = count or legacy if source.laszip else (*fitting, count)[0]
-            problems.append(
-                f"its header counts {' and '.join(map(str, counts))} points: {count} are read"
-            )
+            both = " and ".join(map(str, counts))
+            problems.append(f"its header counts {both} points: {count} are read")
     if source.laszip:
         return count
     if count > room:

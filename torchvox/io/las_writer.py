@@ -53,9 +53,8 @@ class LasWriter(PointWriter):
                 f"{path}: LASzip does not read the waveforms of point format {self._format.id} "
                 "that lazrs writes: write .las, or drop the waveforms"
             )
-        vlr = lazrs and lazrs.LazVlr.new_for_compression(
-            self._format.id, self._format.num_extra_bytes
-        )
+        form = self._format.id, self._format.num_extra_bytes
+        vlr = lazrs and lazrs.LazVlr.new_for_compression(*form)
         self._seen = Seen()
         self._channels: set[int] = set()
         laszip = bytes(vlr.record_data()) if vlr else b""
@@ -67,7 +66,7 @@ class LasWriter(PointWriter):
     def write(self, table: PointTable) -> None:
         seen = self._seen
         if seen.count + len(table) > self._header.most:
-            raise WrongUseError(f"{self.path}: its LAS version holds {self._header.most} points")
+            raise self.error(f"its LAS version holds {self._header.most} points")
         points = self._laspy.PackedPointRecord.zeros(len(table), self._format)
         stored, xyz = points.array, self._on_lattice(table)
         for i, axis in enumerate("XYZ"):
@@ -81,8 +80,8 @@ class LasWriter(PointWriter):
         if self._compressor is not None and self._format.id > 8:
             self._channels |= set(np.unique(np.asarray(points["scanner_channel"])).tolist())
             if len(self._channels) > 1:
-                raise WrongUseError(
-                    f"{self.path}: lazrs writes waveforms of several scanner channels wrong: "
+                raise self.error(
+                    "lazrs writes waveforms of several scanner channels wrong: "
                     "write .las, or drop the waveforms"
                 )
         steps = np.stack([xyz.min(axis=0), xyz.max(axis=0)]).astype(np.int64)
@@ -134,8 +133,8 @@ class LasWriter(PointWriter):
             return values
         stored = np.rint(values / steps[0][0])
         if not (np.abs(stored) < 2**15).all():
-            raise WrongUseError(
-                f"{self.path}: scan_angle must be degrees from -180 to 180, got {values.min()} to "
+            raise self.error(
+                f"scan_angle must be degrees from -180 to 180, got {values.min()} to "
                 f"{values.max()}: convert or drop it"
             )
         return stored
@@ -156,8 +155,8 @@ class LasWriter(PointWriter):
         if not good:
             low, high = values.min(), values.max()
             share = " (0 to 1: torchvox convert --policy {}=scale)" * bool(0 <= low <= high <= 1)
-            raise WrongUseError(
-                f"{self.path}: LAS has no room for {short(name)}, {values.dtype} from {low} to "
+            raise self.error(
+                f"LAS has no room for {short(name)}, {values.dtype} from {low} to "
                 f"{high}: convert or drop it{share.format(short(name))}"
             )
         if name not in self._header.described:
@@ -183,8 +182,8 @@ class LasWriter(PointWriter):
         self.scale = np.broadcast_to(STEP if scale is None else scale, 3).astype(np.float64)
         self.offset = np.broadcast_to(offset, 3).astype(np.float64)
         if not (np.isfinite([self.scale, self.offset]).all() and self.scale.all()):
-            raise WrongUseError(
-                f"{self.path}: scales must be finite and not 0, offsets finite, "
+            raise self.error(
+                f"scales must be finite and not 0, offsets finite, "
                 f"got {self.scale.tolist()} and {self.offset.tolist()}"
             )
 
@@ -196,8 +195,8 @@ class LasWriter(PointWriter):
         with np.errstate(over="ignore", invalid="ignore"):
             steps = np.rint((table.world() - self.offset) / self.scale)
         if not (np.abs(steps) < 2**31).all():
-            raise WrongUseError(
-                f"{self.path}: coordinates are not finite or need more than 32 bits at the scale "
+            raise self.error(
+                f"coordinates are not finite or need more than 32 bits at the scale "
                 f"{self.scale.tolist()} and the offset {self.offset.tolist()}"
             )
         return steps.astype(np.int32)
@@ -223,8 +222,8 @@ class LasWriter(PointWriter):
                 continue
             fits = type_.base.str[1:] in TYPES and (type_.shape or (1,))[0] in (1, 2, 3)
             if not fits or len(name.encode()) > 32 or name in ("X", "Y", "Z"):
-                raise WrongUseError(
-                    f"{self.path}: LAS holds columns of 1 to 3 values of {', '.join(TYPES)} with "
+                raise self.error(
+                    f"LAS holds columns of 1 to 3 values of {', '.join(TYPES)} with "
                     f"names of up to 32 bytes, not {short(name)}, {type_}"
                 )
             format_.add_extra_dimension(self._laspy.ExtraBytesParams(name, type_))

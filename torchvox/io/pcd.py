@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from torchvox._util.errors import WrongUseError, explained, short
+from torchvox._util.errors import explained, short
 from torchvox._util.extras import require
 from torchvox.io.roles import COLORS, distinct_names
 from torchvox.io.table import PointTable, TableReader, WholeWriter, named, table_of
@@ -205,7 +205,7 @@ class PcdWriter(WholeWriter):
             own = {name: a for name, a in own.items() if name not in PACKED[color]}
         for name, values in own.items():
             if values.dtype.str[1:] not in TYPES or not name.isidentifier() or name == PADDING:
-                raise WrongUseError(f"{self.path}: PCD has no field {short(name)}, {values.dtype}")
+                raise self.error(f"PCD has no field {short(name)}, {values.dtype}")
         source = self.schema.source
         viewpoint = source.viewpoint if isinstance(source, Header) else VIEWPOINT
         type_ = np.dtype([(name, "<" + a.dtype.str[1:], a.shape[1:]) for name, a in own.items()])

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from torchvox._util.errors import WrongUseError, explained, short
+from torchvox._util.errors import explained, short
 from torchvox.io.roles import distinct_names
 from torchvox.io.table import PointTable, PointWriter, TableReader, flat, named, table_of
 from torchvox.io.text import TextSource, text_form, text_rows
@@ -251,9 +251,7 @@ class PlyWriter(PointWriter):
         for name, values in columns.items():
             good = name.split() == [name] and name.isprintable()
             if not good or _code(values, source) not in SPELLED:
-                raise WrongUseError(
-                    f"{self.path}: PLY has no property {short(name)}, {values.dtype}"
-                )
+                raise self.error(f"PLY has no property {short(name)}, {values.dtype}")
         order = ORDERS[self._source.format] or "<"
         self._type = np.dtype([(n, order + _code(a, source)) for n, a in columns.items()])
         self._body = tempfile.TemporaryFile(dir=Path(self.file.name).parent)  # noqa: SIM115
@@ -268,8 +266,8 @@ class PlyWriter(PointWriter):
         for name, values in columns.items():
             most = max(int(values.max()), -int(values.min())) if values.dtype.kind in "iu" else 0
             if self._type[name].kind == "f" and most > EXACT:
-                raise WrongUseError(
-                    f"{self.path}: PLY has no integers as large as those of {short(name)}: drop "
+                raise self.error(
+                    f"PLY has no integers as large as those of {short(name)}: drop "
                     "it, or write .pcd or .npz"
                 )
             rows[name] = values

@@ -87,11 +87,10 @@ def find_clouds(paths: Iterable[str | Path]) -> list[Path]:
         if not path.is_dir():
             files.append(path)
             continue
-        inside = sorted(  # with broken links, which the reader reports
-            p
-            for p in path.iterdir()
-            if p.suffix.lower() in FOLDER_SUFFIXES and (p.is_file() or not p.exists())
-        )
+        clouds = (p for p in path.iterdir() if p.suffix.lower() in FOLDER_SUFFIXES)
+        inside = sorted(
+            p for p in clouds if p.is_file() or not p.exists()
+        )  # a reader reports links
         if not inside:
             below = ", and folders in it are not searched" * any(p.is_dir() for p in path.iterdir())
             kinds = ", ".join(FOLDER_SUFFIXES)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from torchvox._util.errors import CloudFileError, WrongUseError, short
+from torchvox._util.errors import CloudFileError, WrongUseError, expect, short
 from torchvox.io.cloud import make_cloud
 from torchvox.io.roles import COLORS, coordinate_names, with_colors
 
@@ -56,16 +56,13 @@ class PointTable:
         integer = self.scale is not None and self.offset is not None
         types = (np.int32,) if integer else (np.float32, np.float64)
         if self.xyz.shape[1:] != (3,) or self.xyz.dtype.newbyteorder("=") not in types:
-            raise ValueError(
-                "PointTable: xyz must be [N, 3] float32 or float64, or int32 with scale and "
-                f"offset, got {list(self.xyz.shape)} {self.xyz.dtype}"
-            )
+            rule = "[N, 3] float32 or float64, or int32 with scale and offset"
+            got = f"{list(self.xyz.shape)} {self.xyz.dtype}"
+            raise ValueError(f"PointTable: xyz must be {rule}, got {got}")
         for name, values in self.attributes.items():
-            if values.ndim not in (1, 2) or len(values) != len(self.xyz):
-                raise ValueError(
-                    f"PointTable: {short(name)} must be [{len(self.xyz)}] or "
-                    f"[{len(self.xyz)}, k], got {list(values.shape)}"
-                )
+            good = values.ndim in (1, 2) and len(values) == len(self.xyz)
+            rule = f"PointTable: {short(name)} must be [{len(self.xyz)}] or [{len(self.xyz)}, k]"
+            expect(good, rule, list(values.shape))
 
     def __len__(self) -> int:
         return len(self.xyz)
@@ -137,10 +134,7 @@ def join(tables: Sequence[PointTable]) -> PointTable:
     if not all(same(getattr(tables[0], n), getattr(t, n)) for n in LATTICE for t in tables):
         tables = [replace(t, xyz=t.world(), scale=None, offset=None) for t in tables]
     first = tables[0]
-    attributes = {
-        name: np.concatenate([table.attributes[name] for table in tables])
-        for name in first.attributes
-    }
+    attributes = {n: np.concatenate([t.attributes[n] for t in tables]) for n in first.attributes}
     return replace(first, xyz=np.concatenate([t.xyz for t in tables]), attributes=attributes)
 
 
@@ -329,16 +323,16 @@ class PointWriter:
     def begin(self) -> None:
         """Check the columns, and write what comes before the points."""
 
+    def error(self, words: str) -> WrongUseError:
+        """The error of what the file cannot hold."""
+        return WrongUseError(f"{self.path}: {words}")
+
     def append(self, table: PointTable) -> None:
         """Write points. Raises WrongUseError for other columns or steps than those of the file."""
-        if list(table.columns.items()) != list(self.schema.columns.items()):
-            own, other = (
-                ", ".join(f"{name} {type_}" for name, type_ in t.columns.items()) or "none"
-                for t in (self.schema, table)
-            )
-            raise WrongUseError(
-                f"{self.path} is written with the columns {short(own)}, got {short(other)}"
-            )
+        columns = [[f"{n} {type_}" for n, type_ in t.columns.items()] for t in (self.schema, table)]
+        if columns[0] != columns[1]:
+            own, other = (short(", ".join(each) or "none") for each in columns)
+            raise WrongUseError(f"{self.path} is written with the columns {own}, got {other}")
         if (name := other_steps(self.schema, table)) is not None:
             steps = [t.steps.get(name, "none") for t in (self.schema, table)]
             raise WrongUseError(

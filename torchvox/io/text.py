@@ -60,10 +60,8 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
         three = XYZ if width == 3 or count == 0 else None
         names = list((path.suffix.lower() == ".pts" and PTS.get(width)) or three or ())
     if not names:
-        raise WrongUseError(
-            f"{path}: the file does not name its {len(words)} columns: add --layout, "
-            f"{layout_choices()}"
-        )
+        rule = f"does not name its {len(words)} columns: add --layout, {layout_choices()}"
+        raise WrongUseError(f"{path}: the file {rule}")
     if open_end and len(names) + 1 == len(words):
         names.append("")
     if words and len(words) != len(names):
@@ -82,11 +80,9 @@ def open_text(path: Path, columns: tuple[str, ...] | None) -> TableReader:
         raise CloudFileError(f"{path} promises {count} points but holds {len(values[0])}")
     distinct, problems = distinct_names([name for name in names if name])
     if columns is None:
-        problems += [
-            f"its column {i} has no name and is ignored"
-            for i, (name, a) in enumerate(zip(names, values, strict=True), 1)
-            if not (name or np.isnan(a).all())
-        ]
+        for i, (name, a) in enumerate(zip(names, values, strict=True), 1):
+            if not (name or np.isnan(a).all()):
+                problems.append(f"its column {i} has no name and is ignored")
     numbers = [word for word in words if word]
     if header is None and numbers and numbers == [str(i) for i in range(len(numbers))]:
         problems.append(f"its first line, {first}, is read as a point, not as column numbers")
@@ -195,11 +191,9 @@ class TextWriter(PointWriter):
         columns = flat(named(self.schema))
         for name, values in columns.items():
             if not (suffix == ".pts" or name in XYZ or _holds_name(name, self._between)):
-                raise WrongUseError(f"{self.path}: a line of names does not hold {short(name)}")
+                raise self.error(f"a line of names does not hold {short(name)}")
             if values.dtype.kind not in "iubf" or values.dtype.itemsize > 8:
-                raise WrongUseError(
-                    f"{self.path}: text does not hold {short(name)}, {values.dtype}"
-                )
+                raise self.error(f"text does not hold {short(name)}, {values.dtype}")
         self._forms = [text_form(values.dtype) for values in columns.values()]
         if self.schema.scale is not None and self.schema.offset is not None:
             lattice = np.stack([self.schema.scale, self.schema.offset], axis=1)

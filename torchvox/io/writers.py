@@ -127,9 +127,8 @@ def write_cloud(path: str | Path, cloud: PointCloud) -> None:
             points[:, :3] += cloud.origin
         write_npy(path, points)
     else:
-        raise WrongUseError(
-            f"{path}: clouds are written as .npz or .npy, not {suffix or 'nothing'}"
-        )
+        rule = "clouds are written as .npz or .npy"
+        raise WrongUseError(f"{path}: {rule}, not {suffix or 'nothing'}")
 
 
 @contextlib.contextmanager

@@ -153,7 +153,6 @@ def _dataset(h5py: ModuleType, file: Any, name: str) -> np.ndarray:
     chunk = math.prod(data.chunks or (0,)) * data.dtype.itemsize
     size = data.id.get_storage_size()
     if max(data.nbytes, chunk - SMALL_CHUNK) > DEFLATE_EXPANSION * size:
-        raise ValueError(
-            f"{name} claims {max(data.nbytes, chunk)} bytes, but the file holds {size}"
-        )
+        claim = max(data.nbytes, chunk)
+        raise ValueError(f"{name} claims {claim} bytes, but the file holds {size}")
     return data[:]

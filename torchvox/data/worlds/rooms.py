@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torchvox._util.errors import expect
 from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Split
 from torchvox.data.worlds.furniture import CLASSES, COLORS, Block, Room, furnish
@@ -43,11 +44,9 @@ def generate_rooms(
     floor, colors 0..1, place in the room 0..1; labels [B, N] int64, numbers of CLASSES; id [B].
     """
     numbers = [int(i) for i in samples]
-    if points < 1 or not 0 < block <= 3 or any(i < 0 for i in numbers):
-        raise ValueError(
-            "generate_rooms: points must be >= 1, block in (0, 3] and samples >= 0, "
-            f"got {points}, {block} and {min(numbers, default=0)}"
-        )
+    least = min(numbers, default=0)
+    rule = "generate_rooms: points must be >= 1, block in (0, 3] and samples >= 0"
+    expect(points > 0 and 0 < block <= 3 and least >= 0, rule, (points, block, least))
     ids = torch.tensor(numbers, dtype=torch.int64, device=device)
     here = Draws(seed, split, ids)
     of_room = Draws(seed, split, torch.div(ids, SAMPLES_PER_ROOM, rounding_mode="floor"))

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from torchvox._util.errors import expect
 from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Split
 from torchvox.data.portable_math import mean, sin_cos, sqrt
@@ -23,12 +25,8 @@ from torchvox.data.worlds.surfaces import sample, take
 
 CLASSES: tuple[str, ...] = tuple(SHAPES)
 # Parts are counted through: class c has those from PART_OFFSETS[c] to before PART_OFFSETS[c + 1].
-PART_OFFSETS: tuple[int, ...] = tuple(
-    sum(len(shape.parts) for shape in list(SHAPES.values())[:i]) for i in range(len(SHAPES) + 1)
-)
-PARTS: tuple[str, ...] = tuple(
-    f"{name} {part}" for name, shape in SHAPES.items() for part in shape.parts
-)
+PART_OFFSETS = (0, *accumulate(len(shape.parts) for shape in SHAPES.values()))
+PARTS = tuple(f"{name} {part}" for name, shape in SHAPES.items() for part in shape.parts)
 SIZES = {"train": 200 * len(CLASSES), "val": 40 * len(CLASSES)}
 
 SURPLUS = 1.6  # surface points per point of the cloud, before some are cut off
@@ -53,11 +51,9 @@ def generate_shapes(
     number of CLASSES; parts [B, N] int64, numbers of PARTS; id [B] int64, the samples.
     """
     numbers = [int(i) for i in samples]
-    if points < 1 or any(i < 0 for i in numbers):
-        raise ValueError(
-            f"generate_shapes: points must be >= 1 and samples >= 0, got {points} and "
-            f"{min(numbers, default=0)}"
-        )
+    least = min(numbers, default=0)
+    rule = "generate_shapes: points must be >= 1 and samples >= 0"
+    expect(points > 0 and least >= 0, rule, (points, least))
     ids = torch.tensor(numbers, dtype=torch.int64, device=device)
     clouds = torch.empty(len(numbers), points, 3, dtype=torch.float32, device=device)
     parts = torch.empty(len(numbers), points, dtype=torch.int64, device=device)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torchvox._util.errors import expect
 from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Split
 from torchvox.data.worlds.street.cast import Returns, cast
@@ -20,6 +21,7 @@ from torchvox.data.worlds.street.objects import CLUTTER
 from torchvox.data.worlds.street.placement import Objects, place
 from torchvox.data.worlds.street.sensors import SENSORS, VIEWS, View
 
+ME = "generate_world:"
 SIZES = {"train": 2000, "val": 400}
 REACH = 70.0  # meters ahead that objects stand at most
 CHUNK = {"cpu": 1 << 17, "cuda": 1 << 22}  # rays cast at a time: caches and memory
@@ -107,19 +109,13 @@ class World(Split):
 def _check(
     numbers: list[int], sensor: str, view: str, reach: float, min_points: int, *counts: int | None
 ) -> None:
-    if sensor not in SENSORS or view not in VIEWS:
-        raise ValueError(
-            f"generate_world: sensor must be one of {', '.join(SENSORS)} and view one of "
-            f"{', '.join(VIEWS)}, got {sensor!r} and {view!r}"
-        )
-    if not 20 <= reach <= REACH:
-        raise ValueError(f"generate_world: reach must be from 20 to {REACH:g} m, got {reach}")
+    rule = f"sensor must be one of {', '.join(SENSORS)} and view one of {', '.join(VIEWS)}"
+    expect(sensor in SENSORS and view in VIEWS, f"{ME} {rule}", (sensor, view))
+    expect(20 <= reach <= REACH, f"{ME} reach must be from 20 to {REACH:g} m", reach)
     least = min(numbers, default=0)
-    if least < 0 or min_points < 0 or any(v is not None and v < 1 for v in counts):
-        raise ValueError(
-            "generate_world: samples and min_points must be >= 0, points, boxes, frames and sweeps "
-            f">= 1, got {', '.join(map(str, (least, min_points, *counts)))}"
-        )
+    good = least >= 0 and min_points >= 0 and all(v is None or v > 0 for v in counts)
+    rule = "samples and min_points must be >= 0, points, boxes, frames and sweeps >= 1"
+    expect(good, f"{ME} {rule}", (least, min_points, *counts))
 
 
 def _sample(
