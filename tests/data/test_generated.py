@@ -16,10 +16,7 @@ from torchvox.data.worlds.shapes import PART_OFFSETS, PARTS, Shapes, generate_sh
 
 # SHA-256 of the float32 points of training samples of 256 points, and of their labels: every shape,
 # and blocks of three rooms.
-SUMS = {
-    Shapes: (range(64), "025978eaf609d1ea"),
-    Rooms: ([*range(9), 77], "800850f0f2255baf"),
-}
+SUMS = {Shapes: (range(64), "025978eaf609d1ea"), Rooms: ([*range(9), 77], "800850f0f2255baf")}
 MAKERS = {Shapes: generate_shapes, Rooms: generate_rooms}
 each = pytest.mark.parametrize("kind", MAKERS)
 

@@ -76,10 +76,8 @@ def write(root, form, **changes):
 @pytest.mark.parametrize("form", ["text", "hdf5"])
 def test_objects_of_modelnet40_are_centered_in_the_unit_sphere(form, tmp_path):
     write(tmp_path, form)
-    val, train = (
-        ModelNet40(tmp_path, "val", points=9),
-        ModelNet40(tmp_path, points=16, normals=True),
-    )
+    val = ModelNet40(tmp_path, "val", points=9)
+    train = ModelNet40(tmp_path, points=16, normals=True)
     assert (len(train), len(val), train.classes) == (6, 3, NAMES)
     assert val[2]["label"] == 2 and val[2]["points"].shape == (9, 3)
     batch, one = train.batch([3, 0]), torch.from_numpy(CLOUDS[1, 1, :16])

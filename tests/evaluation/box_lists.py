@@ -9,15 +9,9 @@ import torch
 from torchvox.data.counter_random import Draws
 from torchvox.evaluation.nuscenes import RANGES
 
-KITTI_SIZES = {  # h, w, l in meters
-    "Car": (1.5, 1.6, 3.9),
-    "Van": (2.2, 1.9, 5.0),
-    "Pedestrian": (1.75, 0.6, 0.8),
-    "Person_sitting": (1.3, 0.6, 0.8),
-    "Cyclist": (1.7, 0.6, 1.8),
-    "Truck": (3.2, 2.6, 10.0),
-    "DontCare": (-1.0, -1.0, -1.0),
-}
+KITTI_SIZES = {"Car": (1.5, 1.6, 3.9), "Van": (2.2, 1.9, 5.0), "Pedestrian": (1.75, 0.6, 0.8)}
+KITTI_SIZES |= {"Person_sitting": (1.3, 0.6, 0.8), "Cyclist": (1.7, 0.6, 1.8)}
+KITTI_SIZES |= {"Truck": (3.2, 2.6, 10.0), "DontCare": (-1.0, -1.0, -1.0)}  # h, w, l in meters
 KITTI_MIX = ["Car"] * 5 + ["Pedestrian"] * 4 + ["Cyclist"] * 3 + [*KITTI_SIZES] + ["DontCare"]
 ATTRIBUTES = ["", "vehicle.moving", "vehicle.parked"]
 
@@ -151,12 +145,8 @@ def _nuscenes_sample(roll):
     score = roll.uniform(0, 1, k)
     found["score"] = np.where(roll.chance(0.5, k), np.round(score, 1), score)
     on = roll.pick(1, n)
-    rack = {
-        "xyz": truth["xyz"][on],
-        "lwh": roll.uniform(2, 30, 1, 3),
-        "yaw": truth["yaw"][on] + 0.7,
-    }
-    return truth, found, ego[:2], rack
+    rack = {"xyz": truth["xyz"][on], "lwh": roll.uniform(2, 30, 1, 3)}
+    return truth, found, ego[:2], {**rack, "yaw": truth["yaw"][on] + 0.7}
 
 
 def lidar_scenes(seed: int, scenes: int):

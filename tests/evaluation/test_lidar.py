@@ -78,9 +78,8 @@ def test_it_equals_the_plain_loops(seed, scenes):
         for level, least in (("strict", (0.7, 0.5)), ("loose", (0.5, 0.25))):
             key = f"{metric}/{level}/{name}"
             for place, limits in lidar.RANGES.items():
-                ap, *shares = plain_loops(
-                    truth, found, overlaps, label, least[label > 0], *limits, 0.5
-                )
+                rule = label, least[label > 0], *limits, 0.5
+                ap, *shares = plain_loops(truth, found, overlaps, *rule)
                 assert result[key + place] == pytest.approx(ap, abs=1e-9, nan_ok=True), key
                 if not place:
                     got = [result[f"{key}/{kind}"] for kind in ("precision", "recall", "flipped")]

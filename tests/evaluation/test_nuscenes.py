@@ -14,9 +14,8 @@ def boxes(kind, n=1, **changes):
     row |= {"points": 3} if kind == "truth" else {"score": 0.5}
     frame = {key: np.array([value] * n) for key, value in row.items()}
     frame["xyz"] = np.stack([np.full(n, 10.0), 5.0 * np.arange(n), np.zeros(n)], 1)
-    return frame | {
-        key: np.array(v if isinstance(v, list) else [v] * n) for key, v in changes.items()
-    }
+    lists = {key: v if isinstance(v, list) else [v] * n for key, v in changes.items()}
+    return frame | {key: np.array(values) for key, values in lists.items()}
 
 
 def one(truth, found, ego=(0, 0), **options):

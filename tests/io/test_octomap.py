@@ -118,10 +118,8 @@ def signs(voxels, threshold=0):
 def scene(seed=0, edge=20):
     """Voxels with equal blocks, holes and both signs, around the origin."""
     rng = random.Random(seed)
-    blocks = {
-        (x, y, z): rng.choice([-9, 5, 7, None]) for x in (0, 1) for y in (0, 1) for z in (0, 1)
-    }
-    cells = [(x, y, z) for x in range(edge) for y in range(edge) for z in range(edge)]
+    blocks = {place: rng.choice([-9, 5, 7, None]) for place in itertools.product((0, 1), repeat=3)}
+    cells = itertools.product(range(edge), repeat=3)
     found = {(x - 8, y - 8, z - 8): blocks[x // 16, y // 16, z // 16] for x, y, z in cells}
     found |= {cell: rng.randint(-2048, 3595) for cell in rng.sample(sorted(found), 50)}
     return {cell: units for cell, units in found.items() if units is not None}
@@ -150,10 +148,8 @@ def test_log_odds_are_rounded_from_zero_and_clipped(tmp_path):
 @pytest.mark.parametrize("threshold", [0.0, 6.5 / 1024])
 @pytest.mark.parametrize("suffix", [".ot", ".bt"])
 def test_trees_are_written_pruned_and_read_back(suffix, threshold, tmp_path):
-    cells, path = (
-        scene() | {(-32768, 32767, 0): 5, (32767, -32768, -1): -9},
-        tmp_path / f"a{suffix}",
-    )
+    path = tmp_path / f"a{suffix}"
+    cells = scene() | {(-32768, 32767, 0): 5, (32767, -32768, -1): -9}
     write_octomap(path, map_of(cells, 0.1 + 1e-16), threshold)
     head, _, body = path.read_bytes().partition(b"data\n")
     size, res = re.search(rb"size (\d+)\nres (\S+)\n$", head).groups()
@@ -176,9 +172,8 @@ def test_trees_are_written_pruned_and_read_back(suffix, threshold, tmp_path):
 def test_a_map_moves_by_whole_voxels_and_none_else(tmp_path):
     cells, path = scene(1), tmp_path / "a.ot"
     write_octomap(path, map_of(cells, 0.1, (0.3, 1e-8, -1.7)))
-    assert voxels_in(read_octomap(path)) == {
-        (x + 3, y, z - 17): u for (x, y, z), u in cells.items()
-    }
+    moved = {(x + 3, y, z - 17): units for (x, y, z), units in cells.items()}
+    assert voxels_in(read_octomap(path)) == moved
     for contents, words in (
         (map_of(cells, 0.1, (0.0, 0.05, 0.0)), "whole voxels of 0.1 m away, got .0.0, 0.05"),
         (map_of(cells, 0.1, (0.0, 0.0, 0.1 + 1e-6)), "whole voxels of 0.1 m away"),

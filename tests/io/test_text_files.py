@@ -116,9 +116,8 @@ def test_an_odd_line_far_down(tmp_path, at, odd, expected):
 
 
 VALUES = st.sampled_from(["u1", "i4", "u8", "i8", "f4", "f8"]).flatmap(lambda kind: arrays(kind, 2))
-NAMES = st.text(st.sampled_from("aRx_ ,;:\"'#/%\n\t\u2028é.1"), min_size=1, max_size=4) | st.text(
-    max_size=3
-)
+MARKS = st.sampled_from("aRx_ ,;:\"'#/%\n\t\u2028é.1")
+NAMES = st.text(MARKS, min_size=1, max_size=4) | st.text(max_size=3)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".txt", ".xyz", ".ply", ".pcd"])
