@@ -117,7 +117,9 @@ LINES = struct.pack("<9f", *range(1, 10))
 LIST = struct.pack("<3f3B3fbB", 1, 2, 3, 1, 9, 5, 4, 5, 6, -1, 6)
 
 
-def ply(body="1 2 3\n4 5 6\n", *more, xyz=FLOATS, element="vertex 2", form="ascii", head=(), tail=()):
+def ply(
+    body="1 2 3\n4 5 6\n", *more, xyz=FLOATS, element="vertex 2", form="ascii", head=(), tail=()
+):
     names = [f"property {name}" for name in (*xyz, *more)]
     lines = ["ply", f"format {form} 1.0", *head, f"element {element}", *names, *tail, "end_header"]
     body = body if isinstance(body, bytes) else body.encode()
