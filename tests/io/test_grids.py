@@ -61,24 +61,13 @@ def test_a_derived_grid_holds_every_point_of_a_compact_cloud():
     assert grid.voxel_size == (20.0, 20.0, 20.0) and "derived" in grid.chosen
 
 
-@pytest.mark.parametrize(
-    ("count", "at", "far", "most"),
-    [(5000, 7, 1e6, 12), (1000, 0, 1e30, 12), (100, (0, 2), 1e12, np.inf)],
-)
-def test_a_lone_far_point_does_not_blow_the_range_up(count, at, far, most):
-    xyz = np.random.default_rng(0).uniform(0, 10, (count, 3))
-    xyz[at] = far
-    grid = grid_around(cloud_of(xyz))
-    box = np.array(grid.point_cloud_range)
-    assert np.isfinite(box).all() and (box <= most).all()
-    assert max(grid.voxel_size) <= 2 or most > 12
 
 
 def test_a_derived_grid_covers_99_8_percent_and_a_tenth_of_that_span():
     xyz = np.stack([np.arange(1001.0), np.arange(1001.0), np.zeros(1001)], 1)
-    xyz[-1, 0] = 1e6  # of 1001 points the last is beyond the 99.9 % that the range ends with
+    xyz[-1, 0] = 1e30  # of 1001 points the last is beyond the 99.9 % that the range ends with
     box = grid_around(cloud_of(xyz), (0.1, 0.1, 0.1)).point_cloud_range
-    # 1 to 999, a tenth of 998 more on each side, within the points' own 0 and 1e6
+    # 1 to 999, a tenth of 998 more on each side, within the points' own 0 and 1e30
     np.testing.assert_allclose(box[:2], [0.0, 0.0])
     np.testing.assert_allclose(box[3:5], [999 + 99.8, 1000.0], atol=0.11)
 
