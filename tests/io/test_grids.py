@@ -61,8 +61,6 @@ def test_a_derived_grid_holds_every_point_of_a_compact_cloud():
     assert grid.voxel_size == (20.0, 20.0, 20.0) and "derived" in grid.chosen
 
 
-
-
 def test_a_derived_grid_covers_99_8_percent_and_a_tenth_of_that_span():
     xyz = np.stack([np.arange(1001.0), np.arange(1001.0), np.zeros(1001)], 1)
     xyz[-1, 0] = 1e30  # of 1001 points the last is beyond the 99.9 % that the range ends with

@@ -75,7 +75,9 @@ def evaluate(truth: Frames, found: Frames, classes: Sequence[str]) -> dict[str, 
     result: dict[str, float] = {}
     for name, difficulty, metric in product(classes, DIFFICULTIES, METRICS):
         low, limits = name.lower(), DIFFICULTIES[difficulty]
-        states = _truth_state(gts, low, limits), _found_state(dets, low, limits)
+        small = np.abs(dets["box"][:, 3] - dets["box"][:, 1]) < limits.height
+        state = np.where(small, IGNORED, np.where(dets["name"] == low, VALID, ABSENT))
+        states = _truth_state(gts, low, limits), state
         strict, loose = LEAST_OVERLAP[low]
         # The overlaps that a match exceeds. In the image both are the strict one but for trucks.
         least = (strict, strict) if metric == "2d" and low != "truck" else (strict, loose)
@@ -99,11 +101,6 @@ def _truth_state(gts: Columns, name: str, limits: Difficulty) -> np.ndarray:
     state = np.where(same & valid, VALID, ABSENT)
     state[(same & ~valid) | (gts["name"] == SIMILAR.get(name, ""))] = IGNORED
     return state
-
-
-def _found_state(dets: Columns, name: str, limits: Difficulty) -> np.ndarray:
-    small = np.abs(dets["box"][:, 3] - dets["box"][:, 1]) < limits.height
-    return np.where(small, IGNORED, np.where(dets["name"] == name, VALID, ABSENT))
 
 
 def _curves(

@@ -166,17 +166,12 @@ def _errors(
         if kind in WITHOUT.get(name, ()):
             result[kind] = math.nan
         elif end > FIRST:
-            mean = np.interp(confidence[::-1], score[::-1], _running_mean(error)[::-1])[::-1]
+            # Running mean of the errors that are not NaN: 0 before the first, 1 if there is none.
+            known = ~np.isnan(error)
+            mean = np.nancumsum(error) / np.maximum(np.cumsum(known), 1) + (not known.any())
+            mean = np.interp(confidence[::-1], score[::-1], mean[::-1])[::-1]
             result[kind] = float(mean[FIRST:end].mean())
     return result
-
-
-def _running_mean(error: np.ndarray) -> np.ndarray:
-    """Running mean of the errors that are not NaN: 0 before the first, 1 if there is none."""
-    finite = ~np.isnan(error)
-    if not finite.any():
-        return np.ones(len(error))
-    return np.nancumsum(error) / np.maximum(np.cumsum(finite), 1)
 
 
 def _norm(vector: np.ndarray) -> np.ndarray:

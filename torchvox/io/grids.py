@@ -147,15 +147,13 @@ def _fitting_size(xyz: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
     places = xyz[((xyz >= low) & (xyz <= high)).all(axis=1)] - low
     sides = high - low
     size = _round_size(max(sides[:2].max() / CELLS, 2 * sides[2] / MOST_VOXELS, 1e-3))
-    while size < sides.max() and CROWD * _occupied(places, size) > len(places):
+    while size < sides.max():
+        x, y, z = (places // size).astype(np.int64).T
+        occupied = np.unique((z * (y.max() + 1) + y) * (x.max() + 1) + x)
+        if CROWD * len(occupied) <= len(places):
+            break
         size = _round_size(2.2 * size)  # the next larger one
     return size
-
-
-def _occupied(places: np.ndarray, size: float) -> int:
-    """The number of voxels with points. places: [N, 3], at least 0."""
-    x, y, z = (places // size).astype(np.int64).T
-    return len(np.unique((z * (y.max() + 1) + y) * (x.max() + 1) + x))
 
 
 def _round_size(size: float) -> float:

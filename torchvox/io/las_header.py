@@ -57,6 +57,8 @@ class HeaderBytes:
     def __init__(
         self, schema: PointTable, format_: laspy.PointFormat, no_waves: bool, laszip: bytes
     ) -> None:
+        from torchvox import __version__
+
         source = schema.source if isinstance(schema.source, LasSource) else None
         self._format, self._no_waves, self._compressed = format_, no_waves, bool(laszip)
         self._user = b""
@@ -72,7 +74,8 @@ class HeaderBytes:
             own = [(WKT, record(WKT, schema.crs.encode() + b"\0"))]
         if no_waves:
             head[6] &= ~6
-        struct.pack_into("<32s32s", head, 26, b"MODIFICATION" if source else b"OTHER", _software())
+        software = f"torchvox {__version__}".encode()
+        struct.pack_into("<32s32s", head, 26, b"MODIFICATION" if source else b"OTHER", software)
         today = _today()
         struct.pack_into("<HH", head, 90, today.timetuple().tm_yday, today.year)
         self._head = head
@@ -142,12 +145,6 @@ def _description(name: str, schema: PointTable, old: bytes | None) -> bytes:
     if old and las_records.column_type(old) == type_ and same(las_records.column_steps(old), steps):
         return old
     return las_records.descriptor(name, type_, steps)
-
-
-def _software() -> bytes:
-    from torchvox import __version__
-
-    return f"torchvox {__version__}".encode()[:32]
 
 
 def _today() -> datetime.date:

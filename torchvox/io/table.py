@@ -259,8 +259,8 @@ class PointReader:
         """The bits of the largest color, 8 or 16; None without integer colors. Reads all points."""
         if not self.columns.keys() >= set(COLORS):
             return None
-        depths = [color_depth(table) for table in (self.schema, *self.chunks(columns=COLORS))]
-        return None if None in depths else max(depth for depth in depths if depth)
+        depths = [color_depth(table) or 0 for table in (self.schema, *self.chunks(columns=COLORS))]
+        return max(depths) if all(depths) else None
 
     def chunks(
         self, size: int = CHUNK, first: int = 0, columns: Iterable[str] | None = None

@@ -112,7 +112,10 @@ def _surface(
     whole = torch.stack([low, high], -1).flatten(2)  # x low, x high, y low, .. of the faces' planes
     cut = torch.stack([near, far], -1).flatten(2)
     visible = (whole == cut) & inside[..., None]
-    area = torch.where(visible, area, 0.0) * _density(here, kinds)[..., None]
+    # Points per area differ, since real scans never cover surfaces evenly.
+    density = here.uniform("density", len(kinds)) * 0.8 + 0.6
+    density = torch.where(kinds == CLASSES.index("window"), density * GLASS, density)
+    area = torch.where(visible, area, 0.0) * density[..., None]
     area[:, 0, :5] = 0.0  # of the floor only the top, of the ceiling only the bottom
     area[:, 1, [0, 1, 2, 3, 5]] = 0.0
     u = here.uniform("surface", drawn * 4).view(batch, drawn, 4)
@@ -136,12 +139,6 @@ def _hidden(probe: Tensor, low: Tensor, high: Tensor) -> Tensor:
         inside = (probe > low[:, k : k + 1]) & (probe < high[:, k : k + 1])
         hidden |= inside[..., 0] & inside[..., 1] & inside[..., 2]
     return hidden
-
-
-def _density(here: Draws, kinds: Tensor) -> Tensor:
-    """[B, K] points per area: real scans never cover surfaces evenly."""
-    density = here.uniform("density", len(kinds)) * 0.8 + 0.6
-    return torch.where(kinds == CLASSES.index("window"), density * GLASS, density)
 
 
 def _colors(room: Draws, kinds: Tensor) -> Tensor:

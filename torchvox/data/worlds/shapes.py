@@ -91,17 +91,12 @@ def _pose(xyz: Tensor, draws: Draws) -> Tensor:
     u = draws.uniform("pose", 4)
     xyz = xyz * (u[:, None, :3] * (SCALE[1] - SCALE[0]) + SCALE[0])
     tilt = draws.normal("tilt", 3) * TILT_TURNS
-    for axis, turns in ((2, u[:, 3]), (0, tilt[:, 0]), (1, tilt[:, 1]), (2, tilt[:, 2])):
-        xyz = _turn(xyz, axis, turns)
-    return xyz
-
-
-def _turn(xyz: Tensor, axis: int, turns: Tensor) -> Tensor:
-    sine, cosine = (value[:, None] for value in sin_cos(turns))
     columns = list(xyz.unbind(-1))
-    i, j = (axis + 1) % 3, (axis + 2) % 3
-    a, b = columns[i], columns[j]
-    columns[i], columns[j] = cosine * a - sine * b, sine * a + cosine * b
+    for axis, turns in ((2, u[:, 3]), (0, tilt[:, 0]), (1, tilt[:, 1]), (2, tilt[:, 2])):
+        sine, cosine = (value[:, None] for value in sin_cos(turns))
+        i, j = (axis + 1) % 3, (axis + 2) % 3
+        a, b = columns[i], columns[j]
+        columns[i], columns[j] = cosine * a - sine * b, sine * a + cosine * b
     return torch.stack(columns, -1)
 
 
