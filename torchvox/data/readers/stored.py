@@ -11,39 +11,29 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from torchvox._util.errors import CloudFileError, explained
+from torchvox.io.words import read_words
 from torchvox.io.writers import atomic_path
 
 
-def read_table(path: Path, columns: int, delimiter: str | None = None) -> np.ndarray:
+def read_table(path: Path, columns: int, delimiter: str = " ") -> np.ndarray:
     """Numbers [N, columns] float32 of a text file.
 
     Control characters count as blanks: one room of S3DIS has such a byte between two numbers.
     Raises CloudFileError that names the line.
     """
     with explained(path, "table"):
-        text = path.read_bytes()
+        text = path.read_bytes().replace(delimiter.encode(), b" ")
     text = text.translate(bytes(32 if c < 32 and c not in b"\n\r" else c for c in range(256)))
-    blank = text.replace(delimiter.encode(), b" ") if delimiter else text
-    lines = [line for line in blank.splitlines() if line.strip()]
     try:
-        table = np.loadtxt(lines, np.float32, ndmin=2) if lines else np.empty((0, columns))
-        if table.shape[1] != columns or not np.isfinite(table).all():
-            raise ValueError
-        return table.astype(np.float32, copy=False)
-    except ValueError:
-        raise CloudFileError(f"{path}: {_first_bad_line(lines, columns)}") from None
-
-
-def _first_bad_line(lines: list[bytes], columns: int) -> str:
-    for number, line in enumerate(lines, 1):
-        try:
-            if len([w for w in line.split() if abs(float(w)) < 3.4e38]) == columns:  # float32's
-                continue
-        except ValueError:
-            pass
-        start = line[:60].decode(errors="replace")
-        return f"line {number} does not hold {columns} numbers: {start!r}"
-    return f"the lines do not hold {columns} numbers each"
+        parts = read_words(text, ["of numbers"] * columns, [np.dtype(np.float32)] * columns)
+    except ValueError as error:
+        raise CloudFileError(f"{path}: {error}") from None
+    table = np.stack(parts, axis=1)
+    if not (good := np.isfinite(table).all(axis=1)).all():
+        lines = [i for i, line in enumerate(text.split(b"\n"), 1) if line.strip()]
+        line = lines[int(np.argmin(good))]
+        raise CloudFileError(f"{path}: line {line} is not {columns} finite numbers")
+    return table
 
 
 class Mapped:
