@@ -79,7 +79,7 @@ def evaluate(truth: Frames, found: Frames, classes: Sequence[str]) -> dict[str, 
         state = np.where(small, IGNORED, np.where(dets["name"] == low, VALID, ABSENT))
         states = _truth_state(gts, low, limits), state
         strict, loose = LEAST_OVERLAP[low]
-        # The overlaps that a match exceeds. In the image both are the strict one but for trucks.
+        # The overlaps that a match exceeds. In the image both are the strict one, except of trucks.
         least = (strict, strict) if metric == "2d" and low != "truck" else (strict, loose)
         curves = {}
         for overlap in dict.fromkeys(least):

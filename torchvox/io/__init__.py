@@ -16,37 +16,11 @@ if TYPE_CHECKING:
     from torchvox.mapping.contents import MapContents, read_map, write_map
     from torchvox.mapping.octomap import read_graph, read_octomap, write_octomap
 
-__all__ = [
-    "LAYOUTS",
-    "SUFFIXES",
-    "Grid",
-    "MapContents",
-    "PointCloud",
-    "PointReader",
-    "PointTable",
-    "PointWriter",
-    "Trajectory",
-    "atomic_path",
-    "cloud_stem",
-    "create_points",
-    "find_clouds",
-    "grid_around",
-    "grid_names",
-    "load_grid",
-    "open_points",
-    "parse_layout",
-    "read_cloud",
-    "read_extrinsic",
-    "read_graph",
-    "read_map",
-    "read_octomap",
-    "read_poses",
-    "write_cloud",
-    "write_map",
-    "write_npy",
-    "write_npz",
-    "write_octomap",
-]
+__all__ = ["LAYOUTS", "SUFFIXES", "Grid", "MapContents", "PointCloud", "PointReader", "PointTable"]
+__all__ += ["PointWriter", "Trajectory", "atomic_path", "cloud_stem", "create_points"]
+__all__ += ["find_clouds", "grid_around", "grid_names", "load_grid", "open_points", "parse_layout"]
+__all__ += ["read_cloud", "read_extrinsic", "read_graph", "read_map", "read_octomap", "read_poses"]
+__all__ += ["write_cloud", "write_map", "write_npy", "write_npz", "write_octomap"]
 
 
 def __getattr__(name: str) -> Any:

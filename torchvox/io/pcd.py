@@ -82,13 +82,10 @@ def _read_header(file: BinaryIO, problems: list[str]) -> Header:
         missing = [key for key in ("FIELDS", "SIZE", "TYPE", *SIZES) if key not in entries]
         raise ValueError(f"its header has no {', '.join(missing)}")
     for key in ("SIZE", "COUNT", *SIZES):
-        for word in entries.get(key, ()):
-            if not re.fullmatch("[0-9]{1,18}", word):
-                raise ValueError(f"its {key} must be whole numbers, got {word!r}")
-    types, sizes, counts = (
-        entries.get(key, [value] * len(names))
-        for key, value in (("TYPE", "F"), ("SIZE", "4"), ("COUNT", "1"))
-    )
+        if odd := [w for w in entries.get(key, ()) if not re.fullmatch("[0-9]{1,18}", w)]:
+            raise ValueError(f"its {key} must be whole numbers, got {odd[0]!r}")
+    usual = {"TYPE": ["F"], "SIZE": ["4"], "COUNT": ["1"]}
+    types, sizes, counts = (entries.get(k, words * len(names)) for k, words in usual.items())
     if not len(names) == len(types) == len(sizes) == len(counts):
         raise ValueError("its FIELDS, SIZE, TYPE and COUNT have different lengths")
     fields, empty = [], []

@@ -159,10 +159,11 @@ def _faces(slab: Slab) -> list[Piece]:
         for end, sign in ((slab.low, -1.0), (slab.high, 1.0)):
             corner = [end[i] if i == axis else slab.low[i] for i in range(3)]
             normal = [sign if i == axis else 0.0 for i in range(3)]
-            area = size[others[0]] * size[others[1]]
-            faces.append(
-                Piece(_on_patch, area, slab.part, (*corner, *edges[0], *edges[1], *normal))
+            area, values = (
+                size[others[0]] * size[others[1]],
+                (*corner, *edges[0], *edges[1], *normal),
             )
+            faces.append(Piece(_on_patch, area, slab.part, values))
     return faces
 
 

@@ -19,17 +19,10 @@ from torch.nn.functional import pad
 
 from torchvox.data.counter_random import Draws
 from torchvox.data.portable_math import sin_cos, sqrt
+from torchvox.data.worlds.street import placement
 from torchvox.data.worlds.street.cast import Returns, cast
 from torchvox.data.worlds.street.objects import CAR, CYCLIST, PEDESTRIAN
-from torchvox.data.worlds.street.placement import (
-    MARGIN,
-    Motion,
-    Objects,
-    ground,
-    keep,
-    phases,
-    place,
-)
+from torchvox.data.worlds.street.placement import Motion, Objects, ground, phases, place
 from torchvox.data.worlds.street.sensors import View
 
 PERIOD = 0.1  # seconds per turn of the sensor
@@ -75,14 +68,14 @@ def drive(draws: Draws, reach: float, view: View, turns: int) -> tuple[Objects, 
     mine = zip(fields, (0.0, 0.0, 0.0, *EGO_SIZE), strict=True)
     columns = [pad(v.to(torch.float64), (1, 0), value=ego) for v, ego in mine]
     traffic = Traffic._make([*columns, speed, turning])
-    kept = keep(_meets(traffic, turns), pad(objects.kept, (1, 0), value=True))[:, 1:]
+    kept = placement.keep(_meets(traffic, turns), pad(objects.kept, (1, 0), value=True))[:, 1:]
     return objects._replace(kept=kept), traffic
 
 
 def _meets(traffic: Traffic, turns: int) -> Tensor:
     """[B, 1 + O, 1 + O]: at some turn the circle of each meets the rectangle of the other."""
     length, width = traffic.length[..., None] * 0.5, traffic.width[..., None] * 0.5
-    radius = sqrt(length * length + width * width) + MARGIN
+    radius = sqrt(length * length + width * width) + placement.MARGIN
     meets = torch.zeros_like(radius.mT * radius, dtype=torch.bool)
     for turn in range(turns):
         x, y, heading = (v[..., None] for v in traffic.at(-turn * PERIOD))
