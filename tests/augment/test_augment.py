@@ -185,16 +185,10 @@ def test_objects_are_nudged_as_loops_do():
 def test_what_cannot_be_pasted_is_refused():
     with pytest.raises(ValueError, match=r"per_class must be above 0, got \(5, 0\)"):
         collect_objects([scans()], 3, per_class=0)
-    wrong = (
-        {"fill": "all"},
-        {"counts": (1, 1)},
-        {"counts": (0, -1, 2)},
-        {"points": -1},
-        {"boxes": -1},
-    )
-    for options in wrong:
-        with pytest.raises(ValueError, match=f"Paste: .*{next(iter(options))}.*, got"):
-            Paste(collect_objects([scans()], 3), **{"counts": (1, 1, 1), **options})
+    wrong = [("fill", "all"), ("counts", (1, 1)), ("counts", (0, -1, 2)), ("points", -1)]
+    for name, value in (*wrong, ("boxes", -1)):
+        with pytest.raises(ValueError, match=f"Paste: .*{name}.*, got"):
+            Paste(collect_objects([scans()], 3), **{"counts": (1, 1, 1), name: value})
 
 
 B, N, G = 4, 500, 6

@@ -130,12 +130,7 @@ def test_a_wrong_file_of_boxes_is_named_with_its_line(content, words, tmp_path):
     [
         ("", "", {"similar": {}}, r"000.csv: class 'Van' is not one of \['Car', 'Ped"),
         ("", "", {"columns": ("x", "y", "z", "ring")}, "000.bin has no column ring: it has x, y"),
-        (
-            "boxes/000.csv",
-            "\n".join([HEAD, *[line()] * 5]),
-            {},
-            "has 5 boxes, but a sample has roo",
-        ),
+        ("boxes/000.csv", "\n".join([HEAD, *[line()] * 5]), {}, "5 boxes, but a sample has roo"),
         ("boxes/009.csv", HEAD, {}, "009.csv has no point cloud 009"),
         ("boxes/005.txt", HEAD, {}, "005.txt must be a .csv or .json file"),
         ("boxes/003.JSON", "[]", {}, r"/003.\w+ and 003.\w+ belong to the same scan"),

@@ -195,13 +195,12 @@ def test_a_run_takes_a_balanced_epoch(root, tmp_path):
     from torchvox.train import fit
     from torchvox.train.config import load_config
 
-    text = f"data.points=60;data.root={root};data.cache={tmp_path};model.args.encoder.channels=[8];"
-    text += (
-        "model.args.backbone={layers: [1], strides: [2], channels: [8]};model.args.head.width=8;"
-    )
-    text += "model.args.neck={strides: [1], channels: [8]};model.args.pillar_size=[1.6, 1.6, 8];"
-    text += "train.epochs=1;train.batch_size=20;train.workers=0;train.device=cpu;train.log_every=1"
-    config = load_config("centerpoint_pillars_nuscenes", text.split(";"))
+    small = ["encoder.channels=[8]", "backbone={layers: [1], strides: [2], channels: [8]}"]
+    small += ["head.width=8", "neck={strides: [1], channels: [8]}", "pillar_size=[1.6, 1.6, 8]"]
+    text = f"data.points=60;data.root={root};data.cache={tmp_path};train.epochs=1;"
+    text += "train.batch_size=20;train.workers=0;train.device=cpu;train.log_every=1"
+    changes = [*(f"model.args.{change}" for change in small), *text.split(";")]
+    config = load_config("centerpoint_pillars_nuscenes", changes)
     found = fit(config, tmp_path / "run", quiet=True)
     first = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[0])
     assert math.isfinite(first["loss"]) and "map" in found  # 20 draws of three keyframes: a step

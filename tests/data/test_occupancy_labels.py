@@ -88,12 +88,10 @@ def test_the_gpu_gives_the_labels_of_the_cpu():
 
 
 def test_an_object_that_the_keyframe_lacks_is_left_out():
-    boxes = torch.full((2, 1, 7), torch.nan)
-    boxes[1, 0] = torch.tensor([6, 0, 0, 1.0, 3, 3, 0])
+    boxes = torch.tensor([[[torch.nan] * 7], [[6, 0, 0, 1.0, 3, 3, 0]]])
     sweeps = [wall(12.25, (-4, 4), (-1, 1)), wall(6.25, (-1, 1), (-1, 1))]
-    poses = STILL.expand(2, 3, 4)
-    labels = occupancy_labels(sweeps, poses, 0, VOXEL, RANGE, boxes=boxes)
-    alone = occupancy_labels(sweeps[:1], poses[:1], 0, VOXEL, RANGE)
+    labels = occupancy_labels(sweeps, STILL.expand(2, 3, 4), 0, VOXEL, RANGE, boxes=boxes)
+    alone = occupancy_labels(sweeps[:1], STILL[None], 0, VOXEL, RANGE)
     assert torch.equal(labels.semantics, alone.semantics)
 
 

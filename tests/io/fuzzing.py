@@ -243,10 +243,10 @@ def damage(whole, rng, text):
 
 
 def read(kind, path):
-    from torchvox.io import load_grid, open_points, read_cloud
+    from torchvox import io
 
     if kind == "grid":
-        load_grid(str(path))
+        io.load_grid(str(path))
     elif kind == "config":
         from torchvox.train.config import load_config
 
@@ -255,22 +255,19 @@ def read(kind, path):
         from torchvox.data.readers.stored import read_table
 
         read_table(path, 6, ",")
-    elif kind in ("map", "bt", "ot", "graph", "poses"):
-        from torchvox import io
-
-        options = {"max_regions": 1 << 16} if kind in ("bt", "ot") else {}
-        name = {"bt": "octomap", "ot": "octomap"}.get(kind, kind)
-        getattr(io, f"read_{name}")(path, **options)
+    elif kind in ("bt", "ot"):
+        io.read_octomap(path, max_regions=1 << 16)
+    elif kind in ("map", "graph", "poses"):
+        getattr(io, f"read_{kind}")(path)
     elif kind.startswith("h5"):
         from torchvox.data.readers.modelnet import ModelNet40
 
         ModelNet40(path.parent, points=8, normals=True)[0]
     else:
         layout = "kitti" if kind == "bin" else None
-        reader = open_points(path, layout, salvage=True)
-        for chunk in reader.chunks(9):
+        for chunk in io.open_points(path, layout, salvage=True).chunks(9):
             chunk.world()
-        read_cloud(path, layout)
+        io.read_cloud(path, layout)
 
 
 def peak_kib():

@@ -37,18 +37,11 @@ def write(path, points):
         write_cloud(path, PointCloud(points, COLUMNS))
 
 
-@pytest.mark.parametrize(
-    ("name", "layout"),
-    [
-        ("a.bin", "kitti"),
-        ("a.pcd.bin", "x,y,z,intensity"),
-        ("a.npy", "kitti"),
-        ("a.npz", None),
-        ("a-ascii.pcd", None),
-        ("a-binary.pcd", None),
-        ("a-binary_compressed.pcd", None),
-    ],
-)
+FORMATS = {"a.bin": "kitti", "a.pcd.bin": "x,y,z,intensity", "a.npy": "kitti", "a.npz": None}
+FORMATS |= dict.fromkeys(f"a-{code}.pcd" for code in ("ascii", "binary", "binary_compressed"))
+
+
+@pytest.mark.parametrize(("name", "layout"), FORMATS.items())
 def test_every_format_gives_its_points_and_refuses_a_part_of_its_file(
     tmp_path, points, name, layout
 ):
@@ -185,12 +178,8 @@ def test_a_folder_stands_for_its_clouds_sorted_by_name(tmp_path):
     assert {cloud_stem(f"n8.{suffix}") for suffix in ("pcd.bin", "bin", "COPC.laz")} == {"n8"}
 
 
-CLOUD = PointCloud(
-    np.arange(20, dtype=np.float32).reshape(5, 4),
-    COLUMNS,
-    np.array([636000.0, 848400.0, 1200.0]),
-    "ft",
-)
+ORIGIN = np.array([636000.0, 848400.0, 1200.0])
+CLOUD = PointCloud(np.arange(20, dtype=np.float32).reshape(5, 4), COLUMNS, ORIGIN, "ft")
 WORLD = CLOUD.points[:, :3] + CLOUD.origin
 
 

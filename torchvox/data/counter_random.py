@@ -10,6 +10,7 @@ give other numbers on the GPU than on the CPU, and numbers that depend on what w
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Sequence
 
 import torch
@@ -18,14 +19,7 @@ from torch import Tensor
 from torchvox.data.portable_math import log, sin_cos, sqrt
 from torchvox.ops.random_bits import mix, shifted
 
-
-def _signed(value: int) -> int:
-    """The int64 with the low 64 bits of value: torch has no uint64 arithmetic."""
-    value &= (1 << 64) - 1
-    return value - (1 << 64) if value >> 63 else value
-
-
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # as int64: torch has no uint64 arithmetic
 
 
 class Draws:
@@ -61,12 +55,9 @@ class Draws:
     def _keys(self, purposes: Sequence[str]) -> Tensor:
         """[purposes, B] int64."""
         digests = [hashlib.sha256((self._prefix + one).encode()).digest() for one in purposes]
-        first, second = (
-            [_signed(int.from_bytes(digest[i : i + 8], "little")) for digest in digests]
-            for i in (0, 8)
-        )
-        half = mix(torch.stack([self.samples + word for word in first]))
-        return mix(torch.stack([one ^ word for one, word in zip(half, second, strict=True)]))
+        words = [struct.unpack_from("<2q", digest) for digest in digests]
+        half = mix(torch.stack([self.samples + first for first, _ in words]))
+        return mix(torch.stack([one ^ word for one, (_, word) in zip(half, words, strict=True)]))
 
     def normal(self, purpose: str, count: int) -> Tensor:
         """[B, count] float64, standard normal (Box and Muller's transform)."""

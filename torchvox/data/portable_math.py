@@ -35,12 +35,9 @@ def sin_cos(turns: Tensor) -> tuple[Tensor, Tensor]:
     sine, cosine = _polynomial(_SIN, square) * x, _polynomial(_COS, square)
     quadrant = nearest.to(torch.int64) & 3
     odd = (quadrant & 1) == 1
-    swapped_sine = torch.where(odd, cosine, sine)
-    swapped_cosine = torch.where(odd, sine, cosine)
-    return (
-        torch.where(quadrant >= 2, -swapped_sine, swapped_sine),
-        torch.where((quadrant == 1) | (quadrant == 2), -swapped_cosine, swapped_cosine),
-    )
+    sine, cosine = torch.where(odd, cosine, sine), torch.where(odd, sine, cosine)
+    sine = torch.where(quadrant >= 2, -sine, sine)
+    return sine, torch.where((quadrant == 1) | (quadrant == 2), -cosine, cosine)
 
 
 def log(x: Tensor) -> Tensor:

@@ -16,12 +16,8 @@ from torchvox.evaluation.matching import LEAST_OVERLAP, LEVELS, Columns, Frames,
 
 __all__ = ["Details", "details", "evaluate"]
 
-RANGES = {
-    "": (0.0, math.inf),
-    "/0-20": (0.0, 20.0),
-    "/20-40": (20.0, 40.0),
-    "/40+": (40.0, math.inf),
-}
+RANGES = {"": (0.0, math.inf), "/0-20": (0.0, 20.0), "/20-40": (20.0, 40.0)}
+RANGES["/40+"] = (40.0, math.inf)
 RECALLS = 40
 MOVES = 0.5  # m/s from which on velocities are compared
 TURN = 2 * math.pi

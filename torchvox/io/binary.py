@@ -40,11 +40,9 @@ def open_bin(path: Path, columns: Columns | None) -> TableReader:
         raise WrongUseError(f"{path}: {rule}")
     size, row = path.stat().st_size, ITEM_BYTES * len(columns)
     if size % row:
-        raise CloudFileError(
-            f"{path}: {size} bytes are not a whole number of points of {row} bytes "
-            f"({','.join(columns)} as float32), so the file is cut short or has other columns: "
-            "check --layout"
-        )
+        points = f"points of {row} bytes ({','.join(columns)} as float32)"
+        reason = "so the file is cut short or has other columns: check --layout"
+        raise CloudFileError(f"{path}: {size} bytes are not a whole number of {points}, {reason}")
     array = np.fromfile(path, "<f4").reshape(-1, len(columns))
     beside = path.with_suffix(".label"), path.parent.parent / "labels" / f"{path.stem}.label"
     file = next((file for file in beside if file.is_file()), None)
@@ -86,11 +84,8 @@ def open_npz(path: Path, columns: Columns | None) -> TableReader:
         main = "xyz" if native else "points"
         arrays = {name: _member(archive, name) for name in (main, *SMALL) if name in names}
         count = len(arrays[main]) if main in arrays and arrays[main].ndim == 2 else -1
-        beside = {
-            name: _member(archive, name)
-            for name in names
-            if name not in (*SMALL, *NOT_COLUMNS) and _is_column(archive, name, count)
-        }
+        others = [name for name in names if name not in (*SMALL, *NOT_COLUMNS)]
+        beside = {n: _member(archive, n) for n in others if _is_column(archive, n, count)}
     used = {main, "unit", *beside, *(SMALL[3:] if native else ("columns", "origin"))}
     unused = [name for name in names if name not in used]
     beside, problems = with_colors(beside)

@@ -55,10 +55,9 @@ class Grid:
         axes = zip("xyz", self.voxel_size, bounds[:3], bounds[3:], strict=True)
         for axis, size, low, high in axes:
             if (high - low) / size > MOST_VOXELS:
-                raise WrongUseError(
-                    f"grid {self.name}: an axis must have at most 2^24 voxels, which float32 can "
-                    f"number, got {(high - low) / size:.3g} on axis {axis}"
-                )
+                rule = "an axis must have at most 2^24 voxels, which float32 can number"
+                got = f"{(high - low) / size:.3g} on axis {axis}"
+                raise WrongUseError(f"grid {self.name}: {rule}, got {got}")
 
     @property
     def bev_size(self) -> tuple[int, int]:
@@ -137,9 +136,8 @@ def grid_around(
 
 def _check_voxel_size(size: tuple[float, ...], name: str) -> None:
     if len(size) != 3 or not all(math.isfinite(v) and v > 0 for v in size):
-        raise WrongUseError(
-            f"grid {name}: voxel_size must be 3 positive numbers x,y,z, got {short(list(size))}"
-        )
+        rule = f"voxel_size must be 3 positive numbers x,y,z, got {short(list(size))}"
+        raise WrongUseError(f"grid {name}: {rule}")
 
 
 def _fitting_size(xyz: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:

@@ -25,25 +25,14 @@ if TYPE_CHECKING:
 EXTRA_COLUMNS = ("intensity", *COLORS, "classification", "return_number")
 LINEAR_UNIT_KEY = 3076  # GeoTIFF ProjLinearUnitsGeoKey
 LINEAR_UNITS = {9001: "m", 9002: "ft", 9003: "US ft"}
-WAVES = (
-    *("wavepacket_index", "wavepacket_offset", "wavepacket_size", "return_point_wave_location"),
-    *("x_t", "y_t", "z_t"),
-)
-LAYERS = {  # of point formats 6 and above: parts that are decompressed on request, their columns
-    "CLASSIFICATION": ("classification",),
-    "FLAGS": (
-        *("synthetic", "key_point", "withheld", "overlap"),
-        *("scan_direction_flag", "edge_of_flight_line"),
-    ),
-    "INTENSITY": ("intensity",),
-    "SCAN_ANGLE": ("scan_angle",),
-    "USER_DATA": ("user_data",),
-    "POINT_SOURCE_ID": ("point_source_id",),
-    "GPS_TIME": ("gps_time",),
-    "RGB": COLORS,
-    "NIR": ("nir",),
-    "WAVEPACKET": WAVES,
-}
+PACKET = ("wavepacket_index", "wavepacket_offset", "wavepacket_size")
+WAVES = (*PACKET, "return_point_wave_location", "x_t", "y_t", "z_t")
+LINE_FLAGS = ("scan_direction_flag", "edge_of_flight_line")
+FLAGS = ("synthetic", "key_point", "withheld", "overlap", *LINE_FLAGS)
+PLAIN = ("classification", "intensity", "scan_angle", "user_data", "point_source_id", "gps_time")
+# Of point formats 6 and above: parts that are decompressed on request, and their columns.
+LAYERS = {"FLAGS": FLAGS, "RGB": COLORS, "WAVEPACKET": WAVES}
+LAYERS |= {name.upper(): (name,) for name in (*PLAIN, "nir")}
 
 
 class LasReader(PointReader):

@@ -92,9 +92,8 @@ def _count(source: LasSource, size: int, salvage: bool) -> int:
     """The number of points to read: a file may hold fewer or more than its header counts."""
     head, problems = source.head, source.problems
     count = legacy = struct.unpack_from("<I", head, 107)[0]
-    ends = [size]  # offsets behind the last possible point
-    if head[25] >= 3:
-        ends += struct.unpack_from("<Q", head, 227)  # waveforms
+    # Offsets behind the last possible point: the end, the waveforms, the extended records.
+    ends = [size, *(struct.unpack_from("<Q", head, 227) if head[25] >= 3 else ())]
     room = (size - source.start) // source.width
     if head[25] >= 4:
         late, number, count = struct.unpack_from("<QIQ", head, 235)

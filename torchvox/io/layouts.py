@@ -25,9 +25,8 @@ def parse_layout(layout: str) -> tuple[str, ...]:
     if len(columns) == 1:
         raise WrongUseError(f"layout {layout!r} is unknown: {layout_choices()}")
     if not {"x", "y", "z"} <= set(named) or len(set(named)) != len(named) or "" in named:
-        raise WrongUseError(
-            f"layout {layout!r} must name x, y and z, and every column once ('_' skips a column)"
-        )
+        rule = "x, y and z, and every column once ('_' skips a column)"
+        raise WrongUseError(f"layout {layout!r} must name {rule}")
     return columns
 
 

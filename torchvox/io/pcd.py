@@ -124,10 +124,8 @@ def _check_claim(header: Header, file: BinaryIO, size: int) -> None:
             raise ValueError(f"{left} bytes cannot hold the compressed {whole} it promises")
         left = whole
     if not 0 < values <= MOST_VALUES or need > left:
-        raise ValueError(
-            f"{left} bytes cannot hold the {header.points} points of {values} values that its "
-            "header promises: it is cut short or damaged"
-        )
+        claim = f"the {header.points} points of {values} values that its header promises"
+        raise ValueError(f"{left} bytes cannot hold {claim}: it is cut short or damaged")
     if header.places != header.points:
         raise ValueError(f"WIDTH x HEIGHT is {header.places}, but POINTS is {header.points}")
 

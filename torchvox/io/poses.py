@@ -223,10 +223,8 @@ def quaternions(turned: np.ndarray) -> np.ndarray:
     """Quaternions [N, 4] x, y, z, w of rotations [N, 3, 3], from their largest component."""
     r = turned
     # Four times the product of each pair of components.
-    w, x, y, z = (
-        1 + s[0] * r[:, 0, 0] + s[1] * r[:, 1, 1] + s[2] * r[:, 2, 2]
-        for s in ((1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1))
-    )
+    a, b, c = r[:, 0, 0], r[:, 1, 1], r[:, 2, 2]
+    w, x, y, z = 1 + a + b + c, 1 + a - b - c, 1 - a + b - c, 1 - a - b + c
     xy, xz, yz = (r[:, i, j] + r[:, j, i] for i, j in ((0, 1), (0, 2), (1, 2)))
     zw, yw, xw = (r[:, i, j] - r[:, j, i] for i, j in ((1, 0), (0, 2), (2, 1)))
     rows = [[x, xy, xz, xw], [xy, y, yz, yw], [xz, yz, z, zw], [xw, yw, zw, w]]

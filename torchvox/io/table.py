@@ -70,10 +70,8 @@ class PointTable:
     @property
     def columns(self) -> dict[str, np.dtype]:
         """The types of the attributes; [N, k] ones have the shape (k,)."""
-        return {
-            name: np.dtype((values.dtype.newbyteorder("="), values.shape[1:]))
-            for name, values in self.attributes.items()
-        }
+        columns = self.attributes.items()
+        return {name: np.dtype((a.dtype.newbyteorder("="), a.shape[1:])) for name, a in columns}
 
     @property
     def schema(self) -> PointTable:

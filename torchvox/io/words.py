@@ -205,7 +205,5 @@ def _same_values(cast: np.ndarray, values: np.ndarray) -> bool:
 
 
 def _too_large(name: str, word: object) -> ValueError:
-    return ValueError(
-        f"column {short(name)}: neither int64, uint64 nor float64 holds {str(word)[:40]} and its "
-        "other numbers"
-    )
+    rule = f"neither int64, uint64 nor float64 holds {str(word)[:40]} and its other numbers"
+    return ValueError(f"column {short(name)}: {rule}")

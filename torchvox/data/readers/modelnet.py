@@ -58,10 +58,8 @@ class ModelNet40(Generated):
         elif list(root.glob(f"ply_data_{FILES[split]}*.h5")):
             self.clouds, self.labels, self.classes = _hdf5(root, split, normals)
         else:
-            raise CloudFileError(
-                f"{root} is not a ModelNet40 folder: it has neither modelnet40_shape_names.txt nor "
-                f"ply_data_{FILES[split]}*.h5"
-            )
+            forms = f"modelnet40_shape_names.txt nor ply_data_{FILES[split]}*.h5"
+            raise CloudFileError(f"{root} is not a ModelNet40 folder: it has neither {forms}")
         first = self.clouds[0]
         if len(first) < points:
             raise CloudFileError(f"{root}: objects have {len(first)} points, fewer than {points}")
@@ -116,12 +114,9 @@ def _resampled(
 
 def _hdf5(root: Path, split: str, normals: bool) -> tuple[np.ndarray, np.ndarray, list[str]]:
     h5py = require("h5py", "to read HDF5 files")
-    files = sorted(
-        root.glob(f"ply_data_{FILES[split]}*.h5"),
-        key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)],
-    )
+    files = root.glob(f"ply_data_{FILES[split]}*.h5")
     clouds, labels = [], []
-    for path in files:
+    for path in sorted(files, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)]):
         with explained(path, "file of ModelNet40"), h5py.File(path, "r") as file:
             columns = [_dataset(h5py, file, "data")]
             if normals and "normal" in file:

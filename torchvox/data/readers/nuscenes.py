@@ -147,8 +147,8 @@ class NuScenes(Generated):
         boxes[: len(rows)] = torch.from_numpy(self.index["boxes"][rows])
         labels[: len(rows)] = torch.from_numpy(self.label[rows])
         used = labels >= 0
-        out = {"boxes": boxes, "labels": labels, "weight": used.float()}
-        return {**out, "num_boxes": used.sum().int()}
+        counts = {"weight": used.float(), "num_boxes": used.sum().int()}
+        return {"boxes": boxes, "labels": labels, **counts}
 
     def _balanced(self, seed: int, epoch: int) -> Tensor:
         """Keyframes in random order: for each class equally many that have it, with repeats, in all

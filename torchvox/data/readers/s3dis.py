@@ -129,10 +129,8 @@ def _find(root: Path) -> list[tuple[Path, int]]:
             rooms = sorted(path.iterdir()) if path.is_dir() else [path]
             places += [(room, int(area[1])) for room in rooms if _is_room(room, path)]
     if not places:
-        raise CloudFileError(
-            f"{root} is not an S3DIS folder: it has neither Area_x/room/Annotations, "
-            "Area_x/room/coord.npy nor Area_x_room.npy"
-        )
+        forms = "Area_x/room/Annotations, Area_x/room/coord.npy nor Area_x_room.npy"
+        raise CloudFileError(f"{root} is not an S3DIS folder: it has neither {forms}")
     return places
 
 

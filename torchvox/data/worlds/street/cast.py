@@ -191,9 +191,8 @@ class Local(NamedTuple):
 def _local(
     members: Objects, shift: tuple[Tensor, Tensor], which: Tensor, ray: Tensor, rays: Rays
 ) -> Local:
-    x, y, z, cosine, sine = (
-        v[which, None] for v in (members.x, members.y, members.z, members.cosine, members.sine)
-    )
+    frames = members.x, members.y, members.z, members.cosine, members.sine
+    x, y, z, cosine, sine = (v[which, None] for v in frames)
     x, y = (v + s[which, None] * rays.time[ray] for v, s in zip((x, y), shift, strict=True))
     origin = -(x * cosine + y * sine), x * sine - y * cosine, -z
     x, y = rays.x[ray], rays.y[ray]
