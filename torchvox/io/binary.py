@@ -195,10 +195,9 @@ class ArrayReader(TableReader):
         if labels is not None:
             for name, values in (("label", labels & 65535), ("instance", labels >> 16)):
                 attributes.setdefault(name, values.astype(np.uint16))
-        names = short(", ".join(twice))
-        problem = f"its arrays {names} are ignored: points has columns of that name"
-        table = PointTable(xyz, attributes, source=columns, path=path)
-        super().__init__(table, [problem] if twice else [])
+        super().__init__(PointTable(xyz, attributes, source=columns, path=path))
+        if names := short(", ".join(twice)):
+            self.problems = [f"its arrays {names} are ignored: points has columns of that name"]
 
     def move(self, origin: np.ndarray, unit: str) -> None:
         """Add an origin to the coordinates, which become float64 unless it is zero."""
@@ -245,10 +244,8 @@ class BinWriter(PointWriter):
         if set(layout) == columns.keys() and SKIP not in layout:
             columns = {name: columns[name] for name in layout}
         if table.xyz.dtype != np.float32 and (np.abs(table.world()) > FLOAT32_REACH).any():
-            raise self.error(
-                f"float32 does not resolve coordinates beyond {FLOAT32_REACH:g}: "
-                "write .npz, .las or .ply"
-            )
+            rule = f"float32 does not resolve coordinates beyond {FLOAT32_REACH:g}"
+            raise self.error(f"{rule}: write .npz, .las or .ply")
         self.file.write(_array(columns, self.path, np.dtype("<f4")).tobytes())
 
 

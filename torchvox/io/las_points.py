@@ -44,10 +44,8 @@ def read_header(path: Path, salvage: bool) -> LasSource:
     source = LasSource(head, start, struct.unpack_from("<H", head, 105)[0])
     source.laszip = first.get(LASZIP, b"")[VLR:] if packed else b""
     if packed and not source.laszip:
-        source.problems.append(
-            "its point format says compressed, but there is no LASzip record: it is read as not "
-            "compressed"
-        )
+        rule = "its point format says compressed, but there is no LASzip record"
+        source.problems.append(f"{rule}: it is read as not compressed")
     if [key for key, _ in kept].count(EXTRA) > 1:
         source.problems.append("it describes its extra bytes more than once: the first is used")
     _add_columns(source, las_records.descriptors(first.get(EXTRA, b"")))
@@ -106,10 +104,8 @@ def _count(source: LasSource, size: int, salvage: bool) -> int:
     if source.laszip:
         return count
     if count > room:
-        problems.append(
-            f"{size} bytes cannot hold the {count} points that its header promises: it is cut "
-            "short or damaged"
-        )
+        claim = f"the {count} points that its header promises"
+        problems.append(f"{size} bytes cannot hold {claim}: it is cut short or damaged")
         if not salvage:
             raise ValueError(problems[-1])
         return room

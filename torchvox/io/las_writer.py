@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from torchvox._util.errors import CloudFileError, WrongUseError, short
+from torchvox._util.errors import CloudFileError, short
 from torchvox._util.extras import require
 from torchvox.io.las import WAVES
 from torchvox.io.las_header import WAVE_DATA, HeaderBytes, Seen
@@ -49,10 +49,8 @@ class LasWriter(PointWriter):
         self._lattice(like, scale, offset)
         self._point_format()
         if lazrs and self._format.id in (4, 5):
-            raise WrongUseError(
-                f"{path}: LASzip does not read the waveforms of point format {self._format.id} "
-                "that lazrs writes: write .las, or drop the waveforms"
-            )
+            waves = f"the waveforms of point format {self._format.id} that lazrs writes"
+            raise self.error(f"LASzip does not read {waves}: write .las, or drop the waveforms")
         form = self._format.id, self._format.num_extra_bytes
         vlr = lazrs and lazrs.LazVlr.new_for_compression(*form)
         self._seen = Seen()
@@ -80,10 +78,8 @@ class LasWriter(PointWriter):
         if self._compressor is not None and self._format.id > 8:
             self._channels |= set(np.unique(np.asarray(points["scanner_channel"])).tolist())
             if len(self._channels) > 1:
-                raise self.error(
-                    "lazrs writes waveforms of several scanner channels wrong: "
-                    "write .las, or drop the waveforms"
-                )
+                rule = "lazrs writes waveforms of several scanner channels wrong"
+                raise self.error(f"{rule}: write .las, or drop the waveforms")
         steps = np.stack([xyz.min(axis=0), xyz.max(axis=0)]).astype(np.int64)
         if seen.count:
             steps[0] = np.minimum(steps[0], seen.steps[0])
@@ -133,10 +129,8 @@ class LasWriter(PointWriter):
             return values
         stored = np.rint(values / steps[0][0])
         if not (np.abs(stored) < 2**15).all():
-            raise self.error(
-                f"scan_angle must be degrees from -180 to 180, got {values.min()} to "
-                f"{values.max()}: convert or drop it"
-            )
+            got = f"{values.min()} to {values.max()}: convert or drop it"
+            raise self.error(f"scan_angle must be degrees from -180 to 180, got {got}")
         return stored
 
     def _put(
@@ -154,11 +148,10 @@ class LasWriter(PointWriter):
             good = False
         if not good:
             low, high = values.min(), values.max()
-            share = " (0 to 1: torchvox convert --policy {}=scale)" * bool(0 <= low <= high <= 1)
-            raise self.error(
-                f"LAS has no room for {short(name)}, {values.dtype} from {low} to "
-                f"{high}: convert or drop it{share.format(short(name))}"
-            )
+            share = f" (0 to 1: torchvox convert --policy {short(name)}=scale)"
+            advice = f"convert or drop it{share * bool(0 <= low <= high <= 1)}"
+            what = f"{short(name)}, {values.dtype} from {low} to {high}"
+            raise self.error(f"LAS has no room for {what}: {advice}")
         if name not in self._header.described:
             return
         none = no_data(self._header.described[name])
@@ -182,10 +175,8 @@ class LasWriter(PointWriter):
         self.scale = np.broadcast_to(STEP if scale is None else scale, 3).astype(np.float64)
         self.offset = np.broadcast_to(offset, 3).astype(np.float64)
         if not (np.isfinite([self.scale, self.offset]).all() and self.scale.all()):
-            raise self.error(
-                f"scales must be finite and not 0, offsets finite, "
-                f"got {self.scale.tolist()} and {self.offset.tolist()}"
-            )
+            got = f"{self.scale.tolist()} and {self.offset.tolist()}"
+            raise self.error(f"scales must be finite and not 0, offsets finite, got {got}")
 
     def _on_lattice(self, table: PointTable) -> np.ndarray:
         """The coordinates in steps of the lattice, [N, 3] int32."""
@@ -195,10 +186,8 @@ class LasWriter(PointWriter):
         with np.errstate(over="ignore", invalid="ignore"):
             steps = np.rint((table.world() - self.offset) / self.scale)
         if not (np.abs(steps) < 2**31).all():
-            raise self.error(
-                f"coordinates are not finite or need more than 32 bits at the scale "
-                f"{self.scale.tolist()} and the offset {self.offset.tolist()}"
-            )
+            lattice = f"the scale {self.scale.tolist()} and the offset {self.offset.tolist()}"
+            raise self.error(f"coordinates are not finite or need more than 32 bits at {lattice}")
         return steps.astype(np.int32)
 
     def _point_format(self) -> None:
@@ -222,10 +211,10 @@ class LasWriter(PointWriter):
                 continue
             fits = type_.base.str[1:] in TYPES and (type_.shape or (1,))[0] in (1, 2, 3)
             if not fits or len(name.encode()) > 32 or name in ("X", "Y", "Z"):
-                raise self.error(
-                    f"LAS holds columns of 1 to 3 values of {', '.join(TYPES)} with "
-                    f"names of up to 32 bytes, not {short(name)}, {type_}"
+                rule = (
+                    f"columns of 1 to 3 values of {', '.join(TYPES)} with names of up to 32 bytes"
                 )
+                raise self.error(f"LAS holds {rule}, not {short(name)}, {type_}")
             format_.add_extra_dimension(self._laspy.ExtraBytesParams(name, type_))
         # Bytes without a description come after the described columns.
         format_.dimensions.sort(key=lambda d: d.name == "ExtraBytes" and not d.is_standard)

@@ -235,8 +235,6 @@ class PcdWriter(WholeWriter):
                 same = np.array_equal(np.rint((small - table.offset) / table.scale), table.xyz)
         if same:
             return small
-        self.problems.append(
-            "its coordinates need float64 (SIZE 8), which PCL does not read into its point types: "
-            "move them near zero, or write .ply"
-        )
+        rule = "its coordinates need float64 (SIZE 8), which PCL does not read into its point types"
+        self.problems.append(f"{rule}: move them near zero, or write .ply")
         return world

@@ -266,10 +266,8 @@ class PlyWriter(PointWriter):
         for name, values in columns.items():
             most = max(int(values.max()), -int(values.min())) if values.dtype.kind in "iu" else 0
             if self._type[name].kind == "f" and most > EXACT:
-                raise self.error(
-                    f"PLY has no integers as large as those of {short(name)}: drop "
-                    "it, or write .pcd or .npz"
-                )
+                rule = f"PLY has no integers as large as those of {short(name)}"
+                raise self.error(f"{rule}: drop it, or write .pcd or .npz")
             rows[name] = values
         self._body.write(rows.tobytes())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -87,11 +88,8 @@ def _helix(turns: Tensor) -> Pieces:
 
 def _legs(width: Tensor | float, depth: Tensor | float, height: Tensor, side: float) -> list[Slab]:
     """Four legs under the corners of a board."""
-    return [
-        Slab((x, y, 0.0), (x + side, y + side, height), 1)
-        for x in (0.0, width - side)
-        for y in (0.0, depth - side)
-    ]
+    places = product((0.0, width - side), (0.0, depth - side))
+    return [Slab((x, y, 0.0), (x + side, y + side, height), 1) for x, y in places]
 
 
 def _table(depth: Tensor, height: Tensor) -> Pieces:
