@@ -70,10 +70,10 @@ def test_a_derived_grid_covers_99_8_percent_and_a_tenth_of_that_span():
     np.testing.assert_allclose(box[3:5], [999 + 99.8, 1000.0], atol=0.11)
 
 
-@pytest.mark.parametrize("xyz", [[[1, 2, 3]], [[5, 5, 5]] * 9, [[0, 0, 0], [np.nan, 0, 0]]])
-def test_degenerate_clouds_still_get_a_grid(xyz):
-    low, high = np.array(grid_around(cloud_of(xyz)).point_cloud_range).reshape(2, 3)
-    assert (low < high).all()
+def test_degenerate_clouds_still_get_a_grid():
+    for xyz in ([[1, 2, 3]], [[5, 5, 5]] * 9, [[0, 0, 0], [np.nan, 0, 0]]):
+        low, high = np.array(grid_around(cloud_of(xyz)).point_cloud_range).reshape(2, 3)
+        assert (low < high).all()
     with pytest.raises(CloudFileError, match="no finite point"):
         grid_around(cloud_of(np.full((3, 3), np.nan)))
 

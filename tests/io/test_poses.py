@@ -33,13 +33,13 @@ TIMES = 1.7e9 + 0.1 * np.arange(9)
 LINES = [" ".join(f"{v:.17g}" for v in pose.ravel()) for pose in POSES]
 
 
-@pytest.mark.parametrize("form", ["kitti", "npy", "npy4"])
+@pytest.mark.parametrize("form", ["kitti.txt", "3x4.npy", "4x4.npy"])
 def test_matrices_may_be_moved_by_an_extrinsic_and_to_the_first_frame(form, tmp_path):
-    path = tmp_path / ("a.npy" if form.startswith("npy") else "a.txt")
-    if form == "kitti":
+    path = tmp_path / form
+    if form == "kitti.txt":
         path.write_text("\n".join(LINES) + "\n")
     else:
-        np.save(path, POSES if form == "npy" else np.stack([square(pose) for pose in POSES]))
+        np.save(path, POSES if form == "3x4.npy" else [square(pose) for pose in POSES])
     actual = read_poses(path, count=9)
     assert actual.matrices.shape == (9, 3, 4) and actual.matrices.dtype == np.float64
     assert np.abs(actual.matrices - POSES).max() < 1e-15 and actual.times is None
@@ -141,10 +141,9 @@ def test_a_file_that_holds_no_poses_is_refused(text, words, tmp_path):
 def test_other_counts_and_arrays_are_refused(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("\n".join(LINES))
-    with pytest.raises(CloudFileError, match=r"a.txt has 9 poses for 8 scans"):
-        read_poses(path, count=8)
-    with pytest.raises(CloudFileError, match="No such file"):
-        read_poses(tmp_path / "b.txt")
+    for name, words in (("a.txt", "a.txt has 9 poses for 8 scans"), ("b.txt", "No such file")):
+        with pytest.raises(CloudFileError, match=words):
+            read_poses(tmp_path / name, count=8)
     scaled = np.stack([square(pose) * [[1], [1], [1], [2]] for pose in POSES])
     for array, words in (
         (POSES[:, :2], r"floats, got \[9, 2, 4\] float64"),

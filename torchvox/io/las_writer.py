@@ -211,10 +211,8 @@ class LasWriter(PointWriter):
                 continue
             fits = type_.base.str[1:] in TYPES and (type_.shape or (1,))[0] in (1, 2, 3)
             if not fits or len(name.encode()) > 32 or name in ("X", "Y", "Z"):
-                rule = (
-                    f"columns of 1 to 3 values of {', '.join(TYPES)} with names of up to 32 bytes"
-                )
-                raise self.error(f"LAS holds {rule}, not {short(name)}, {type_}")
+                rule = f"1 to 3 values of {', '.join(TYPES)} with names of up to 32 bytes"
+                raise self.error(f"LAS holds columns of {rule}, not {short(name)}, {type_}")
             format_.add_extra_dimension(self._laspy.ExtraBytesParams(name, type_))
         # Bytes without a description come after the described columns.
         format_.dimensions.sort(key=lambda d: d.name == "ExtraBytes" and not d.is_standard)

@@ -333,11 +333,9 @@ class PointWriter:
             raise WrongUseError(f"{self.path} is written with the columns {own}, got {other}")
         if (name := other_steps(self.schema, table)) is not None:
             steps = [t.steps.get(name, "none") for t in (self.schema, table)]
-            own, other = f"{short(steps[0])} of {short(name)}", short(steps[1])
+            rule = f"{self.path} is written with the steps {short(steps[0])} of {short(name)}"
             advice = "use by_value() of both, or the steps of the file"
-            raise WrongUseError(
-                f"{self.path} is written with the steps {own}, got {other}: {advice}"
-            )
+            raise WrongUseError(f"{rule}, got {short(steps[1])}: {advice}")
         if len(table):
             self.write(table)
             self.count += len(table)
