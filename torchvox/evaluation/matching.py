@@ -55,7 +55,7 @@ def stack(
             if values.size == 0 and not counts[number]:
                 values = values.reshape(shape)
             expect(values.shape == shape, f"{place}[{key!r}] must be {[*shape]}", [*values.shape])
-            if width is not None:
+            if width is not None and not np.isfinite(values).all():
                 good = np.isfinite(values) | (np.isnan(values) & (key in may_be_nan))
                 odd = values[~good][:1].tolist()
                 expect(not odd, f"{place}[{key!r}] must be finite", odd)

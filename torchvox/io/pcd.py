@@ -189,11 +189,8 @@ class PcdWriter(WholeWriter):
         own |= zip("xyz", self._coordinates(table).T, strict=True)
         color = "rgba" if "alpha" in own else "rgb"
         parts = [own[name] for name in PACKED[color] if name in own]
-        if (
-            len(parts) == len(PACKED[color])
-            and color not in own
-            and {a.dtype.str for a in parts} == {"|u1"}
-        ):
+        packable = [a.dtype.str for a in parts] == ["|u1"] * len(PACKED[color])
+        if packable and color not in own:
             bits = (a.astype(np.uint32) << shift for a, shift in zip(parts, SHIFTS, strict=False))
             own = {color if name == "red" else name: a for name, a in own.items()}
             own[color] = np.bitwise_or.reduce([*bits])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from torchvox._util.errors import CloudFileError, WrongUseError, expect, short
+from torchvox._util.errors import CloudFileError, WrongUseError, short
 from torchvox.io.cloud import make_cloud
 from torchvox.io.roles import COLORS, coordinate_names, with_colors
 
@@ -60,9 +60,9 @@ class PointTable:
             got = f"{list(self.xyz.shape)} {self.xyz.dtype}"
             raise ValueError(f"PointTable: xyz must be {rule}, got {got}")
         for name, values in self.attributes.items():
-            good = values.ndim in (1, 2) and len(values) == len(self.xyz)
-            rule = f"PointTable: {short(name)} must be [{len(self.xyz)}] or [{len(self.xyz)}, k]"
-            expect(good, rule, list(values.shape))
+            if values.ndim not in (1, 2) or len(values) != len(self.xyz):
+                rule = f"[{len(self.xyz)}] or [{len(self.xyz)}, k], got {list(values.shape)}"
+                raise ValueError(f"PointTable: {short(name)} must be {rule}")
 
     def __len__(self) -> int:
         return len(self.xyz)
@@ -327,9 +327,10 @@ class PointWriter:
 
     def append(self, table: PointTable) -> None:
         """Write points. Raises WrongUseError for other columns or steps than those of the file."""
-        columns = [[f"{n} {type_}" for n, type_ in t.columns.items()] for t in (self.schema, table)]
+        columns = [list(t.columns.items()) for t in (self.schema, table)]
         if columns[0] != columns[1]:
-            own, other = (short(", ".join(each) or "none") for each in columns)
+            texts = [", ".join(f"{name} {type_}" for name, type_ in each) for each in columns]
+            own, other = (short(text or "none") for text in texts)
             raise WrongUseError(f"{self.path} is written with the columns {own}, got {other}")
         if (name := other_steps(self.schema, table)) is not None:
             steps = [t.steps.get(name, "none") for t in (self.schema, table)]

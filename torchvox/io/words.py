@@ -52,9 +52,11 @@ def split_words(line: str, between: str | None, most: int = -1) -> list[str]:
 
 def number(word: str) -> float:
     """The value of a word, NaN of an empty one. Raises ValueError if it is not a number."""
-    with contextlib.suppress(ValueError):
+    try:
         if "_" not in word:  # Python reads 1_000
             return float(word)
+    except ValueError:
+        pass
     name = word.strip().lower()
     if name in MISSING:
         return np.nan
@@ -106,9 +108,11 @@ def read_words(
     columns = [_joined(name, [part[i] for part in parts]) for i, name in enumerate(names)]
     widened: list[str] = []
     for i, (name, type_) in enumerate(zip(names, types, strict=True)):
+        if type_ is None:
+            continue
         with np.errstate(all="ignore"):
-            cast = columns[i].astype(type_ or columns[i].dtype)
-        if type_ is None or type_.kind == "f" or _same_values(cast, columns[i]):
+            cast = columns[i].astype(type_, copy=False)
+        if type_.kind == "f" or _same_values(cast, columns[i]):
             columns[i] = cast
         else:
             widened.append(f"{name} ({columns[i].dtype} in place of {type_})")
