@@ -138,9 +138,8 @@ def _carried(
     inside = torch.cat([points_in_boxes(world[None, a:b], now[None])[0] for now, (a, b) in parts])
     turn = there[:, 6] - boxes[..., 6]
     c, s, zero = turn.cos(), turn.sin(), torch.zeros_like(turn)
-    rotation = torch.stack([c, -s, zero, s, c, zero, zero, zero, zero + 1], -1).unflatten(
-        -1, (3, 3)
-    )
+    rotation = torch.stack([c, -s, zero, s, c, zero, zero, zero, zero + 1], -1)
+    rotation = rotation.unflatten(-1, (3, 3))
     shift = there[:, :3] - (rotation * boxes[..., None, :3]).sum(-1)
     carry = torch.cat([rotation, shift[..., None]], -1).flatten(0, 1).to(world.device)
     pose = torch.where(inside >= 0, sweep_of * boxes.size(1) + inside, -1)

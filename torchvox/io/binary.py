@@ -262,8 +262,7 @@ def _array(columns: dict[str, np.ndarray], path: Path, type_: np.dtype) -> np.nd
     with np.errstate(over="ignore", invalid="ignore"):
         array = np.stack([values.astype(type_) for values in columns.values()], axis=1)
         for i, (name, values) in enumerate(columns.items()):
-            same = np.array_equal(array[:, i].astype(values.dtype), values)
-            if values.dtype.kind in "iu" and not same:
+            if values.dtype.kind in "iu" and (array[:, i].astype(values.dtype) != values).any():
                 raise WrongUseError(f"{path}: {type_} does not hold the integers of {short(name)}")
     return array
 

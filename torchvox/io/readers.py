@@ -99,12 +99,9 @@ def find_clouds(paths: Iterable[str | Path]) -> list[Path]:
     return files
 
 
-_BY_LAYOUT = {  # formats whose columns a layout may name
-    ".bin": open_bin,
-    ".npy": open_npy,
-    ".npz": open_npz,
-    **dict.fromkeys(text.SUFFIXES, text.open_text),
-}
+# Formats whose columns a layout may name, and others.
+_BY_LAYOUT = {".bin": open_bin, ".npy": open_npy, ".npz": open_npz}
+_BY_LAYOUT |= dict.fromkeys(text.SUFFIXES, text.open_text)
 _NAMED = {".pcd": open_pcd, ".ply": open_ply}
 SUFFIXES = (".bin", ".npy", ".npz", ".pcd", ".las", ".laz", ".ply", *text.SUFFIXES)
 FOLDER_SUFFIXES = tuple(s for s in SUFFIXES if s not in (".txt", ".csv"))  # often something else
