@@ -172,13 +172,9 @@ def point_writer(path: Path) -> Callable[..., PointWriter]:
 
 
 _WRITERS: dict[str, Callable[..., PointWriter]] = {
-    ".las": las_writer.LasWriter,
-    ".laz": las_writer.LasWriter,
-    ".ply": ply.PlyWriter,
-    ".pcd": pcd.PcdWriter,
-    ".npz": binary.NpzWriter,
-    ".npy": binary.NpyWriter,
-    ".bin": binary.BinWriter,
+    **dict.fromkeys((".las", ".laz"), las_writer.LasWriter),
+    **{".ply": ply.PlyWriter, ".pcd": pcd.PcdWriter, ".npz": binary.NpzWriter},
+    **{".npy": binary.NpyWriter, ".bin": binary.BinWriter},
     **dict.fromkeys(text.SUFFIXES, text.TextWriter),
 }
 POINT_SUFFIXES = tuple(_WRITERS)
