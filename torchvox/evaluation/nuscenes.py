@@ -167,8 +167,8 @@ def _errors(
             result[kind] = math.nan
         elif end > FIRST:
             # Running mean of the errors that are not NaN: 0 before the first, 1 if there is none.
-            known = ~np.isnan(error)
-            mean = np.nancumsum(error) / np.maximum(np.cumsum(known), 1) + (not known.any())
+            finite = ~np.isnan(error)
+            mean = np.nancumsum(error) / np.maximum(np.cumsum(finite), 1) + (not finite.any())
             mean = np.interp(confidence[::-1], score[::-1], mean[::-1])[::-1]
             result[kind] = float(mean[FIRST:end].mean())
     return result

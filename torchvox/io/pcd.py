@@ -132,8 +132,8 @@ def _check_claim(header: Header, file: BinaryIO, size: int) -> None:
 
 def _columns(header: Header, body: bytes, problems: list[str]) -> dict[str, np.ndarray]:
     """The fields by name, [N] or [N, k], without padding and with colors unpacked."""
-    found = zip(header.fields, _values(header, body, problems), strict=True)
-    fields = [(name, values) for (name, *_), values in found if name != PADDING]
+    both = zip(header.fields, _values(header, body, problems), strict=True)
+    fields = [(name, values) for (name, *_), values in both if name != PADDING]
     names, repeated = distinct_names([name for name, _ in fields])
     problems += repeated
     columns: dict[str, np.ndarray] = {}
