@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients are those of the written formula; what has none says so."""
+"""Gradients are the slopes of what the ops compute; what has none says so."""
 
 import pytest
 import torch
@@ -7,7 +7,6 @@ from helpers import assert_same_bits
 from samples import (
     DIFFERENTIABLE,
     OPS,
-    backward,
     each_differentiable_op,
     each_op,
     gradients,
@@ -39,8 +38,8 @@ each_gradcheck_input = pytest.mark.parametrize(
 
 
 @each_differentiable_op
-def test_the_list_has_a_gradcheck_input_and_a_formula(op):
-    assert op.gradcheck_inputs and op.formula
+def test_the_list_has_a_gradcheck_input(op):
+    assert op.gradcheck_inputs
 
 
 def differentiable_outputs(op, call):
@@ -58,20 +57,10 @@ def differentiable_outputs(op, call):
 def test_gradients_agree_with_numerical_ones(op, make, device):
     call = with_gradients(op, on(device, make()))
     assert all(leaf.dtype == torch.float64 for leaf in leaves(op, call))
-    tolerance = {} if op.step < 1e-3 else {"atol": 1e-3}  # a float32 output over a large step
+    # A step that large is for outputs of float32.
+    tolerance = {"rtol": 1e-6, "atol": 1e-7} if op.step < 1e-3 else {"atol": 1e-4}
     outputs = differentiable_outputs(op, call)
     assert torch.autograd.gradcheck(outputs, leaves(op, call), eps=op.step, **tolerance)
-
-
-@each_gradcheck_input
-def test_outputs_and_gradients_agree_with_the_formula_in_torch(op, make):
-    call = with_gradients(op, make())
-    for k, i in enumerate(op.differentiable):  # a graph each
-        outs = run(op, call)
-        want = op.formula(call, outs)[k]
-        torch.testing.assert_close(outs[i], want)
-        inputs = leaves(op, call)
-        torch.testing.assert_close(backward([outs[i]], inputs), backward([want], inputs))
 
 
 @each_gradcheck_input

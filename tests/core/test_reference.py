@@ -17,8 +17,8 @@ import torchvox.reference
     [
         pytest.param(op, make, id=f"{op}-{name}")
         for op in OPS
-        if op.public  # the gradient of a backward op is compared with formulas in torch
-        for name, make in sample_inputs(op).items()
+        if op.public  # of a backward op the gradient is compared with differences
+        for name, make in (*sample_inputs(op).items(), *op.gradcheck_inputs.items())
     ],
 )
 def test_the_op_its_function_and_its_reference_have_equal_bits(op, make):

@@ -95,19 +95,6 @@ def gradcheck_packed(**options) -> Call:
     }
 
 
-def ball_formula(call: Call, outs: tuple) -> tuple:
-    _, idx, count = outs
-    row = idx.long()
-    if call.get("local_index"):
-        row = row + 15 * (torch.arange(12) // 6)[:, None]
-    if call["points"].dim() == 3:
-        neighbors = call["points"][torch.arange(2)[:, None, None], row.clamp(min=0)]
-    else:
-        neighbors = call["points"][row]
-    d = (neighbors - call["query"][..., None, :]).square().sum(-1)
-    return (torch.where(torch.arange(idx.size(-1)) < count[..., None], d, 0.0),)
-
-
 GRADCHECK = {"first": gradcheck_ball, "pad": lambda: gradcheck_ball(fill="pad", dist_order="loop")}
 PACKED_GRADCHECK = {
     "rows": gradcheck_packed,
@@ -138,7 +125,6 @@ OPS = [
         sample_inputs=BALL_SAMPLE_INPUTS,
         gradients=("points", "query"),
         gradcheck_inputs=GRADCHECK,
-        formula=ball_formula,
         error_inputs=(
             *ERRORS,
             ("query", lambda t: t[:1], ValueError, "query must be .* the B and D of points"),
@@ -158,7 +144,6 @@ OPS = [
         sample_inputs=PACKED_SAMPLE_INPUTS,
         gradients=("points", "query"),
         gradcheck_inputs=PACKED_GRADCHECK,
-        formula=ball_formula,
         error_inputs=(
             *ERRORS,
             ("lengths", OFFSETS, ValueError, "lengths must be None with batch_offsets"),

@@ -2,7 +2,6 @@
 """Bird's-eye-view ops."""
 
 import torch
-from torch import Tensor
 
 import torchvox
 
@@ -62,12 +61,6 @@ def bev_gradcheck() -> Call:
     return {"points": gradcheck_cloud(30), **BEV}
 
 
-def bev_formula(call: Call, outs: tuple) -> tuple:
-    top = torchvox.bev_max_height_with_index(**call).top_index.long()
-    z = torch.cat([call["points"][:, 2].float(), torch.zeros(1)])  # row -1: an empty cell
-    return (z[top],)
-
-
 def bev_backward_call(n: int, seed: int = 0) -> Call:
     forward = bev_call(n, seed)
     height, top_index, _ = torchvox.bev_max_height_with_index(**forward)
@@ -90,7 +83,6 @@ OPS = [
             gradients=("points",),
             gradcheck_inputs={"float64": bev_gradcheck},
             step=1 / 128,
-            formula=bev_formula,
             error_inputs=(*BEV_ERRORS, *CODE_ERRORS),
             huge={"size": [1 << 24, 1 << 24]},
             kernels=1,  # all by one block
@@ -176,21 +168,6 @@ def raster_gradcheck() -> Call:
     }
 
 
-def raster_formula(call: Call, outs: tuple) -> tuple:
-    points, intensity = call["points"], call["features"].float()
-    x0, y0, z0, _, _, z1 = BEV_RANGE
-    cell = 8 * (points[:, 1] - y0).floor().long() + (points[:, 0] - x0).floor().long()  # 1 m cells
-    top = torchvox.bev_max_height_with_index(points, **BEV).top_index.flatten().long()
-    z, empty = points[:, 2].float(), top < 0
-    count = torch.bincount(cell, minlength=48).clamp(min=1)
-
-    def mean(values: Tensor) -> Tensor:
-        return torch.zeros(48).index_add(0, cell, values) / count
-
-    planes = [z[top], mean(z), (z[top] - z0) / (z1 - z0), intensity[top], mean(intensity)]
-    return (torch.stack([torch.where(empty, 0.0, plane) for plane in planes]).view(1, 5, 6, 8),)
-
-
 def raster_backward_call(n: int, seed: int = 0) -> Call:
     forward = raster_call(n, seed)
     grad = some_gradient(torchvox.bev_rasterize(**forward)[0])
@@ -213,7 +190,6 @@ OPS += [
         gradients=("points", "features"),
         gradcheck_inputs={"float64": raster_gradcheck},
         step=1 / 128,
-        formula=raster_formula,
         error_inputs=(
             *RASTER_ERRORS,
             *refused("density_base", ValueError, "density_base must be in", -1, 0, 1, 513),

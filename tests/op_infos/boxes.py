@@ -91,54 +91,6 @@ def gradcheck_matrix(**options) -> Call:
     return {"a": pairs["a"][:5, :7], "b": pairs["b"][:7], **options}
 
 
-def iou_formula(call: Call, outs: tuple) -> tuple:
-    """Clipping of one polygon by the edges of the other, in torch operations, pair by pair."""
-    a, b, how = call["a"], call["b"], (call.get("mode") == "3d", call.get("metric"))
-    if call.get("paired"):
-        return (torch.stack([pair_overlap(p, q, *how) for p, q in zip(a, b, strict=True)]),)
-    return (torch.stack([torch.stack([pair_overlap(p, q, *how) for q in b]) for p in a]),)
-
-
-def pair_overlap(a: Tensor, b: Tensor, volume: bool, metric: str | None) -> Tensor:
-    shared, size_a, size_b = shared_area(corners(a), corners(b)), a[3] * a[4], b[3] * b[4]
-    if volume:
-        top = torch.minimum(a[2] + a[5] / 2, b[2] + b[5] / 2)
-        bottom = torch.maximum(a[2] - a[5] / 2, b[2] - b[5] / 2)
-        shared = shared * (top - bottom).clamp(min=0)
-        size_a, size_b = size_a * a[5], size_b * b[5]
-    if metric == "overlap":
-        return shared
-    return shared / (size_a if metric == "iof" else size_a + size_b - shared)
-
-
-def corners(box: Tensor) -> Tensor:
-    """[4, 2], against the clock."""
-    signs = torch.tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]], dtype=box.dtype, device=box.device)
-    at = signs * box[3:5] / 2
-    c, s = box[6].cos(), box[6].sin()
-    return torch.stack([at[:, 0] * c - at[:, 1] * s, at[:, 0] * s + at[:, 1] * c], 1) + box[:2]
-
-
-def shared_area(polygon: Tensor, window: Tensor) -> Tensor:
-    """Sutherland and Hodgman 1974."""
-    points = list(polygon)
-    for k in range(4):
-        start, along = window[k], window[(k + 1) % 4] - window[k]
-        sides = [along[0] * (p - start)[1] - along[1] * (p - start)[0] for p in points]
-        clipped = []
-        for i, (p, side) in enumerate(zip(points, sides, strict=True)):
-            q, other = points[(i + 1) % len(points)], sides[(i + 1) % len(points)]
-            if side >= 0:
-                clipped.append(p)
-            if (side >= 0) != (other >= 0):
-                clipped.append(p + (q - p) * (side / (side - other)))
-        points = clipped
-        if not points:
-            return polygon.sum() * 0
-    x, y = torch.stack(points).unbind(1)
-    return ((x * y.roll(-1)).sum() - (y * x.roll(-1)).sum()) / 2
-
-
 def backward_call(n: int, seed: int = 0) -> Call:
     call = iou_call(n, seed)
     grad = torch.randn(n, OTHERS, generator=generator(seed + 4))
@@ -309,7 +261,6 @@ OPS = [
             "overlap": lambda: gradcheck_pairs(metric="overlap"),
             "overlap, matrix, 3d": lambda: gradcheck_matrix(mode="3d", metric="overlap"),
         },
-        formula=iou_formula,
         error_inputs=IOU_ERRORS,
         kernels=1,
         backward_kernels=1,

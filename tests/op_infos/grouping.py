@@ -4,8 +4,6 @@
 import torch
 from torch import Tensor
 
-from torchvox import reference
-
 from .op_info import (
     HALVES,
     PACKED_ERRORS,
@@ -34,14 +32,6 @@ def features_of(n: int, seed: int = 0, channels: int = 5) -> Tensor:
 def gradcheck_features(n: int = 9, channels_first: bool = False) -> Tensor:
     features = torch.stack([gradcheck_cloud(n, 3), gradcheck_cloud(n, 4)[:, 1:]])
     return features.mT.contiguous() if channels_first else features
-
-
-def rows_of(features: Tensor, idx: Tensor) -> Tensor:
-    """[B, M, k, C] by torch operations, of features [B, N, C]."""
-    n, flat = features.size(1), idx.long().flatten(1)
-    inside = (flat >= 0) & (flat < n)
-    at = flat.clamp(0, n - 1)[:, :, None].expand(-1, -1, features.size(2))
-    return (features.gather(1, at) * inside[:, :, None]).unflatten(1, idx.shape[1:])
 
 
 def packed(n: int, **options) -> Call:
@@ -81,14 +71,6 @@ def gradcheck_packed(**options) -> Call:
     return packed_group(9, features=gradcheck_features().flatten(0, 1), **options)
 
 
-def packed_rows(call: Call) -> Tensor:
-    """[U, k, C] by torch operations, of packed features."""
-    offsets = ("batch_offsets", "query_batch_offsets", "local_index")
-    clouds = {name: call[name] for name in offsets if name in call}
-    inside = reference.neighbor_rows(call["idx"], len(call["features"]), **clouds)
-    return rows_of(call["features"][None], inside[None])[0]
-
-
 GROUP_SAMPLE_INPUTS = {
     "channels first": group_channels_first,
     "eight channels": lambda: group_in(torch.float32, 8),
@@ -113,14 +95,6 @@ PACKED_GRADCHECK = {
     "rows": gradcheck_packed,
     "local index": lambda: gradcheck_packed(local_index=True),
 }
-
-
-def group_formula(call: Call, outs: tuple) -> tuple:
-    if "batch_offsets" in call:
-        return (packed_rows(call),)
-    if not call.get("channels_first"):
-        return (rows_of(call["features"], call["idx"]),)
-    return (rows_of(call["features"].mT, call["idx"]).movedim(-1, 1),)
 
 
 def group_backward_call(n: int, seed: int = 0) -> Call:
@@ -151,12 +125,6 @@ GROUP_BACKWARD_SAMPLE_INPUTS = {
 }
 
 
-def group_backward_formula(call: Call, outs: tuple) -> tuple:
-    features = torch.zeros(2, call["num_points"], 3, dtype=torch.float64, requires_grad=True)
-    out = rows_of(features, call["idx"])
-    return torch.autograd.grad(out, features, call["grad"], create_graph=True)
-
-
 FEATURES_ERRORS = (
     ("features", lambda t: t.int(), TypeError, "features must be float"),
     ("features", lambda t: t[0], ValueError, r"features must be \["),
@@ -179,7 +147,6 @@ GROUP_OPS = [
         sample_inputs=GROUP_SAMPLE_INPUTS,
         gradients=("features",),
         gradcheck_inputs=GROUP_GRADCHECK,
-        formula=group_formula,
         supports_gradgrad=True,
         error_inputs=(
             *FEATURES_ERRORS,
@@ -196,7 +163,6 @@ GROUP_OPS = [
         sample_inputs=PACKED_SAMPLE_INPUTS,
         gradients=("features",),
         gradcheck_inputs=PACKED_GRADCHECK,
-        formula=group_formula,
         supports_gradgrad=True,
         error_inputs=PACKED_FEATURES_ERRORS,
         kernels=2,
@@ -215,7 +181,6 @@ GROUP_OPS = [
                 "num_points": 9,
             }
         },
-        formula=group_backward_formula,
         supports_gradgrad=True,
         error_inputs=(
             ("grad", lambda t: t.int(), TypeError, "grad must be float"),

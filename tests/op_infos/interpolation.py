@@ -15,8 +15,6 @@ from .grouping import (
     group_call,
     neighbors,
     packed_group,
-    packed_rows,
-    rows_of,
 )
 from .op_info import Call, OpInfo, cast, generator, in_dtypes, refused, some_gradient
 
@@ -60,14 +58,6 @@ INTERPOLATE_GRADCHECK = {
 }
 
 
-def interpolate_formula(call: Call, outs: tuple) -> tuple:
-    if "batch_offsets" in call:
-        return ((packed_rows(call) * call["weight"][..., None]).sum(1),)
-    features = call["features"].mT if call["channels_first"] else call["features"]
-    out = (rows_of(features, call["idx"]) * call["weight"][..., None]).sum(2)
-    return (out.mT if call["channels_first"] else out,)
-
-
 def interpolate_backward_call(n: int, seed: int = 0, **options) -> Call:
     grad = torch.randn(2, 15, 5, generator=generator(seed + 1))
     return {"grad": grad, **interpolate_call(n, seed), **options}
@@ -90,7 +80,6 @@ INTERPOLATE_OPS = [
         sample_inputs=INTERPOLATE_SAMPLE_INPUTS,
         gradients=("features", "weight"),
         gradcheck_inputs=INTERPOLATE_GRADCHECK,
-        formula=interpolate_formula,
         error_inputs=(
             *FEATURES_ERRORS,
             *WEIGHT_ERRORS,
@@ -109,7 +98,6 @@ INTERPOLATE_OPS = [
         sample_inputs={"local index": lambda: packed_interpolate(local_index=True)},
         gradients=("features", "weight"),
         gradcheck_inputs={"rows": lambda: gradcheck_packed(weight=weights_of(30, 3).double())},
-        formula=interpolate_formula,
         error_inputs=(*WEIGHT_ERRORS, *PACKED_FEATURES_ERRORS),
         kernels=2,
         backward_kernels=5,
@@ -154,12 +142,6 @@ def weights_call(n: int, seed: int = 0) -> Call:
     return {"dist2": some_distances(n, seed)}
 
 
-def weights_formula(call: Call, outs: tuple) -> tuple:
-    d = call["dist2"] if call.get("weight") == "dist2" else call["dist2"].sqrt()
-    inverse = 1 / (d + call.get("eps", 1e-8))
-    return (inverse / inverse.sum(-1, keepdim=True),)
-
-
 def gradcheck_distances() -> Tensor:
     return 0.1 + torch.rand(2, 6, 3, generator=generator(0), dtype=torch.float64)
 
@@ -191,7 +173,6 @@ WEIGHTS_OPS = [
             "distance": lambda: {"dist2": gradcheck_distances()},
             "squared": lambda: {"dist2": gradcheck_distances(), "eps": 0.25, "weight": "dist2"},
         },
-        formula=weights_formula,
         error_inputs=WEIGHTS_ERRORS,
         kernels=1,
         backward_kernels=1,
@@ -258,13 +239,6 @@ def interpolate_features_gradcheck(**options) -> Call:
     }
 
 
-def interpolate_features_formula(call: Call, outs: tuple) -> tuple:
-    idx = torchvox.three_nn(call["query"].detach(), call["points"].detach()).idx
-    dist2 = (rows_of(call["points"], idx) - call["query"][:, :, None]).square().sum(-1)
-    (weight,) = weights_formula({**call, "dist2": dist2}, ())
-    return ((rows_of(call["features"], idx) * weight[..., None]).sum(2),)
-
-
 INTERPOLATE_FEATURES_OPS = [
     OpInfo(
         "interpolate_features",
@@ -276,7 +250,6 @@ INTERPOLATE_FEATURES_OPS = [
             "distance": interpolate_features_gradcheck,
             "squared": lambda: interpolate_features_gradcheck(eps=0.25, weight="dist2"),
         },
-        formula=interpolate_features_formula,
         error_inputs=(
             ("query", lambda t: t.int(), TypeError, "query must be float"),
             ("query", lambda t: t[0], ValueError, r"query must be \[B, M, D\]"),

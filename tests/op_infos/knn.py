@@ -124,23 +124,6 @@ PACKED_GRADCHECK = {
 }
 
 
-def formula(call: Call, outs: tuple) -> tuple:
-    """The distances to the points that the op named."""
-    points, query, idx = call["points"], call["query"], outs[1].long()
-    at = idx.clamp(min=0)
-    if points.dim() == 2:
-        if call.get("local_index"):
-            rows = torch.arange(len(query))
-            cloud_of = torch.searchsorted(call["query_batch_offsets"].long(), rows, right=True) - 1
-            at = at + call["batch_offsets"].long()[cloud_of][:, None]
-        near = points[at]
-    else:
-        near = torch.stack([p[i] for p, i in zip(points, at, strict=True)])
-    delta = near - query[..., None, :]
-    d = delta.abs().sum(-1) if call.get("norm") == 1 else delta.square().sum(-1)
-    return (torch.where(idx < 0, float("inf"), d),)
-
-
 def three(call: Call) -> Call:
     return {name: value for name, value in call.items() if name not in ("k", "norm")}
 
@@ -154,7 +137,6 @@ OPS = [
         sample_inputs=KNN_SAMPLE_INPUTS,
         gradients=("points", "query"),
         gradcheck_inputs=KNN_GRADCHECK,
-        formula=formula,
         error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, *K_ERRORS),
         kernels=1,
         backward_kernels=6,
@@ -168,7 +150,6 @@ OPS = [
         sample_inputs=PACKED_SAMPLE_INPUTS,
         gradients=("points", "query"),
         gradcheck_inputs=PACKED_GRADCHECK,
-        formula=formula,
         error_inputs=(*KNN_ERRORS, *K_ERRORS, *PACKED_ERRORS),
         kernels=8,
         backward_kernels=6,
@@ -184,7 +165,6 @@ OPS = [
         },
         gradients=("points", "query"),
         gradcheck_inputs={"squared": lambda: three(KNN_GRADCHECK["squared"]())},
-        formula=formula,
         error_inputs=(*KNN_ERRORS, *BATCH_ERRORS),
         kernels=1,
         backward_kernels=5,
@@ -204,7 +184,6 @@ OPS = [
             name: lambda make=PACKED_GRADCHECK[name]: three(make())
             for name in ("rows", "local index")
         },
-        formula=formula,
         error_inputs=(*KNN_ERRORS, *PACKED_ERRORS),
         kernels=8,  # a memset, order, boxes, queries, search
         backward_kernels=5,

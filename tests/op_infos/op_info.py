@@ -33,8 +33,6 @@ class OpInfo:
     # Calls in float64 whose values lie away from every decision (cell faces, ties).
     gradcheck_inputs: dict[str, Callable[[], Call]] = field(default_factory=dict)
     step: float = 1e-6  # of the numerical derivative: outputs of float32 need a large one
-    # The differentiable outputs rebuilt by torch operations from the arguments and all outputs.
-    formula: Callable[[Call, tuple], tuple] | None = None
     non_differentiable: tuple[str, ...] = ()  # arguments whose requiring a gradient is an error
     # What one call of another op gave: changed alone it no longer fits, and on CUDA the values then
     # depend on the order in which threads write.

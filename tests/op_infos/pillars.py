@@ -3,7 +3,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 import torchvox
 
@@ -115,48 +114,6 @@ def encode_gradcheck(**options) -> Call:
     return {**call, "max_points": SLOTS, "batch_size": 2, **options}
 
 
-def decorated(call: Call) -> tuple[Tensor, Tensor]:
-    """[V, P, D] rows, zeros in empty slots, and which slots are filled."""
-    points, rows, slots = call["points"], call["point_voxel"].long(), call["point_slot"].long()
-    stored = slots >= 0
-    capacity = max(int(call["num_points"].max()), 1) if call["num_points"].numel() else 1
-    padded = points.new_zeros(call["indices"].size(0), capacity, points.size(1))
-    padded[rows[stored], slots[stored]] = points[stored]
-    filled = torch.arange(capacity)[None] < call["num_points"][:, None]
-    return decorate(padded, filled, call), filled
-
-
-def decorate(padded: Tensor, filled: Tensor, call: Call) -> Tensor:
-    axes = call.get("center_axes", 3)
-    count = filled.sum(1).clamp(min=1)[:, None, None]
-    mean = padded[..., :3].sum(1, keepdim=True) / count
-    lower = torch.tensor(call["point_cloud_range"][:3], dtype=padded.dtype)
-    size = torch.tensor(call["voxel_size"], dtype=padded.dtype)
-    center = lower + (call["indices"][:, 1:].flip(1) + 0.5) * size
-    offset = padded[..., :3] - center[:, None]
-    own = padded
-    if call.get("legacy"):
-        own = torch.cat([offset[..., :axes], padded[..., axes:]], -1)
-    rows = torch.cat([own, padded[..., :3] - mean, offset[..., :axes]], -1)
-    return torch.where(filled[..., None], rows, 0)
-
-
-def encode_formula(call: Call, outs: tuple) -> tuple:
-    """The plain pillar feature net: decorate, linear, ReLU, max, scatter."""
-    rows, filled = decorated(call)
-    values = F.relu(F.linear(rows, call["weight"], call["bias"]))
-    if call.get("pad_semantics") == "none":
-        values = torch.where(filled[..., None], values, 0)
-    best = values.amax(1)
-    if call.get("pad_semantics") != "none":
-        short = call["num_points"] < call["max_points"]
-        best = torch.where(short[:, None], best.maximum(F.relu(call["bias"])), best)
-    used = call["indices"][:, 0] >= 0
-    b, _, y, x = call["indices"][used].long().unbind(1)
-    canvas = best.new_zeros(call["batch_size"], SIZE[1], SIZE[0], best.size(1))
-    return (canvas.index_put((b, y, x), best[used]).permute(0, 3, 1, 2),)
-
-
 def encode_backward_call(n: int, seed: int = 0, **options) -> Call:
     forward = encode_call(n, seed, **options)
     canvas, mean, arg = torch.ops.torchvox._pillar_encode_train(**forward)
@@ -174,23 +131,6 @@ def norm_call(n: int, seed: int = 0, outputs: int = OUTPUTS, dtype=torch.float32
     return {"moments": moments, "weight": layer(10, outputs, dtype)["weight"], **norm}
 
 
-def norm_formula(call: Call, outs: tuple) -> tuple:
-    """Batch norm of the covariance."""
-    weight, moments = call["weight"], call["moments"]
-    columns = weight.size(1)
-    count = moments[0].clamp(min=1)
-    first = moments[1 : columns + 1] / count
-    left, right = torch.triu_indices(columns, columns)
-    second = torch.zeros(columns, columns, dtype=moments.dtype)
-    second[left, right] = second[right, left] = moments[columns + 1 :] / count
-    var = ((weight @ (second - torch.outer(first, first))) * weight).sum(1)
-    scale = call["gamma"] / torch.sqrt(var + call["eps"])
-    # Every leaf is in both outputs, as the op has it.
-    return scale[:, None] * weight + 0 * call["beta"][:, None], call["beta"] - scale * (
-        weight @ first
-    )
-
-
 def norm_backward_call(n: int, seed: int = 0) -> Call:
     call = norm_call(n, seed)
     grads = {"grad_weight": some_gradient(call["weight"]), "grad_bias": some_gradient(call["beta"])}
@@ -204,13 +144,6 @@ def scatter_call(n: int, seed: int = 0, channels: int = 8) -> Call:
     cells[3::7] = -1
     feats = cloud(n, channels, seed)[:, :channels]
     return {"feats": feats, "indices": cells, "batch_size": 2, "size": SIZE}
-
-
-def scatter_formula(call: Call, outs: tuple) -> tuple:
-    b, _, y, x = call["indices"].long().unbind(1)
-    used = (b >= 0) & (b < 2)
-    canvas = call["feats"].new_zeros(2, SIZE[1], SIZE[0], call["feats"].size(1))
-    return (canvas.index_put((b[used], y[used], x[used]), call["feats"][used]).permute(0, 3, 1, 2),)
 
 
 def scatter_backward_call(n: int, seed: int = 0) -> Call:
@@ -269,7 +202,6 @@ OPS = [
             name: lambda name=name: encode_gradcheck(**MODES.get(name, {}))
             for name in ["plain", *list(MODES)[:4]]
         },
-        formula=encode_formula,
         non_differentiable=("points",),
         error_inputs=ENCODE_ERRORS,
         huge=HUGE_CANVAS,
@@ -339,7 +271,6 @@ OPS = [
         gradients=("weight", "gamma", "beta"),
         differentiable=(0, 1),
         gradcheck_inputs={"plain": lambda: norm_call(60, dtype=torch.float64)},
-        formula=norm_formula,
         non_differentiable=("moments",),
         error_inputs=(
             *NORM_ERRORS,
@@ -372,7 +303,6 @@ OPS = [
         },
         gradients=("feats",),
         gradcheck_inputs={"plain": lambda: {**scatter_call(20), "feats": gradcheck_cloud(20, 8)}},
-        formula=scatter_formula,
         error_inputs=(
             ("feats", lambda t: t.int(), TypeError, "feats must be float"),
             ("feats", lambda t: t[1:], ValueError, r"feats must be \[V, C\]"),

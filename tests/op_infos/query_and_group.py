@@ -57,17 +57,6 @@ def gradcheck_group(**options) -> Call:
     return {**call, "features": features, "radii": [radius], "ks": [7], **options}
 
 
-def group_formula(call: Call, outs: tuple) -> tuple:
-    idx = outs[1].long()
-    clouds = torch.arange(2)[:, None, None]
-    parts = []
-    if call.get("use_xyz", True):
-        relative = call["points"][clouds, idx] - call["query"][:, :, None]
-        parts.append(relative / call["radii"][0] if call.get("normalize_xyz") else relative)
-    parts.append(call["features"][clouds, idx])
-    return (torch.cat(parts[::-1] if call.get("features_first") else parts, -1),)
-
-
 GRADCHECK = {
     "plain": gradcheck_group,
     "normalized": lambda: gradcheck_group(normalize_xyz=True, features_first=True),
@@ -107,7 +96,6 @@ OPS = [
         sample_inputs=GROUP_SAMPLE_INPUTS,
         gradients=("points", "query", "features"),
         gradcheck_inputs=GRADCHECK,
-        formula=group_formula,
         error_inputs=(
             *LAYOUT_ERRORS,
             ("features", lambda t: t[:, 1:], ValueError, r"features must be \[B, N, C\]"),

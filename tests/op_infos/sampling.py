@@ -211,15 +211,6 @@ GATHER_GRADCHECK = {
 }  # fmt: skip
 
 
-def gather_formula(call: Call, outs: tuple) -> tuple:
-    features, idx = call["features"], call["idx"].long()
-    rows = features.mT if call.get("channels_first") else features
-    inside = (idx >= 0) & (idx < rows.size(1))
-    at = idx.clamp(0, rows.size(1) - 1)[:, :, None].expand(-1, -1, rows.size(2))
-    out = rows.gather(1, at) * inside[:, :, None]
-    return (out.mT if call.get("channels_first") else out,)
-
-
 GATHERED_POINTS = 30
 
 
@@ -247,17 +238,6 @@ GATHER_BACKWARD_SAMPLE_INPUTS = {
 }
 
 
-def gather_backward_formula(call: Call, outs: tuple) -> tuple:
-    idx = call["idx"].long()
-    outside = call["num_points"]
-    at = torch.where((idx < 0) | (idx > outside), outside, idx)
-    rows = [
-        torch.zeros(outside + 1, 3, dtype=torch.float64).index_add(0, i, g)[:outside]
-        for i, g in zip(at, call["grad"], strict=True)
-    ]
-    return (torch.stack(rows),)
-
-
 GATHER_OPS = [
     OpInfo(
         "gather_points",
@@ -266,7 +246,6 @@ GATHER_OPS = [
         sample_inputs=GATHER_SAMPLE_INPUTS,
         gradients=("features",),
         gradcheck_inputs=GATHER_GRADCHECK,
-        formula=gather_formula,
         supports_gradgrad=True,
         error_inputs=(
             ("features", lambda t: t.int(), TypeError, "features must be float"),
@@ -290,7 +269,6 @@ GATHER_OPS = [
                 "num_points": 9,
             }
         },
-        formula=gather_backward_formula,
         supports_gradgrad=True,
         error_inputs=(
             ("grad", lambda t: t.int(), TypeError, "grad must be float"),

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """segment_reduce."""
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor
 
@@ -48,23 +46,6 @@ def gradcheck_call(reduce: str, indexed: bool) -> Call:
     return {**call, "offsets": offsets_of(50), "index": some_index(50, 20)} if indexed else call
 
 
-def segment_formula(call: Call, outs: tuple) -> tuple:
-    """By torch's own operations, a segment at a time."""
-    src, ends, reduce = call["src"], call["offsets"].tolist(), call["reduce"]
-    named = call.get("index", torch.arange(len(src)))
-    rows = []
-    for begin, end in pairwise(ends):
-        members = named[begin:end]
-        values = src[members[(members >= 0) & (members < len(src))]]
-        if len(values) == 0:
-            rows.append(src.new_zeros(src.size(1)))
-        elif reduce in ("sum", "mean"):
-            rows.append(getattr(values, reduce)(0))
-        else:
-            rows.append(getattr(values, reduce)(0).values)
-    return (torch.stack(rows),)
-
-
 def backward_call(n: int, seed: int = 0, reduce: str = "sum") -> Call:
     """Of n entries over 40 rows."""
     forward = segment_call(40, seed, offsets=offsets_of(n), reduce=reduce, index=some_index(n, 40))
@@ -101,7 +82,6 @@ OPS = [
             for name in REDUCTIONS
             for indexed in (False, True)
         },
-        formula=segment_formula,
         error_inputs=(
             *refused("src", TypeError, "src must be float", Tensor.int, Tensor.bool),
             *refused("src", ValueError, r"src must be \[N, C\]", lambda t: t[0], lambda t: t[None]),

@@ -3,7 +3,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from .op_info import DTYPES, INF, NAN, Call, OpInfo, generator, in_dtypes, refused
 
@@ -133,71 +132,6 @@ def backward_call(n: int, seed: int = 0, **options) -> Call:
 MULTIHEAD = {"codes": 10, "bins": False, "beta": 0.0, "negative_weight": 2.0,
              "code_weights": [1.0] * 8 + [0.2] * 2}  # fmt: skip
 MMDET = {"codes": 9, "mode": "mmdet", "code_weights": [1.0] * 7 + [0.2] * 2, "dir_limit": 0.5}
-
-
-def loss_formula(call: Call, outs: tuple) -> tuple:
-    """In torch operations over all anchors at once."""
-    cls, box, direction = call["cls"], call["box"], call.get("direction")
-    per_cell, mode = call["anchors"].size(2), call.get("mode", "pcdet")
-
-    def per_anchor(values: Tensor) -> Tensor:
-        if values.dim() == 4:
-            values = values.unflatten(1, (per_cell, -1)).permute(0, 3, 4, 1, 2)
-        return values.flatten(1, 3)
-
-    cls, box = per_anchor(cls), per_anchor(box)
-    assigned = call["assigned"].flatten(1).long()
-    positive, background = assigned >= 0, assigned == -1
-    safe = assigned.clamp(min=0)
-    label = torch.where(positive, call["labels"].long().gather(1, safe), -1)
-    t = (label[..., None] == torch.arange(cls.size(-1), device=cls.device)).to(cls)
-    p = cls.sigmoid()
-    focal = 0.25 * t * (1 - p) ** 2 + 0.75 * (1 - t) * p**2
-    focal = focal * functional.binary_cross_entropy_with_logits(cls, t, reduction="none")
-    weight = positive + background * call.get("negative_weight", 1.0)
-    classes = (focal.sum(-1) * weight).sum(1)
-
-    rows = call["boxes"].to(cls)
-    near = rows.gather(1, safe[..., None].expand(-1, -1, rows.size(-1)))
-    far = call["anchors"].to(cls).flatten(0, 2)
-    size, base = near[..., 3:6].clamp(min=1e-5), far[:, 3:6].clamp(min=1e-5)
-    diagonal = base[:, :2].square().sum(-1, keepdim=True).sqrt()
-    turn = near[..., 6:7] - far[:, 6:7]
-    paired = box.size(-1) % 2 == 0
-    angle = [turn]
-    if paired:
-        angle = [near[..., 6:7].cos() - far[:, 6:7].cos(), near[..., 6:7].sin() - far[:, 6:7].sin()]
-    code = torch.cat([
-        (near[..., :2] - far[:, :2]) / diagonal,
-        (near[..., 2:3] - far[:, 2:3]) / base[:, 2:3],
-        (size / base).log(),
-        *angle,
-        near[..., 7 : 7 + box.size(-1) - 7 - paired],
-    ], -1)  # fmt: skip
-    known = ~code.isnan()
-    difference = box - code.nan_to_num()
-    if direction is not None and not paired:
-        sine = (box[..., 6:7] - code[..., 6:7]).sin()
-        difference = torch.cat([difference[..., :6], sine, difference[..., 7:]], -1)
-    weights = torch.tensor(call.get("code_weights") or [1.0] * box.size(-1)).to(cls)
-    if mode == "pcdet":
-        difference = difference * weights
-    beta = call.get("beta", 1 / 9)
-    loss = functional.smooth_l1_loss(
-        difference, torch.zeros_like(difference), reduction="none", beta=beta
-    )
-    loss = loss * weights if mode == "mmdet" else loss
-    boxes = (loss * known * positive[..., None]).sum((1, 2))
-
-    directions = torch.zeros_like(boxes)
-    if direction is not None:
-        v = (near[..., 6] - call.get("dir_offset", 0.0)) / (2 * torch.pi)
-        half = ((v - (v + call.get("dir_limit", 0.0)).floor()) * 2).floor().clamp(0, 1).long()
-        entropy = functional.cross_entropy(
-            per_anchor(direction).flatten(0, 1), half.flatten(), reduction="none"
-        )
-        directions = (entropy.unflatten(0, half.shape) * positive).sum(1)
-    return (torch.stack([classes, boxes, directions], 1),)
 
 
 TAUGHT_ERRORS = (
@@ -332,7 +266,6 @@ OPS = [
             "multihead": lambda: in_float64(loss_call(3, height=2, **MULTIHEAD)),
             "mmdet": lambda: in_float64(loss_call(3, height=2, last=True, **MMDET)),
         },
-        formula=loss_formula,
         error_inputs=LOSS_ERRORS,
         kernels=2,  # terms, sums
         backward_kernels=1,

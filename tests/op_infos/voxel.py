@@ -75,19 +75,6 @@ SCATTER_GRADCHECK = {
 }
 
 
-def reduced(values: Tensor, rows: Tensor, count: int, reduce: str) -> Tensor:
-    """[count, C]: values of each row (rows outside the table dropped) reduced, 0 where none."""
-    inside = (rows >= 0) & (rows < count)
-    at = rows[inside].long()[:, None].expand(-1, values.size(1))
-    name = {"max": "amax", "min": "amin"}.get(reduce, reduce)
-    zeros = torch.zeros(count, values.size(1), dtype=values.dtype)
-    return zeros.scatter_reduce(0, at, values[inside], name, include_self=False)
-
-
-def scatter_formula(call: Call, outs: tuple) -> tuple:
-    return (reduced(call["feats"], call["point_voxel"], ROWS, call["reduce"]),)
-
-
 def scatter_backward_call(n: int, seed: int = 0, reduce: str = "mean") -> Call:
     forward = scatter_call(n, seed, reduce=reduce)
     out, arg = torchvox.voxel_scatter(**forward)
@@ -125,7 +112,6 @@ OPS = [
         sample_inputs=SCATTER_SAMPLE_INPUTS,
         gradients=("feats",),
         gradcheck_inputs=SCATTER_GRADCHECK,
-        formula=scatter_formula,
         error_inputs=(
             *CSR_ERRORS,
             ("feats", lambda t: t.int(), TypeError, "feats must be float"),
@@ -243,24 +229,6 @@ def voxelize_gradcheck(reduce: str, **options) -> Call:
     }
 
 
-def voxelize_formula(call: Call, outs: tuple) -> tuple:
-    points, (features, indices, _, rows, _) = call["points"], outs
-    values = points
-    if call.get("center_relative"):
-        lower = torch.tensor(VOXEL_RANGE[:3], dtype=points.dtype)
-        size = torch.tensor(GRID["voxel_size"], dtype=points.dtype)
-        cells = indices[rows.long(), 1:].flip(1)
-        values = torch.cat([points[:, :3] - (lower + (cells + 0.5) * size), points[:, 3:]], 1)
-    if call["reduce"] != "none":
-        return (reduced(values, rows, features.size(0), call["reduce"]),)
-    slots = features.size(1)
-    out = torch.zeros_like(features)
-    for row in range(features.size(0)):
-        members = (rows == row).nonzero().flatten()[:slots]
-        out[row, : len(members)] = values[members]
-    return (out,)
-
-
 def map_call(n: int, seed: int = 0) -> Call:
     return {k: v for k, v in voxelize_call(n, seed).items() if k != "reduce"}
 
@@ -299,7 +267,6 @@ OPS += [
             **{name: lambda name=name: voxelize_gradcheck(name) for name in ("none", *REDUCTIONS)},
             "center relative": lambda: voxelize_gradcheck("mean", center_relative=True),
         },
-        formula=voxelize_formula,
         error_inputs=VOXELIZE_ERRORS,
         huge={"max_voxels": 1 << 45},
         kernels=1,  # all steps in one cooperative launch
