@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from .op_info import NAN, Call, OpInfo, cloud, generator, refused
+from .op_info import Call, OpInfo, cloud, generator, refused
 
 OTHERS = 9
 
@@ -67,11 +67,8 @@ IOU_SAMPLE_INPUTS = {
 IOU_ERRORS = (
     ("a", lambda t: t.half(), TypeError, "a must be float32 or float64"),
     ("b", lambda t: t.double(), TypeError, "b must have the dtype of a"),
-    *refused("a", ValueError, r"a must be \[N, 7\]", lambda t: t[:, :6], lambda t: t[0]),
-    ("b", lambda t: t[None], ValueError, r"b must be \["),
-    ("mode", "camera", ValueError, "mode must be 'bev' or '3d'"),
+    *refused("a", ValueError, r"a must be \[N, 7\]", lambda t: t[:, :6]),
     ("paired", True, ValueError, r"b must be \["),
-    ("metric", "giou", ValueError, "metric must be 'iou', 'iof' or 'overlap'"),
 )
 
 
@@ -130,13 +127,10 @@ NMS_SAMPLE_INPUTS = {
 NMS_ERRORS = (
     ("boxes", lambda t: t.double(), TypeError, "boxes must be float32"),
     ("boxes", lambda t: t[..., :6], ValueError, r"boxes must be \[B, N, 7\]"),
-    ("boxes", lambda t: t[0], ValueError, r"boxes must be \[B, N, 7\]"),
     ("scores", lambda t: t.half(), TypeError, "scores must be float32"),
     ("scores", lambda t: t[:, 1:], ValueError, r"scores must be \[B, N\]"),
     ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
-    *refused("threshold", ValueError, "threshold must be >= 0", -0.1, NAN),
-    ("max_out", -1, ValueError, "max_out must be >= 0"),
-    ("mode", "square", ValueError, "mode must be 'rotated' or 'circle'"),
+    *refused("threshold", ValueError, "threshold must be >= 0", -0.1),
 )
 
 
@@ -170,7 +164,6 @@ INSIDE_ERRORS = (
     ("boxes", lambda t: t.double(), TypeError, "boxes must have the dtype of points"),
     ("boxes", lambda t: t[:1], ValueError, r"boxes must be \[B, G, 7\]"),
     ("margin", -1.0, ValueError, "margin must be >= 0"),
-    ("mode", "all", ValueError, "mode must be 'index', 'mask' or 'count'"),
     ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
 )
 
@@ -192,7 +185,6 @@ QUERY_SAMPLE_INPUTS = {
 }
 QUERY_ERRORS = (
     *INSIDE_ERRORS[:5],
-    ("k", -1, ValueError, "k must be >= 0"),
     *refused("grid", ValueError, "grid must be", [1, 1], [1, 0, 1], [1 << 16, 1 << 15, 1]),
 )
 
@@ -232,16 +224,12 @@ PLACE_SAMPLE_INPUTS = {
 }
 PLACE_ERRORS = (
     ("boxes", lambda t: t.double(), TypeError, "boxes must be float32"),
-    ("boxes", lambda t: t[0], ValueError, r"boxes must be \[B, G, 7\]"),
     ("candidates", lambda t: t.double(), TypeError, "candidates must be float32"),
-    *refused("candidates", ValueError, r"candidates must be \[B, K, T, 7\]", lambda t: t[0],
+    *refused("candidates", ValueError, r"candidates must be \[B, K, T, 7\]",
              lambda t: t[..., 1:], lambda t: t[:1]),
-    ("group", lambda t: t.float(), TypeError, "group must be int32 or int64"),
-    *refused("group", ValueError, r"group must be \[B, K\]", lambda t: t[0], lambda t: t[:, 1:]),
-    ("replaces", lambda t: t.float(), TypeError, "replaces must be int32 or int64"),
+    *refused("group", ValueError, r"group must be \[B, K\]", lambda t: t[:, 1:]),
     ("replaces", lambda t: t[:, 1:], ValueError, r"replaces must be \[B, K\]"),
     ("lengths", lambda t: t[1:], ValueError, r"lengths must be \[B\]"),
-    ("mode", "first", ValueError, "mode must be 'both' or 'greedy'"),
 )  # fmt: skip
 
 OPS = [

@@ -84,7 +84,6 @@ OPS = [
         varying={"points": 1, "features": 1},
         sample_inputs=MLP_SAMPLE_INPUTS,
         error_inputs=(
-            ("points", lambda t: t.int(), TypeError, "points must be float"),
             ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
             ("query", lambda t: t[:1], ValueError, "query must be .* the B and D of points"),
             ("features", lambda t: t[:, 1:], ValueError, r"features must be \[B, N, C\]"),
@@ -92,7 +91,6 @@ OPS = [
             ("idx", lambda t: t.long(), TypeError, "idx must be int32"),
             ("idx", lambda t: t[:, 1:], ValueError, r"idx must be \[B, M, k\]"),
             ("count", lambda t: t[..., None], ValueError, r"count must be \[B, M\]"),
-            ("weights", [], ValueError, "weights must be 1 to 8 tensors"),
             ("weights", lambda ts: ts[:1], ValueError, "biases must be one tensor a weight"),
             ("weights", lambda ts: [ts[0][:, 1:], ts[1]], ValueError, r"weights\[0\] must have"),
             ("weights", lambda ts: [ts[0], ts[1][:, 1:]], ValueError, "per output of the layer"),

@@ -125,18 +125,9 @@ GROUP_BACKWARD_SAMPLE_INPUTS = {
 }
 
 
-FEATURES_ERRORS = (
-    ("features", lambda t: t.int(), TypeError, "features must be float"),
-    ("features", lambda t: t[0], ValueError, r"features must be \["),
-    ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
-    ("idx", lambda t: t[0], ValueError, r"idx must be \["),
-)
+FEATURES_ERRORS = ()
 PACKED_FEATURES_ERRORS = (
     *PACKED_ERRORS,
-    ("features", lambda t: t.int(), TypeError, "features must be float"),
-    ("features", lambda t: t[0], ValueError, r"features must be \[T, C\]"),
-    ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
-    ("idx", lambda t: t[0], ValueError, r"idx must be \[U, k\]"),
     ("channels_first", True, ValueError, "channels_first must be False"),
 )
 GROUP_OPS = [
@@ -182,12 +173,7 @@ GROUP_OPS = [
             }
         },
         supports_gradgrad=True,
-        error_inputs=(
-            ("grad", lambda t: t.int(), TypeError, "grad must be float"),
-            ("grad", lambda t: t[:, 1:], ValueError, "grad must be .* M and k of idx"),
-            ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
-            ("num_points", -1, ValueError, "num_points must be >= 0"),
-        ),
+        error_inputs=(("grad", lambda t: t[:, 1:], ValueError, "grad must be .* M and k of idx"),),
         kernels=5,
         backward_kernels=1,
         plans=("inverse_index",),
@@ -225,10 +211,7 @@ ROWS_OPS = [
             },
         },
         error_inputs=(
-            ("idx", lambda t: t.float(), TypeError, "idx must be int32 or int64"),
             ("idx", lambda t: t[0, 0], ValueError, r"idx must be \[U, k\] or \[B, M, k\]"),
-            ("num_points", -1, ValueError, "num_points must be >= 0"),
-            ("count", lambda t: t.float(), TypeError, "count must be int32 or int64"),
             ("count", lambda t: t[:1], ValueError, r"count must be \[B, M\] with the B"),
             *refused("local_index", ValueError,
                      "local_index must come with batch_offsets and query_batch_offsets", True),

@@ -76,16 +76,11 @@ PACKED_SAMPLE_INPUTS = {
 }
 OFFSETS = torch.zeros(3, dtype=torch.int32)
 KNN_ERRORS = (
-    ("points", lambda t: t.int(), TypeError, "points must be float"),
-    ("points", lambda t: t[None], ValueError, r"points must be \["),
     ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
     ("query", lambda t: t[..., :2], ValueError, "query must be .* D of points"),
-    ("query", lambda t: t[None], ValueError, r"query must be \["),
-    ("dist_order", "fast", ValueError, "dist_order must be"),
 )
 BATCH_ERRORS = (
     ("query", lambda t: t[:1], ValueError, "query must be .* the B and D of points"),
-    ("points", lambda t: t[0], ValueError, r"or \[T, D\] with batch_offsets"),
     ("batch_offsets", OFFSETS, ValueError, r"points must be \[T, D\] with D >= 1"),
     ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
     ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),

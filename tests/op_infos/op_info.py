@@ -191,8 +191,6 @@ def gradcheck_cloud(n: int, columns: int = 4) -> Tensor:
 
 # Of an op over packed points and queries.
 PACKED_ERRORS = (
-    ("batch_offsets", lambda t: t[None], ValueError, r"batch_offsets must be \[B \+ 1\]"),
-    ("batch_offsets", lambda t: t.float(), TypeError, "batch_offsets must be int32 or int64"),
     ("batch_offsets", None, ValueError, "must be given together"),
     ("query_batch_offsets", lambda t: t[1:], ValueError, "query_batch_offsets must be"),
     ("query_batch_offsets", None, ValueError, "must be given together"),
@@ -237,9 +235,7 @@ BAD_RANGES = (
 )  # fmt: skip
 # The error inputs of every op over packed points.
 POINTS_ERRORS = (
-    *refused("points", TypeError, "points must be float", Tensor.int, Tensor.bool),
-    *refused("points", ValueError, r"points must be \[N, C\] with C >= 3", lambda t: t[:, :2],
-             lambda t: t[0], lambda t: t[None]),
+    *refused("points", ValueError, r"points must be \[N, C\] with C >= 3", lambda t: t[:, :2]),
     *refused("batch_offsets", TypeError, "batch_offsets must be int32 or int64", torch.zeros(2),
              torch.zeros(2).short()),
     *refused("batch_offsets", ValueError, r"batch_offsets must be \[B \+ 1\]",

@@ -46,7 +46,6 @@ OPS = [
         error_inputs=(
             *(error for error in ERRORS if error[0] not in ("k", "fill")),
             *PACKED_ERRORS,
-            ("capacity", -1, ValueError, "capacity must be >= 0"),
         ),
         huge={"capacity": 1 << 50},
         kernels=5,  # count, two of the sum, offsets, write

@@ -83,14 +83,9 @@ OPS = [
             for indexed in (False, True)
         },
         error_inputs=(
-            *refused("src", TypeError, "src must be float", Tensor.int, Tensor.bool),
-            *refused("src", ValueError, r"src must be \[N, C\]", lambda t: t[0], lambda t: t[None]),
-            *refused("offsets", TypeError, "offsets must be int32 or int64", Tensor.float),
-            *refused("offsets", ValueError, r"offsets must be \[R \+ 1\]", lambda t: t[:0],
-                     lambda t: t[None]),
+            *refused("offsets", ValueError, r"offsets must be \[R \+ 1\]", lambda t: t[:0]),
             *refused("index", TypeError, "index must be int32 or int64", torch.zeros(3)),
             *refused("index", ValueError, r"index must be \[E\]", torch.zeros(3, 1).int()),
-            *refused("reduce", ValueError, "reduce must be 'mean', 'sum', ", "add", "none"),
         ),
         kernels=1,
         backward_kernels=1,
@@ -107,11 +102,8 @@ OPS = [
             },
         },
         error_inputs=(
-            ("grad", lambda t: t.int(), TypeError, "grad must be float"),
             ("grad", lambda t: t[1:], ValueError, "with the R of grad"),
             ("arg", lambda t: t.long(), TypeError, "arg must be int32"),
-            ("num_rows", -1, ValueError, "num_rows must not be negative"),
-            ("reduce", "median", ValueError, "reduce must be"),
         ),
         kernels=6,
     ),
