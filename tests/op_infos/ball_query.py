@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from .op_info import PACKED_ERRORS, Call, OpInfo, cast, cloud, generator, in_dtypes, refused
+from .op_info import PACKED_ERRORS, Call, OpInfo, cast, cloud, generator, in_dtypes
 from .sampling import batch_of_clouds
 
 QUERIES = 9
@@ -105,7 +105,7 @@ OFFSETS = torch.zeros(3, dtype=torch.int32)
 ERRORS = (
     ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
     ("query", lambda t: t[..., :2], ValueError, "query must be .* D of points"),
-    *refused("radius", ValueError, "radius must be >= 0", -1.0),
+    ("radius", -1.0, ValueError, "radius must be >= 0"),
     ("radius2", -1.0, ValueError, "radius2 must be >= 0"),
     ("min_radius", -1.0, ValueError, "min_radius must be >= 0"),
 )

@@ -43,17 +43,15 @@ BEV_SAMPLE_INPUTS = {
     "uint8": lambda: {"points": cloud(40), **BEV, "out_dtype": torch.uint8, "lowest_code": 3},
     "uint16": lambda: {"points": cloud(40), **BEV, "out_dtype": torch.uint16},
 }
-SIZES = ([], [4], [4, 4, 4], [0, 4], [4, -1], [4, 2**24 + 1])
 BEV_ERRORS = (
     *POINTS_ERRORS,
-    *refused("size", ValueError, "size must be", *SIZES),
+    *refused("size", ValueError, "size must be", [4], [4, 4, 4], [0, 4], [4, -1], [4, 2**24 + 1]),
     ("point_cloud_range", [0.0, 0.0, 0.0, 1e-45, 1.0, 1.0], ValueError, "point_cloud_range|size"),
 )
 CODE_ERRORS = (
-    *refused("out_dtype", TypeError, "out_dtype must be float32, uint8 or uint16", torch.int64,
-             torch.float16, torch.float64, torch.bool),
+    *refused("out_dtype", TypeError, "out_dtype must be", torch.int64, torch.float16, torch.bool),
     *refused("lowest_code", ValueError, "lowest_code must be in", 255, 1000),
-)  # fmt: skip
+)
 
 
 def bev_gradcheck() -> Call:
@@ -146,7 +144,7 @@ BAD = (
 RASTER_ERRORS = (
     *POINTS_ERRORS,
     *BEV_ERRORS[len(POINTS_ERRORS):],
-    *refused("channels", ValueError, "channels must", [], ["slices:257"], ["slices:256", "count"],
+    *refused("channels", ValueError, "channels must", ["slices:257"], ["slices:256", "count"],
              ["slices:99999999999"], [f"slices:{10**30}"], *(["count", name] for name in BAD)),
     *refused("features", ValueError, r"features must be \[N[],]", torch.tensor(1.0),
              lambda t: t[1:], lambda t: t[:, None].repeat(1, 2)),
@@ -204,12 +202,7 @@ OPS += [
         error_inputs=(
             *RASTER_ERRORS,
             ("grad_image", lambda t: t.double(), TypeError, "grad_image must be float32"),
-            (
-                "grad_image",
-                lambda t: t[:, 1:],
-                ValueError,
-                r"grad_image must be \[B, planes, H, W\]",
-            ),
+            ("grad_image", lambda t: t[:, 1:], ValueError, r"grad_image must be \[B, planes"),
         ),
         kernels=3,
     ),

@@ -67,7 +67,7 @@ IOU_SAMPLE_INPUTS = {
 IOU_ERRORS = (
     ("a", lambda t: t.half(), TypeError, "a must be float32 or float64"),
     ("b", lambda t: t.double(), TypeError, "b must have the dtype of a"),
-    *refused("a", ValueError, r"a must be \[N, 7\]", lambda t: t[:, :6]),
+    ("a", lambda t: t[:, :6], ValueError, r"a must be \[N, 7\]"),
     ("paired", True, ValueError, r"b must be \["),
 )
 
@@ -130,7 +130,7 @@ NMS_ERRORS = (
     ("scores", lambda t: t.half(), TypeError, "scores must be float32"),
     ("scores", lambda t: t[:, 1:], ValueError, r"scores must be \[B, N\]"),
     ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
-    *refused("threshold", ValueError, "threshold must be >= 0", -0.1),
+    ("threshold", -0.1, ValueError, "threshold must be >= 0"),
 )
 
 
@@ -227,7 +227,7 @@ PLACE_ERRORS = (
     ("candidates", lambda t: t.double(), TypeError, "candidates must be float32"),
     *refused("candidates", ValueError, r"candidates must be \[B, K, T, 7\]",
              lambda t: t[..., 1:], lambda t: t[:1]),
-    *refused("group", ValueError, r"group must be \[B, K\]", lambda t: t[:, 1:]),
+    ("group", lambda t: t[:, 1:], ValueError, r"group must be \[B, K\]"),
     ("replaces", lambda t: t[:, 1:], ValueError, r"replaces must be \[B, K\]"),
     ("lengths", lambda t: t[1:], ValueError, r"lengths must be \[B\]"),
 )  # fmt: skip

@@ -49,7 +49,8 @@ OPS = [
         },
         kernels=28,  # three times keys and voxel_group, then rows
         error_inputs=(
-            *refused("cells", ValueError, r"cells must be \[N, K\]", lambda t: t[:, :0], lambda t: torch.cat([t, t], 1)),
+            *refused("cells", ValueError, r"cells must be \[N, K\]", lambda t: t[:, :0],
+                     lambda t: torch.cat([t, t], 1)),
             *refused("bits", ValueError, "bits must be 1 to 63", 0, 64),
         ),
         plans=("voxel_table", "voxel_partitions"),
@@ -75,7 +76,7 @@ OPS = [
         },
         kernels=4,  # a memset, codes, two passes
         error_inputs=(
-            *refused("cells", ValueError, r"cells must be \[N, 3\]", lambda t: t[:, :2]),
+            ("cells", lambda t: t[:, :2], ValueError, r"cells must be \[N, 3\]"),
             *refused("order", ValueError, "order must be of", ["z"] * 5, ["Z"], ["z", ""]),
             *refused("depth", ValueError, "depth must", 0, 22),
             ("depth", {"depth": 21, "batch_offsets": torch.zeros(3).int(), "num_valid": None},

@@ -9,7 +9,6 @@ import torchvox
 from .op_info import (
     DTYPES,
     INF,
-    NAN,
     POINTS_ERRORS,
     Call,
     OpInfo,
@@ -22,9 +21,6 @@ from .voxel import ROWS, rows_of_points
 
 SIZE = [1.0, 0.5, 2.0]
 TIGHT = {"origin": [0.3, -0.1, 0.0], "lower": [-3, -4, -1], "bits": 3}  # 8 cells an axis
-# Lists that are not of three.
-SHORT_OR_LONG = ([], [1.0, 1.0], [1.0] * 4)
-SHORT_OR_LONG_INTS = ([], [1, 1], [1] * 4)
 
 
 def whole(points: Tensor) -> Tensor:
@@ -57,23 +53,21 @@ KEYS_SAMPLE_INPUTS = {
     **in_dtypes(batch, "points"),
     "int32": lambda: {**batch(), "points": whole(cloud(60, 5))},
 }
-NO_INTEGERS = (TypeError, "points must be float")
 KEYS_ERRORS = (
-    *(row for row in POINTS_ERRORS if row[0] != "point_cloud_range" and row[2:] != NO_INTEGERS),
+    *(row for row in POINTS_ERRORS if row[0] != "point_cloud_range"),
     *refused("points", TypeError, "points must be .*float.*int32", Tensor.long, Tensor.short,
              Tensor.bool),
-    *refused("voxel_size", ValueError, "voxel_size must be", *SHORT_OR_LONG,
-             *([1.0, 1.0, size] for size in (0.0, -1.0, NAN, INF, 1e-50, 1e39))),
-    *refused("origin", ValueError, "origin must be", *SHORT_OR_LONG,
-             *([0.0, start, 0.0] for start in (NAN, -INF, 1e39))),
-    *refused("lower", ValueError, "lower must be", *SHORT_OR_LONG_INTS,
+    *refused("voxel_size", ValueError, "voxel_size must be", [1.0, 1.0], [1.0] * 4,
+             *([1.0, 1.0, size] for size in (0.0, -1.0, INF, 1e-50, 1e39))),
+    *refused("origin", ValueError, "origin must be", [1.0, 1.0], [1.0] * 4,
+             *([0.0, start, 0.0] for start in (-INF, 1e39))),
+    *refused("lower", ValueError, "lower must be", [1, 1], [1] * 4,
              *([0, 0, first] for first in (1 << 54, -(1 << 54), (1 << 63) - 1))),
     *refused("bits", ValueError, "bits must be", 0, 22, 64),
     # Bits of the samples beside those of the cells.
     *(("bits", {"bits": bits, "batch_offsets": torch.zeros(samples + 1).int(), "num_valid": None},
        ValueError, "bits") for bits, samples in ((21, 2), (20, 9), (19, 65))),
 )  # fmt: skip
-LAYOUT_ERRORS = refused("layout", ValueError, "layout must be", "", "xyz", "Morton")
 
 
 def cells_call(n: int, seed: int = 0, **options) -> Call:
@@ -87,7 +81,7 @@ def cells_call(n: int, seed: int = 0, **options) -> Call:
 FAR_ERRORS = refused(
     "lower", ValueError, "lower", [1 << 31, 0, 0], [0, -(1 << 31) - 1, 0], [0, 0, (1 << 31) - 2],
 )  # fmt: skip
-KEYS_VECTOR_ERRORS = (*refused("keys", TypeError, "keys must be int64", Tensor.int),)
+INT_KEYS = ("keys", Tensor.int, TypeError, "keys must be int64")
 OPS = [
     OpInfo(
         "voxel_keys",
@@ -95,7 +89,7 @@ OPS = [
         varying={"points": 0},
         sample_inputs={**KEYS_SAMPLE_INPUTS, "zyx": lambda: batch(**TIGHT, layout="zyx")},
         kernels=2,
-        error_inputs=(*KEYS_ERRORS, *LAYOUT_ERRORS),
+        error_inputs=KEYS_ERRORS,
         inference=True,
     ),
     OpInfo(
@@ -113,11 +107,10 @@ OPS = [
         },
         kernels=1,
         error_inputs=(
-            *KEYS_VECTOR_ERRORS,
+            INT_KEYS,
             *refused("bits", ValueError, "bits must be", 0, 22),
-            *refused("lower", ValueError, "lower must be", *SHORT_OR_LONG_INTS),
+            *refused("lower", ValueError, "lower must be", [1, 1], [1] * 4),
             *FAR_ERRORS,
-            *LAYOUT_ERRORS,
         ),
     ),
 ]
@@ -135,7 +128,6 @@ def group_call(n: int, seed: int = 0, **options) -> Call:
     return {"keys": keys, **options}
 
 
-ORDER_ERRORS = ()
 OPS += [
     OpInfo(
         "voxel_group",
@@ -156,9 +148,8 @@ OPS += [
         },
         kernels=8,  # voxelize, a sum of two kernels, places
         error_inputs=(
-            *KEYS_VECTOR_ERRORS,
+            INT_KEYS,
             *refused("key_bits", ValueError, "key_bits must be", 0, 64),
-            *ORDER_ERRORS,
         ),
         plans=("voxel_table", "voxel_partitions"),
     )
@@ -195,10 +186,10 @@ SUM_SAMPLE_INPUTS = {
 SUM_ERRORS = (
     *refused("values", TypeError, "values must be", Tensor.short, Tensor.bool, Tensor.byte),
     ("values", lambda t: t[1:], ValueError, "values|perm"),
-    *refused("offsets", TypeError, "offsets must be int32", Tensor.long),
-    *refused("offsets", ValueError, r"offsets must be \[", lambda t: t[:0]),
-    *refused("perm", TypeError, "perm must be int32", Tensor.long),
-    *refused("perm", ValueError, r"perm must be \[", lambda t: t[1:]),
+    ("offsets", Tensor.long, TypeError, "offsets must be int32"),
+    ("offsets", lambda t: t[:0], ValueError, r"offsets must be \["),
+    ("perm", Tensor.long, TypeError, "perm must be int32"),
+    ("perm", lambda t: t[1:], ValueError, r"perm must be \["),
 )
 
 
@@ -246,11 +237,9 @@ OPS += [
         },
         kernels=1,
         error_inputs=(
-            *refused("sums", TypeError, "sums must be int64", Tensor.int),
-            *refused("sums", ValueError, r"sums must be \[R, ",
-                     lambda t: t[:, 1:]),
-            *refused("num_points", TypeError, "num_points must be int32 or int64",
-                     Tensor.short),
+            ("sums", Tensor.int, TypeError, "sums must be int64"),
+            ("sums", lambda t: t[:, 1:], ValueError, r"sums must be \[R, "),
+            ("num_points", Tensor.short, TypeError, "num_points must be int32 or int64"),
             *refused("num_points", ValueError, r"num_points must be \[R\]", lambda t: t[1:],
                      lambda t: t[:, None]),
             *refused("dtype", TypeError, "dtype must be", torch.bool, torch.int16, torch.uint8,
@@ -270,7 +259,7 @@ OPS += [
             },
         },
         kernels=8,  # four of voxelize, rows, a sum, counts
-        error_inputs=(*KEYS_ERRORS, *ORDER_ERRORS, *FAR_ERRORS),
+        error_inputs=(*KEYS_ERRORS, *FAR_ERRORS),
         inference=True,
         plans=("voxel_table", "voxel_partitions"),
     ),

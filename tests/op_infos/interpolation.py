@@ -16,7 +16,7 @@ from .grouping import (
     neighbors,
     packed_group,
 )
-from .op_info import Call, OpInfo, cast, generator, in_dtypes, refused, some_gradient
+from .op_info import Call, OpInfo, cast, generator, in_dtypes, some_gradient
 
 
 def weights_of(*shape: int, seed: int = 0) -> Tensor:
@@ -70,7 +70,7 @@ def interpolate_backward_of(name: str) -> Call:
 
 WEIGHT_ERRORS = (
     ("weight", lambda t: t.double(), TypeError, "weight must be float32 or of the dtype"),
-    *refused("weight", ValueError, r"weight must be \[", lambda t: t[..., :2]),
+    ("weight", lambda t: t[..., :2], ValueError, r"weight must be \["),
 )
 INTERPOLATE_OPS = [
     OpInfo(
@@ -251,11 +251,11 @@ INTERPOLATE_FEATURES_OPS = [
         error_inputs=(
             ("points", lambda t: t.half(), TypeError, "query must have the dtype of points"),
             ("points", lambda t: t[:1], ValueError, "query must be .* the B and D of points"),
-            *refused(
+            (
                 "features",
+                lambda t: t[:, 1:],
                 ValueError,
                 r"features must be \[B, N, C\] with the B",
-                lambda t: t[:, 1:],
             ),
             ("eps", -1.0, ValueError, "eps must be finite and positive"),
             ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),

@@ -86,7 +86,7 @@ BATCH_ERRORS = (
     ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
     ("query_lengths", torch.zeros(3, dtype=torch.int32), ValueError, "query_lengths must be"),
 )
-K_ERRORS = (("k", -1, ValueError, "k must be >= 0"), ("norm", 3, ValueError, "norm must be 1 or 2"))
+NORM_ERROR = ("norm", 3, ValueError, "norm must be 1 or 2")
 
 
 def gradcheck_call(clouds: int, **options) -> Call:
@@ -132,7 +132,7 @@ OPS = [
         sample_inputs=KNN_SAMPLE_INPUTS,
         gradients=("points", "query"),
         gradcheck_inputs=KNN_GRADCHECK,
-        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, *K_ERRORS),
+        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, NORM_ERROR),
         kernels=1,
         backward_kernels=6,
         plans=KNN_PLANS,
@@ -145,7 +145,7 @@ OPS = [
         sample_inputs=PACKED_SAMPLE_INPUTS,
         gradients=("points", "query"),
         gradcheck_inputs=PACKED_GRADCHECK,
-        error_inputs=(*KNN_ERRORS, *K_ERRORS, *PACKED_ERRORS),
+        error_inputs=(*KNN_ERRORS, NORM_ERROR, *PACKED_ERRORS),
         kernels=8,
         backward_kernels=6,
         plans=KNN_PLANS,

@@ -10,7 +10,7 @@ import torchvox
 import torchvox.reference as reference
 
 from .op_info import INF, NAN, Call, OpInfo, cloud, generator, in_dtypes, refused
-from .rays import CLIP, MAP, MAP_ERRORS, MAX_OUT_ERRORS, RANGE_ERRORS, ray_arguments, sensor
+from .rays import CLIP, MAP, MAP_ERRORS, MAX_OUT_ERROR, RANGE_ERRORS, ray_arguments, sensor
 
 SENSOR = [2.2, -0.2, -2.0, 3.5]
 
@@ -84,22 +84,22 @@ def other(index: int, change) -> callable:
 
 STATE_ERRORS = (
     *refused("state", ValueError, "state must be", lambda s: s[:-1], lambda s: [*s, s[0]]),
-    *refused("state", TypeError, "table of the state must be int32", other(0, Tensor.long)),
-    *refused("state", TypeError, "logodds of the state must be int16", other(4, Tensor.int)),
+    ("state", other(0, Tensor.long), TypeError, "table of the state must be int32"),
+    ("state", other(4, Tensor.int), TypeError, "logodds of the state must be int16"),
     *refused("state", ValueError, "table of the state must be", other(0, lambda t: t[:-1]),
              other(0, lambda t: t[:2]), other(0, lambda t: t[None])),
-    *refused("state", ValueError, "region_stamp of the state must be", other(2, lambda t: t[1:])),
-    *refused("state", ValueError, "status of the state must be", other(3, lambda t: t[:7])),
+    ("state", other(2, lambda t: t[1:]), ValueError, "region_stamp of the state must be"),
+    ("state", other(3, lambda t: t[:7]), ValueError, "status of the state must be"),
     *refused("state", ValueError, "logodds of the state must be", other(4, lambda t: t[1:]),
              other(4, lambda t: t[:, :511])),
     *refused("state", ValueError, "hit_miss of the state must be",
              other(5, lambda t: t.new_zeros(3, 512, 2))),
 )  # fmt: skip
 SENSOR_ERRORS = refused(
-    "sensor", ValueError, "sensor must", [], [0.8, -0.4, -2.0], [-0.1, -0.4, -2.0, 3.5],
-    [0.8, 0.1, -2.0, 3.5], [0.8, -0.4, 1.0, 1.0], [0.8, -0.4, -32.0, 3.5], [NAN, -0.4, -2.0, 3.5],
+    "sensor", ValueError, "sensor must", [0.8, -0.4, -2.0], [-0.1, -0.4, -2.0, 3.5],
+    [0.8, 0.1, -2.0, 3.5], [0.8, -0.4, 1.0, 1.0], [0.8, -0.4, -32.0, 3.5],
 )  # fmt: skip
-THRESHOLD_ERRORS = refused("threshold", ValueError, "threshold must be finite", NAN, INF)
+THRESHOLD_ERROR = ("threshold", INF, ValueError, "threshold must be finite")
 FRAME_ERRORS = tuple(row for row in MAP_ERRORS if row[0] in ("voxel_size", "map_origin"))
 FLAGS = (
     *("end_as_free", "stop_at_occupied", "exclude_origin", "exclude_sample", "exclude_ray"),
@@ -214,21 +214,19 @@ OPS = [
             *MAP_ERRORS,
             *RANGE_ERRORS,
             *SENSOR_ERRORS,
-            *THRESHOLD_ERRORS,
-            *refused("max_touched", ValueError, "max_touched must be", 1 << 30),
-            *refused("missing", ValueError, "missing must be",
-                     {"missing": "skip", "flags": ["stop_at_occupied"]}),
-            *refused("flags", ValueError, "flags must be of", ["free"]),
-            *refused("stamp", TypeError, "stamp must be int32", torch.zeros(1)),
-            *refused("stamp", ValueError, "stamp must be", torch.zeros(2).int()),
-            *refused("timestamps", TypeError, "timestamps must be float64", torch.zeros(9)),
-            *refused("timestamps", ValueError, "timestamps must be", torch.zeros(9).double()),
-            *refused("ndt", ValueError, "ndt must be given", NDT),
-            *refused("intensity_range", ValueError, "intensity and intensity_range", [0.0, 1.0]),
-            *refused("intensity", TypeError, "intensity must be float32", torch.zeros(9).double()),
+            THRESHOLD_ERROR,
+            ("max_touched", 1 << 30, ValueError, "max_touched must be"),
+            ("missing", {"missing": "skip", "flags": ["stop_at_occupied"]}, ValueError, "missing must"),
+            ("stamp", torch.zeros(1), TypeError, "stamp must be int32"),
+            ("stamp", torch.zeros(2).int(), ValueError, "stamp must be"),
+            ("timestamps", torch.zeros(9), TypeError, "timestamps must be float64"),
+            ("timestamps", torch.zeros(9).double(), ValueError, "timestamps must be"),
+            ("ndt", NDT, ValueError, "ndt must be given"),
+            ("intensity_range", [0.0, 1.0], ValueError, "intensity and intensity_range"),
+            ("intensity", torch.zeros(9).double(), TypeError, "intensity must be float32"),
             *refused("intensity", ValueError, "intensity must be", torch.zeros(9),
                      {"intensity": torch.zeros(60), "intensity_range": [0.0, 1.0]}),
-            *refused("time_base", ValueError, "time_base must be finite", INF),
+            ("time_base", INF, ValueError, "time_base must be finite"),
         ),
     ),
     OpInfo(
@@ -241,7 +239,7 @@ OPS = [
             **in_dtypes(lambda: query_call(60), "points"),
         },
         kernels=1,
-        error_inputs=(*STATE_ERRORS, *FRAME_ERRORS, *THRESHOLD_ERRORS,
+        error_inputs=(*STATE_ERRORS, *FRAME_ERRORS, THRESHOLD_ERROR,
                       *(row for row in MAP_ERRORS if row[0] in ("points", "num_valid"))),
     ),
     OpInfo(
@@ -255,11 +253,10 @@ OPS = [
         },
         kernels=1,
         error_inputs=(
-            *STATE_ERRORS, *FRAME_ERRORS, *THRESHOLD_ERRORS,
-            *refused("cell_size", ValueError, "voxel_size must be", [0.0, 1.0, 1.0]),
-            *refused("point_cloud_range", ValueError, "point_cloud_range must", [0.0] * 6),
-            *refused("poses", ValueError, r"poses must be \[B, 3, 4\]",
-                     lambda t: t[..., :3]),
+            *STATE_ERRORS, *FRAME_ERRORS, THRESHOLD_ERROR,
+            ("cell_size", [0.0, 1.0, 1.0], ValueError, "voxel_size must be"),
+            ("point_cloud_range", [0.0] * 6, ValueError, "point_cloud_range must"),
+            ("poses", lambda t: t[..., :3], ValueError, r"poses must be \[B, 3, 4\]"),
         ),
     ),
     OpInfo(
@@ -275,7 +272,7 @@ OPS = [
         },
         kernels=1,
         error_inputs=(
-            *STATE_ERRORS, *THRESHOLD_ERRORS,
+            *STATE_ERRORS, THRESHOLD_ERROR,
             *(row for row in MAP_ERRORS if row[0] != "ray_flags"),
             *refused("solid_angle", ValueError, "solid_angle must be", -0.1, INF),
         ),
@@ -293,7 +290,7 @@ OPS = [
         },
         kernels=6,
         error_inputs=(
-            *STATE_ERRORS, *THRESHOLD_ERRORS, *MAX_OUT_ERRORS,
+            *STATE_ERRORS, THRESHOLD_ERROR, MAX_OUT_ERROR,
         ),
     ),
     OpInfo(
@@ -311,9 +308,9 @@ OPS = [
         kernels=2,
         error_inputs=(
             *STATE_ERRORS,
-            *refused("factor", ValueError, "factor must be", 65537),
-            *refused("mask", TypeError, "mask must be bool", Tensor.int),
-            *refused("mask", ValueError, "mask must be", lambda t: t[1:]),
+            ("factor", 65537, ValueError, "factor must be"),
+            ("mask", Tensor.int, TypeError, "mask must be bool"),
+            ("mask", lambda t: t[1:], ValueError, "mask must be"),
         ),
     ),
     OpInfo(
@@ -330,8 +327,8 @@ OPS = [
         kernels=6,
         error_inputs=(
             *STATE_ERRORS,
-            *refused("mask", TypeError, "mask must be bool", Tensor.int),
-            *refused("mask", ValueError, "mask must be", lambda t: t[1:]),
+            ("mask", Tensor.int, TypeError, "mask must be bool"),
+            ("mask", lambda t: t[1:], ValueError, "mask must be"),
         ),
     ),
     OpInfo(
@@ -354,14 +351,14 @@ OPS = [
         kernels=8,
         error_inputs=(
             *STATE_ERRORS, *SENSOR_ERRORS,
-            *refused("keys", TypeError, "keys must be int64", Tensor.int),
-            *refused("layers", ValueError, "layers must be", lambda t: t[:2]),
-            *refused("layers", TypeError, "logodds of layers must be", other(1, Tensor.int)),
+            ("keys", Tensor.int, TypeError, "keys must be int64"),
+            ("layers", lambda t: t[:2], ValueError, "layers must be"),
+            ("layers", other(1, Tensor.int), TypeError, "logodds of layers must be"),
             *refused("layers", ValueError, "of layers must be", other(1, lambda t: t[1:]),
                      other(2, lambda t: t[1:]), other(3, lambda t: t[1:]),
                      other(4, lambda t: t[:, 1:]), other(5, lambda t: t[1:]),
                      other(7, lambda t: t[1:]), other(8, lambda t: t[..., :3])),
-            *refused("num_valid", ValueError, "num_valid must be", torch.zeros(2).int()),
+            ("num_valid", torch.zeros(2).int(), ValueError, "num_valid must be"),
         ),
     ),
 ]  # fmt: skip

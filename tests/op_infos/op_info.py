@@ -235,9 +235,8 @@ BAD_RANGES = (
 )  # fmt: skip
 # The error inputs of every op over packed points.
 POINTS_ERRORS = (
-    *refused("points", ValueError, r"points must be \[N, C\] with C >= 3", lambda t: t[:, :2]),
-    *refused("batch_offsets", TypeError, "batch_offsets must be int32 or int64", torch.zeros(2),
-             torch.zeros(2).short()),
+    ("points", lambda t: t[:, :2], ValueError, r"points must be \[N, C\] with C >= 3"),
+    ("batch_offsets", torch.zeros(2).short(), TypeError, "batch_offsets must be int32 or int64"),
     *refused("batch_offsets", ValueError, r"batch_offsets must be \[B \+ 1\]",
              *(torch.zeros(shape).int() for shape in ((0,), (), (1, 2)))),
     ("num_valid", torch.zeros(1), TypeError, "num_valid must be int32 or int64"),

@@ -44,7 +44,7 @@ OPS = [
         varying={"points": 0},
         sample_inputs=RADIUS_SAMPLE_INPUTS,
         error_inputs=(
-            *(error for error in ERRORS if error[0] not in ("k", "fill")),
+            *ERRORS,
             *PACKED_ERRORS,
         ),
         huge={"capacity": 1 << 50},

@@ -62,27 +62,25 @@ def blockers(samples: int, dtype: torch.dtype) -> Tensor:
 
 RAYS_ERRORS = (
     *(row for row in POINTS_ERRORS if row[0] in ("points",)),
-    *refused("origins", ValueError, r"origins must be \[O, 3\]", lambda t: t[:, :2]),
+    ("origins", lambda t: t[:, :2], ValueError, r"origins must be \[O, 3\]"),
     ("origins", {"origin_index": None}, ValueError, "origins must have one row per sample"),
-    *refused("origin_index", ValueError, r"origin_index must be \[N\]", lambda t: t[1:]),
+    ("origin_index", lambda t: t[1:], ValueError, r"origin_index must be \[N\]"),
     *refused("ray_flags", TypeError, "ray_flags must be uint8", Tensor.int, Tensor.bool),
-    *refused("ray_flags", ValueError, r"ray_flags must be \[N\]", lambda t: t[1:]),
+    ("ray_flags", lambda t: t[1:], ValueError, r"ray_flags must be \[N\]"),
     ("num_valid", torch.zeros(1), TypeError, "num_valid must be int32 or int64"),
 )  # fmt: skip
 MAP_ERRORS = (
     *RAYS_ERRORS,
-    *refused("num_valid", ValueError, r"num_valid must be \[B\]", torch.zeros(2).int()),
-    *refused("voxel_size", ValueError, "voxel_size must be finite and above 0", 0.0, -1.0,
-             INF),
-    *refused("map_origin", ValueError, "map_origin must be", [0.0] * 2,
-             [0.0, 0.0, INF]),
+    ("num_valid", torch.zeros(2).int(), ValueError, r"num_valid must be \[B\]"),
+    *refused("voxel_size", ValueError, "voxel_size must be finite and above 0", 0.0, -1.0, INF),
+    *refused("map_origin", ValueError, "map_origin must be", [0.0] * 2, [0.0, 0.0, INF]),
 )  # fmt: skip
 RANGE_ERRORS = (
     *refused("point_cloud_range", ValueError, "point_cloud_range must be", [0.0] * 3,
              [0.0, 0.0, 0.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0, INF, 1.0]),
     *refused("min_range", ValueError, "min_range must be finite and >= 0", -0.1, INF),
 )  # fmt: skip
-MAX_OUT_ERRORS = refused("max_out", ValueError, "max_out must be", -1, 1 << 31)
+MAX_OUT_ERROR = ("max_out", 1 << 31, ValueError, "max_out must be")
 RAY_SAMPLE_INPUTS = {
     "clipped": lambda: map_call(50, **CLIP),
     "long rays dropped": lambda: map_call(50, max_range=3.0, long_rays="drop"),
@@ -116,7 +114,7 @@ OPS = [
             *refused("poses", ValueError, r"poses must be \[O, 3, 4\]",
                      lambda t: t[:, :2], lambda t: t[..., :3]),
             ("poses", {"pose_index": None}, ValueError, "poses must be one where pose_index"),
-            *refused("pose_index", ValueError, r"pose_index must be \[N\]", lambda t: t[1:]),
+            ("pose_index", lambda t: t[1:], ValueError, r"pose_index must be \[N\]"),
         ),
         inference=True,
     ),
@@ -136,9 +134,8 @@ OPS = [
             *RAYS_ERRORS,
             *(row for row in POINTS_ERRORS
               if row[0] == "batch_offsets" or row[0] == "point_cloud_range"),
-            *refused("voxel_size", ValueError, "voxel_size must be", [1.0, 0.0, 1.0]),
-            *refused("blockers", TypeError, "blockers must be uint8 or bool",
-                     torch.zeros(1, 4, 20, 16)),
+            ("voxel_size", [1.0, 0.0, 1.0], ValueError, "voxel_size must be"),
+            ("blockers", torch.zeros(1, 4, 20, 16), TypeError, "blockers must be uint8 or bool"),
             *refused("blockers", ValueError, r"blockers must be \[B, nz, ny, nx\]",
                      torch.zeros(1, 16, 20, 4).bool(), torch.zeros(4, 20, 16).bool()),
         ),
@@ -149,7 +146,7 @@ OPS = [
         varying={"points": 0, "origin_index": 0, "ray_flags": 0},
         sample_inputs={**RAY_SAMPLE_INPUTS, "reverse": lambda: map_call(40, reverse=True, **CLIP)},
         kernels=5,
-        error_inputs=(*MAP_ERRORS, *RANGE_ERRORS, *MAX_OUT_ERRORS),
+        error_inputs=(*MAP_ERRORS, *RANGE_ERRORS, MAX_OUT_ERROR),
     ),
     OpInfo(
         "ray_regions",
@@ -157,6 +154,6 @@ OPS = [
         varying={"points": 0, "origin_index": 0, "ray_flags": 0},
         sample_inputs=RAY_SAMPLE_INPUTS,
         kernels=25,  # 20 of them sort 64-bit keys
-        error_inputs=(*MAP_ERRORS, *RANGE_ERRORS, *MAX_OUT_ERRORS),
+        error_inputs=(*MAP_ERRORS, *RANGE_ERRORS, MAX_OUT_ERROR),
     ),
 ]  # fmt: skip

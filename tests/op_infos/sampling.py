@@ -50,13 +50,11 @@ def away_from_three_dimensions(*shape: int) -> tuple:
     return refused("points", ValueError, "skip_origin|D = 3", *clouds)
 
 
-WORDS = ("", "Lowest", "random")
 FPS_ERRORS = (
-    *refused("points", ValueError, r"points must be \[", lambda t: t.flatten(),
-             lambda t: t[..., :0]),
+    ("points", lambda t: t[..., :0], ValueError, r"points must be \["),
     *refused("tie_block", ValueError, "tie_block must be", 0, -1024, 3, 48, 1023, 2048),
     ("nonfinite", {"nonfinite": "last", "exhausted": "repeat"}, ValueError, "exhausted|nonfinite"),
-    *refused("init_dist2", ValueError, "init_dist2 must", -1.0),
+    ("init_dist2", -1.0, ValueError, "init_dist2 must"),
     *refused("start_idx", ValueError, "start_idx must", torch.ones(9, 2).long(),
              torch.ones(2, 1, 1).long()),
 )  # fmt: skip
@@ -66,11 +64,6 @@ LISTS_ERRORS = (
       for k in LISTS for dtype in (torch.float, torch.short, torch.bool)),
     *((k, torch.zeros(shape).int(), ValueError, f"{k} must be")
       for k in LISTS for shape in ((3,), (), (2, 1, 1))),
-)  # fmt: skip
-OFFSETS_ERRORS = (
-    *((k, change, error, f"{k} must be") for k in ("batch_offsets", "out_offsets")
-      for change, error in ((lambda t: t[None], ValueError), (lambda t: t[:0], ValueError),
-                            (Tensor.float, TypeError))),
 )  # fmt: skip
 
 
@@ -118,8 +111,7 @@ WITH_DIST_SAMPLE_INPUTS = {
 }
 WITH_DIST_ERRORS = (
     *refused("distances", TypeError, "distances must be float32", Tensor.double, Tensor.half),
-    *refused("distances", ValueError, r"distances must be \[B, N, N\]",
-             lambda t: t[:, 1:]),
+    ("distances", lambda t: t[:, 1:], ValueError, r"distances must be \[B, N, N\]"),
     ("lengths", lambda t: t[1:], ValueError, r"lengths must be \[B\]"),
     *refused("tie_block", ValueError, "tie_block must be", 0, 48, 2048),
 )  # fmt: skip
@@ -146,7 +138,7 @@ FPS_OPS = [
         error_inputs=(
             *FPS_ERRORS,
             *away_from_three_dimensions(40),
-            *OFFSETS_ERRORS,
+            ("batch_offsets", lambda t: t[:0], ValueError, "batch_offsets must be"),
             ("out_offsets", lambda t: t[1:], ValueError, "out_offsets must be"),
         ),
         kernels=3,  # the unused slots, and clouds of up to 128 and 1024 tie codes
@@ -234,7 +226,7 @@ GATHER_OPS = [
         gradients=("features",),
         gradcheck_inputs=GATHER_GRADCHECK,
         supports_gradgrad=True,
-        error_inputs=(*refused("idx", ValueError, r"idx must be \[B, M\]", lambda t: t[:1]),),
+        error_inputs=(("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M\]"),),
         kernels=1,
         backward_kernels=4,
     ),

@@ -8,7 +8,6 @@ import torchvox
 
 from .op_info import (
     INF,
-    NAN,
     POINTS_ERRORS,
     Call,
     OpInfo,
@@ -39,8 +38,8 @@ def csr_call(n: int, seed: int = 0) -> Call:
 
 
 CSR_ERRORS = (
-    *refused("point_voxel", TypeError, "point_voxel must be int32", Tensor.long),
-    *refused("num_rows", ValueError, r"num_rows must be in \[0, 2\^31 - 1\)", 1 << 31),
+    ("point_voxel", Tensor.long, TypeError, "point_voxel must be int32"),
+    ("num_rows", 1 << 31, ValueError, r"num_rows must be in \[0, 2\^31 - 1\)"),
 )
 
 
@@ -88,8 +87,7 @@ def scatter_backward_call(n: int, seed: int = 0, reduce: str = "mean") -> Call:
 
 
 FEATS_ERRORS = (
-    *refused("feats", ValueError, r"feats must be \[N, C\]", lambda t: t[1:], lambda t: t[:, 0],
-             lambda t: t[:, None]),
+    ("feats", lambda t: t[1:], ValueError, r"feats must be \[N, C\]"),
 )  # fmt: skip
 OFFSETS, PERM = torch.zeros(ROWS + 1).int(), torch.zeros(40).int()
 OPS = [
@@ -192,7 +190,7 @@ METERS = {"voxel_size": [1.0] * 3}
 VOXEL_ERRORS = (
     *POINTS_ERRORS,
     *refused("voxel_size", ValueError, "voxel_size must be", [1.0, 1.0], [1.0] * 4,
-             *([1.0, 1.0, size] for size in (0.0, -1.0, NAN, INF, 1e-50))),
+             *([1.0, 1.0, size] for size in (0.0, -1.0, INF, 1e-50))),
     # Less than half a cell, more than 2^24, keys past int64 of one sample and of three.
     ("voxel_size", [17.0, 1.0, 1.0], ValueError, "point_cloud_range"),
     ("voxel_size", [4e-7, 1.0, 1.0], ValueError, r"an axis must have at most 2\^24"),
