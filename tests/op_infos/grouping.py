@@ -125,7 +125,6 @@ GROUP_BACKWARD_SAMPLE_INPUTS = {
 }
 
 
-FEATURES_ERRORS = ()
 PACKED_FEATURES_ERRORS = (
     *PACKED_ERRORS,
     ("channels_first", True, ValueError, "channels_first must be False"),
@@ -140,7 +139,6 @@ GROUP_OPS = [
         gradcheck_inputs=GROUP_GRADCHECK,
         supports_gradgrad=True,
         error_inputs=(
-            *FEATURES_ERRORS,
             ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M, k\] with the B of features"),
         ),
         kernels=1,

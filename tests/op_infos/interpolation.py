@@ -7,7 +7,6 @@ from torch import Tensor
 import torchvox
 
 from .grouping import (
-    FEATURES_ERRORS,
     PACKED_FEATURES_ERRORS,
     features_of,
     gradcheck_features,
@@ -81,7 +80,6 @@ INTERPOLATE_OPS = [
         gradients=("features", "weight"),
         gradcheck_inputs=INTERPOLATE_GRADCHECK,
         error_inputs=(
-            *FEATURES_ERRORS,
             *WEIGHT_ERRORS,
             ("idx", lambda t: t[..., :2], ValueError, r"idx must be \[B, M, 3\]"),
             ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M, 3\] with the B of features"),
@@ -116,7 +114,6 @@ INTERPOLATE_OPS = [
             "weight only": lambda: interpolate_backward_call(40, for_features=False),
         },
         error_inputs=(
-            *FEATURES_ERRORS,
             *WEIGHT_ERRORS,
             ("grad", lambda t: t.double(), TypeError, "grad must have the dtype of features"),
             ("grad", lambda t: t[:, 1:], ValueError, r"grad must be \[B, M, C\]"),
@@ -255,7 +252,7 @@ INTERPOLATE_FEATURES_OPS = [
                 "features",
                 lambda t: t[:, 1:],
                 ValueError,
-                r"features must be \[B, N, C\] with the B",
+                r"features must be \[B, N, C\]",
             ),
             ("eps", -1.0, ValueError, "eps must be finite and positive"),
             ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),

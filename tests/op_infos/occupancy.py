@@ -216,7 +216,7 @@ OPS = [
             *SENSOR_ERRORS,
             THRESHOLD_ERROR,
             ("max_touched", 1 << 30, ValueError, "max_touched must be"),
-            ("missing", {"missing": "skip", "flags": ["stop_at_occupied"]}, ValueError, "missing must"),
+            ("missing", {"missing": "skip", "flags": ["stop_at_occupied"]}, ValueError, "missing"),
             ("stamp", torch.zeros(1), TypeError, "stamp must be int32"),
             ("stamp", torch.zeros(2).int(), ValueError, "stamp must be"),
             ("timestamps", torch.zeros(9), TypeError, "timestamps must be float64"),

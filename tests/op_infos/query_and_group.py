@@ -97,7 +97,7 @@ OPS = [
         error_inputs=(
             *LAYOUT_ERRORS,
             ("features", lambda t: t[:, 1:], ValueError, r"features must be \[B, N, C\]"),
-            ("features", {"features": None, "use_xyz": False}, ValueError, "features must be given"),
+            ("features", {"features": None, "use_xyz": False}, ValueError, "features must"),
             ("radii", {"radii": [0.1] * 9, "ks": [3] * 9}, ValueError, "radii must be 1 to 8"),
             *refused("radii", ValueError, "radii must be > 0",
                      *({"radii": [1.0, r], "normalize_xyz": True} for r in (0.0, 1e-46))),
