@@ -99,12 +99,9 @@ def bev_max_height(
         and 0 where empty. torch.uint16 stores 1 + floor(1000 * (z - z0)), saturating, and 0 where
         empty. torch 2.11 has few CPU operations for uint16.
 
-    Returns (height [B, H, W], counts [B + 1, 4] int32). Row 0 of counts is the whole call and row
-    1 + b sample b: cells filled, points used, points out of range, points not finite.
-
-    Deterministic; CPU and CUDA give the same bits; no host synchronization. Points of equal height:
-    the lowest index is the top. Differentiable in points for float32 output: a cell's gradient goes
-    to its top point's z.
+    Returns `BEVHeight`. Deterministic; CPU and CUDA give the same bits; no host
+    synchronization. Points of equal height: the lowest index is the top. Differentiable in points
+    for float32 output: a cell's gradient goes to its top point's z.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     if (
@@ -150,9 +147,8 @@ def bev_max_height_with_index(
 ) -> BEVHeightWithIndex:
     """`bev_max_height` and, for each cell, the row of its highest point.
 
-    The arguments are those of `bev_max_height`. Returns (height [B, H, W], top_index [B, H, W]
-    int32, counts [B + 1, 4] int32). top_index is -1 where a cell is empty, so it tells an empty
-    cell from a low one whatever `fill` is, and it fetches any attribute of the highest point.
+    The arguments are those of `bev_max_height`. Returns `BEVHeightWithIndex`: top_index tells an
+    empty cell from a low one whatever `fill` is, and fetches any attribute of the highest point.
     """
     if (
         not torch.compiler.is_compiling()
@@ -207,11 +203,10 @@ def bev_rasterize(
     features: [N] or [N, 1], the intensities. None: column 3 of points.
     fill: value of empty cells in height and intensity planes; the other planes hold 0 there.
 
-    Returns (image [B, planes, H, W] float32, counts [B + 1, 4] int32 as `bev_max_height`).
-    Deterministic, also in the means: heights add up as integers, intensities in input order. CPU
-    and CUDA give the same bits; no host synchronization. Differentiable in points and features
-    through height_max, height_norm, height_mean, intensity_top and intensity_mean. docs/bev.md has
-    every rule.
+    Returns `BEVImage`. Deterministic, also in the means: heights add up as integers, intensities in
+    input order. CPU and CUDA give the same bits; no host synchronization. Differentiable in points
+    and features through height_max, height_norm, height_mean, intensity_top and intensity_mean.
+    docs/bev.md has every rule.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     image, counts = torch.ops.torchvox.bev_rasterize(

@@ -105,10 +105,9 @@ def rotated_nms(
         batches alone.
     mode: "rotated" or "circle".
 
-    Returns Kept(index [B, K] int32, count [B] int32): the boxes kept, in order, unused slots -1.
-    Exact and deterministic: CPU and CUDA keep the same boxes. No host synchronization; at most
-    N^2 / 2 pairs of a sample are tested, in little more than 2 MiB of memory per sample. Not
-    differentiable. Under autocast halves are widened to float32.
+    Returns `Kept`. Exact and deterministic: CPU and CUDA keep the same boxes. No host
+    synchronization; at most N^2 / 2 pairs of a sample are tested, in little more than 2 MiB of
+    memory per sample. Not differentiable. Under autocast halves are widened to float32.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     single = boxes.dim() == 2 and scores.dim() == 1 and lengths is None
@@ -179,10 +178,8 @@ def box_query(
         center of the box, clamped to [0, n - 1]. Cells come in the order (x, y, z), z fastest.
         None: the box is one cell.
 
-    Returns BoxPoints(index [B, G, k] int32, unused slots -1; count [B, G] int32, all points that
-    were found, which may be more than k); with a grid index [B, G, cells, k] and count
-    [B, G, cells]. Memory beside the outputs: one bit for every point and box. CPU and CUDA give the
-    same bits. No host synchronization. Not differentiable.
+    Returns `BoxPoints`. Memory beside the outputs: one bit for every point and box. CPU and CUDA
+    give the same bits. No host synchronization. Not differentiable.
     Raises ValueError (shapes, ranges) and TypeError (dtypes).
     """
     index, count = torch.ops.torchvox.box_query(

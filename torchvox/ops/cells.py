@@ -29,7 +29,7 @@ class UniqueCells(NamedTuple):
     """Result of `unique_cells`.
 
     indices: [N, K] in the dtype of the cells, the distinct rows; -1 in unused rows.
-    num_points: [N] int32, points of each row.
+    num_points: [N] int32, points of each row; 0 in unused rows.
     point_voxel: [N] int32, the row of each point; -1: dropped.
     offsets: [N + 1] int32.
     perm: [N] int32; row r has the points perm[offsets[r] : offsets[r + 1]].
@@ -49,7 +49,7 @@ class GridSample(NamedTuple):
 
     cells: [N, 3] int32, (x, y, z) from the lowest cell of the sample; -1 in unused rows.
     representative: [N] int32, the point taken; -1 in unused rows.
-    num_points: [N] int32, points of each row.
+    num_points: [N] int32, points of each row; 0 in unused rows.
     point_voxel: [N] int32, the row of each point; -1: dropped.
     offsets: [N + 1] int32.
     perm: [N] int32; row r has the points perm[offsets[r] : offsets[r + 1]].
@@ -93,9 +93,7 @@ def unique_cells(
     order: rows by their "first" points, or "sorted" by column 0, then 1, ...
     trim: narrow to the rows in use. Reads `counts`, the only host synchronization.
 
-    Returns indices [N, K] in the dtype of the cells, num_points [N] int32, point_voxel [N] int32,
-    the row of each point (-1: dropped), and, as `voxel_group` has them, offsets [N + 1], perm [N]
-    and counts [2] int32 (rows, points in rows). In unused rows indices are -1, num_points 0.
+    Returns `UniqueCells`, offsets and perm as of `voxel_group`.
     Deterministic; CPU and CUDA give the same bits; not differentiable (`voxel_scatter` is).
     Raises ValueError (shapes, options) and TypeError (dtypes).
     """
@@ -183,11 +181,8 @@ def grid_sample(
         it, on the row and on the number of points there, on no device.
     trim: narrow to the rows in use. Reads `counts`, the only host synchronization.
 
-    Returns cells [N, 3] as `grid_cells`, representative [N], the point taken, and num_points [N];
-    point_voxel [N], the row of each point (-1: dropped); offsets [N + 1] and perm [N] as
-    `voxel_group`; batch_offsets [B + 1] of the rows, int64; counts [3]: rows, points in rows,
-    points in cells beyond the limit; all but batch_offsets int32. Rows stand in the order of their
-    first points, sample after sample. In unused rows cells and representative are -1, num_points 0.
+    Returns `GridSample`, cells as of `grid_cells`, offsets and perm as of `voxel_group`. Rows stand
+    in the order of their first points, sample after sample.
     Deterministic; CPU and CUDA give the same bits; points that require a gradient are refused.
     Raises ValueError (shapes, sizes) and TypeError (dtypes).
     """
@@ -243,9 +238,8 @@ def serialize(
     batch_index: [N] int32 or int64, the sample of each row, in their place; it costs more, since
         nothing says how many there are.
 
-    Returns codes [O, N] int64, b << 3 * depth | place on the curve, -1 for padding and for cells
-    outside the cube; order [O, N] int64, the rows by their codes, stable, those of -1 last; inverse
-    [O, N] int64, the place of each row in it.
+    Returns `SerializedCells`. A code is b << 3 * depth | place on the curve, -1 for padding and for
+    cells outside the cube; the order is stable, with those of -1 last.
     Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
     The codes of Pointcept's `encode`, and its Point.serialization where no two codes are equal.
     Raises ValueError (shapes, options) and TypeError (dtypes).

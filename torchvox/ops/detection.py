@@ -131,10 +131,8 @@ def anchor_decode_nms(
         class, then one group per class and the best `post` of them all; scores must exceed the
         threshold. The directions: see `box_decode`.
 
-    Returns Detections(boxes [B, K, 7 or 9] float32, scores [B, K] float32, labels [B, K] int32,
-    count [B] int32, overflow [B] int32), K = post, times the groups unless post is of a sample.
-    Rows: group by group in order of score, or of all groups; past count 0, 0 and -1.
-    overflow counts the candidates beyond `pre`. Logits and boxes that are not finite are dropped.
+    Returns `Detections`, K = post, times the groups unless post is of a sample. Rows: group by
+    group in order of score, or of all groups. Logits and boxes that are not finite are dropped.
     Deterministic, the same bits on CPU and CUDA; no host synchronization. For inference, as
     `box_decode`. Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
@@ -192,7 +190,7 @@ def center_decode_nms(
         (before 1.0): a cell may appear once per class. "openpcdet": the same, rot is cosine and
         sine. "det3d": a cell appears only with its best class.
 
-    Returns Detections as `anchor_decode_nms`, boxes with 9 values if there are velocities.
+    Returns `Detections` as `anchor_decode_nms`, boxes with 9 values if there are velocities.
     """
     options = options_of("center_decode_nms", CENTER_DECODE_NMS_CONVENTIONS, convention)
     boxes, scores, labels, count, overflow = torch.ops.torchvox.center_decode_nms(

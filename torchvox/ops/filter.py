@@ -39,7 +39,7 @@ class VoxelGroups(NamedTuple):
     """Result of `voxel_group`.
 
     row_keys: [N] int64; -1 in unused rows.
-    offsets: [N + 1] int32.
+    offsets: [N + 1] int32, flat past the last row.
     perm: [N] int32; row r has the points perm[offsets[r] : offsets[r + 1]]; the tail is -1.
     point_voxel: [N] int32, the row of each point; -1: dropped.
     counts: [2] int32: rows, points in rows.
@@ -55,9 +55,9 @@ class VoxelGroups(NamedTuple):
 class DownsampledPoints(NamedTuple):
     """Result of `voxel_downsample`, with rows in use first.
 
-    out: [N, C] in the dtype of the points, means.
+    out: [N, C] in the dtype of the points, means; 0 in unused rows.
     indices: [N, 4] int32, (batch, z, y, x); -1 in unused rows.
-    num_points: [N] int32, points of each row.
+    num_points: [N] int32, points of each row; 0 in unused rows.
     representative: [N] int32, the lowest point of the row; -1 in unused rows.
     point_voxel: [N] int32, the row of each point; -1: dropped.
     counts: [B + 1, 4] int32, of the call and of each sample: rows, points in rows, outside, not
@@ -97,8 +97,7 @@ def voxel_keys(
     batch_offsets: [B + 1] int32 or int64; sample b owns rows batch_offsets[b] to
         batch_offsets[b + 1]. None: one sample. num_valid: [B]; rows past it are padding.
 
-    Returns keys [N] int64, -1 for points outside, not finite, or padding; counts [B + 1, 3] int32:
-    points keyed, outside, not finite; row 0 the whole call, row 1 + b sample b.
+    Returns `VoxelKeys`.
     Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
     Raises ValueError (shapes, sizes, options) and TypeError (dtypes).
     """
@@ -135,10 +134,7 @@ def voxel_group(
     order: rows by their "first" points, or by ascending "key".
     backend: "sort", "hash" or "auto", one answer.
 
-    Returns row_keys [N] int64 (unused rows -1), offsets [N + 1] int32 (flat past the last row),
-    perm [N] int32 (row r has the points perm[offsets[r]:offsets[r + 1]], ascending; the tail is
-    -1), point_voxel [N] int32 (the row of each point, -1: dropped) and counts [2] int32 (rows,
-    points in rows).
+    Returns `VoxelGroups`; the points of a row ascend.
     Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
     Raises ValueError (shapes, options) and TypeError (dtypes).
     """
@@ -246,15 +242,10 @@ def voxel_downsample(
         `counts`, the only host synchronization. Without it such points are dropped and counted, on
         the CPU with a warning.
 
-    Returns out [N, C] in the points' dtype, as `voxel_mean`; indices [N, 4] int32 (b, z, y, x), the
-    cells themselves; num_points [N] int32; representative [N] int32, the lowest point of the row;
-    point_voxel [N] int32, the row of each point (-1: dropped); counts [B + 1, 4] int32: rows,
-    points in rows, outside, not finite; row 0 the whole call, row 1 + b sample b. Rows in use come
-    first; in the rest out and num_points are 0, indices and representative -1.
-
-    With one origin every mean lies in its own cell, and filtering the output again returns it, for
-    coordinates that are multiples of 2^-32 below 2^31. Deterministic; CPU and CUDA give the same
-    bits; not differentiable (`voxel_map` and `voxel_scatter` are).
+    Returns `DownsampledPoints`, out as of `voxel_mean`. With one origin every mean lies in its
+    own cell, and filtering the output again returns it, for coordinates that are multiples of 2^-32
+    below 2^31. Deterministic; CPU and CUDA give the same bits; not differentiable (`voxel_map` and
+    `voxel_scatter` are).
     Raises ValueError (shapes, sizes, options) and TypeError (dtypes).
     """
     result = DownsampledPoints(

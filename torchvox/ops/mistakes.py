@@ -20,7 +20,7 @@ from torch import Tensor
 F = TypeVar("F", bound=Callable[..., Any])
 
 # The name of a type, and the types that torch accepts for it.
-KNOWN: Dict[Any, Tuple[str, Tuple[type, ...]]] = {
+KNOWN: Dict[type, Tuple[str, Tuple[type, ...]]] = {
     Tensor: ("a torch.Tensor", (Tensor,)),
     int: ("an int", (Integral, torch.SymInt)),
     float: ("a float", (Real, torch.SymInt, torch.SymFloat)),
@@ -41,7 +41,7 @@ def naming_mistakes(function: F) -> F:
     """
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         try:
             return function(*args, **kwargs)
         except Exception:
@@ -56,7 +56,9 @@ def naming_mistakes(function: F) -> F:
     return typing.cast(F, call)
 
 
-def _mistake(function: Callable[..., Any], args: Any, kwargs: Any) -> Optional[str]:
+def _mistake(
+    function: Callable[..., object], args: Tuple[object, ...], kwargs: Dict[str, object]
+) -> Optional[str]:
     """The sentence about the first argument whose type is not the annotated one."""
     op = function.__name__
     try:
@@ -70,32 +72,33 @@ def _mistake(function: Callable[..., Any], args: Any, kwargs: Any) -> Optional[s
     return None
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _fits(value: object, kind: object) -> bool:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Union:
         return any(_fits(value, one) for one in inner)
-    if kind in KNOWN:
+    if isinstance(kind, type) and kind in KNOWN:
         if isinstance(value, Tensor) and kind in (int, float, bool):
             return value.numel() == 1
         return isinstance(value, KNOWN[kind][1])
     if isinstance(origin, type) and issubclass(origin, Iterable):
-        iterable = isinstance(value, Iterable) and not isinstance(value, Tensor)
-        return iterable and all(_fits(one, inner[0]) for one in value)
+        if isinstance(value, Tensor) or not isinstance(value, Iterable):
+            return False
+        return all(_fits(one, inner[0]) for one in value)
     return not isinstance(kind, type) or isinstance(value, kind)
 
 
-def _called(kind: Any) -> str:
+def _called(kind: object) -> str:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Union:
         return " or ".join(_called(one) for one in inner)
-    if kind in KNOWN:
+    if isinstance(kind, type) and kind in KNOWN:
         return KNOWN[kind][0]
     if origin is not None:
         return f"a list of {PLURALS.get(inner[0], str(inner[0]))}"
     return "None" if kind is type(None) else f"a {getattr(kind, '__name__', kind)}"
 
 
-def _got(value: Any, kind: Any) -> str:
+def _got(value: object, kind: object) -> str:
     """The value, or its type where it may be long, and the call that makes the right one."""
     wants_tensor = kind == Tensor or kind == Optional[Tensor]
     if isinstance(value, np.ndarray):

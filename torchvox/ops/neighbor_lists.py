@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All neighbors within a radius, as lists of any length; and the distance between two clouds."""
 
-from typing import NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -28,7 +28,8 @@ class RadiusNeighbors(NamedTuple):
 
     offsets: [U + 1] int64.
     index: [capacity] int32; query i has index[offsets[i] : offsets[i + 1]]; unused entries -1.
-    dist2: [capacity] float32, float64 for float64 points: squared distances.
+    dist2: [capacity] float32, float64 for float64 points: squared distances; unused
+        entries 0.
     count: [1] int64, entries in all, maybe more than capacity.
     """
 
@@ -62,11 +63,7 @@ def radius_neighbors(
     trim: narrow to the entries in use, views that keep the whole buffers alive; reads `offsets`,
         the only host synchronization.
 
-    Returns RadiusNeighbors(offsets [U + 1] int64, index [capacity] int32, dist2 [capacity] float32,
-    float64 for float64 points, count [1] int64): row i is index[offsets[i] : offsets[i + 1]], rows
-    of points in ascending order. Unused entries hold -1 and 0. count says how many there are in
-    all: more than capacity means that some are missing.
-
+    Returns `RadiusNeighbors`, the points of each query in ascending order.
     Exact and deterministic: CPU and CUDA give the same bits. Not differentiable; distances made of
     the gathered points are.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
@@ -126,11 +123,9 @@ def chamfer_distance(
     x: [B, N, D], y: [B, M, D], with lengths or without; or packed clouds, [T, D] and [U, D] with
         offsets of both. Arguments, norm and convention are those of `knn`.
 
-    Returns ChamferDistance(dist_x [B, N], dist_y [B, M], index_x [B, N], index_y [B, M] int32):
-    squared distances, or with norm 1 sums of absolute differences, and the row of the nearest
-    point, the lowest of equally near ones; packed, [T] and [U]. A point that does not exist, is not
-    finite or has no other cloud holds 0 and -1: sums over a padded cloud are sums over its points.
-
+    Returns `ChamferDistance`: squared distances, or with norm 1 sums of absolute differences, and
+    the lowest of equally near points. A point that does not exist, is not finite or has no other
+    cloud holds 0 and -1: sums over a padded cloud are sums over its points.
     dist_x and dist_y are differentiable in x and y, by sums in a fixed order without atomics.
     Exact and deterministic, O(N + M) memory, no host synchronization.
     Raises ValueError (shapes, options) and TypeError (dtypes); the errors of lengths, offsets and
@@ -149,36 +144,20 @@ def chamfer_distance(
         raise ValueError(f"{op}: x and y must be {layout} offsets, got {shapes}")
     if norm not in (1, 2):
         raise ValueError(f"{op}: norm must be 1 or 2, got {norm}")
-    dist_x, index_x = _nearest(
-        y, x, norm, convention, lengths_y, lengths_x, batch_offsets_y, batch_offsets_x
-    )
-    dist_y, index_y = _nearest(
-        x, y, norm, convention, lengths_x, lengths_y, batch_offsets_x, batch_offsets_y
-    )
-    return ChamferDistance(dist_x, dist_y, index_x, index_y)
-
-
-def _nearest(
-    points: Tensor,
-    query: Tensor,
-    norm: int,
-    convention: str,
-    lengths: Optional[Tensor],
-    query_lengths: Optional[Tensor],
-    batch_offsets: Optional[Tensor],
-    query_batch_offsets: Optional[Tensor],
-) -> tuple[Tensor, Tensor]:
-    """Distance and row of the nearest point of every query, 0 and -1 where there is none."""
-    dist, idx = knn(
-        points,
-        query,
-        1,
-        norm=norm,
-        convention=convention,
-        lengths=lengths,
-        query_lengths=query_lengths,
-        batch_offsets=batch_offsets,
-        query_batch_offsets=query_batch_offsets,
-    )
-    dist, idx = dist.squeeze(-1), idx.squeeze(-1)
-    return dist.masked_fill(idx < 0, 0.0), idx
+    clouds = ((x, lengths_x, batch_offsets_x), (y, lengths_y, batch_offsets_y))
+    found: List[Tensor] = []
+    for (query, query_lengths, query_offsets), (points, lengths, offsets) in (clouds, clouds[::-1]):
+        dist, idx = knn(
+            points,
+            query,
+            1,
+            norm=norm,
+            convention=convention,
+            lengths=lengths,
+            query_lengths=query_lengths,
+            batch_offsets=offsets,
+            query_batch_offsets=query_offsets,
+        )
+        dist, idx = dist.squeeze(-1), idx.squeeze(-1)
+        found += [dist.masked_fill(idx < 0, 0.0), idx]
+    return ChamferDistance(found[0], found[2], found[1], found[3])

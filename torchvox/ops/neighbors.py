@@ -101,10 +101,7 @@ def ball_query(
         instead of row 0 of points. With "first", an empty ball names row 0 of its cloud, or without
         local_index -1 for a cloud without points.
 
-    Returns BallNeighbors(dist2 [B, M, k] float32, float64 for float64 points; idx [B, M, k] int32,
-    ascending; count [B, M] int32, the hits kept); packed, [U, k], [U, k] and [U]. dist2 past the
-    count is 0. Rows past query_lengths are those of an empty ball.
-
+    Returns `BallNeighbors`. Rows past query_lengths are those of an empty ball.
     Exact and deterministic: CPU and CUDA give the same bits. No host synchronization. dist2 is
     differentiable in points and query.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
@@ -169,10 +166,8 @@ def query_and_group(
         "openpcdet", "pytorch3d", or "yanx27", which takes points at exactly the radius too.
     lengths, query_lengths: as in `ball_query`.
 
-    Returns BallGroups(grouped [B, M, K, D + C] in the dtype of features, else of points, K the sum
-    of ks; idx [B, M, K] int32; count [B, M, radii] int32, the hits of each ball). grouped has the
-    bits of `ball_query`, `group_points` and a subtraction.
-
+    Returns `BallGroups`, grouped in the dtype of features, else of points, with the bits of
+    `ball_query`, `group_points` and a subtraction.
     grouped is differentiable in points, query and features, by sums in a fixed order without
     atomics: the same bits in every run and on every device. No host synchronization.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
@@ -282,10 +277,8 @@ def knn(
     query_lengths: [B] int32 or int64, queries of each cloud that exist, clamped to [0, M]. None: M.
     batch_offsets, query_batch_offsets, local_index: packed clouds, as in `ball_query`.
 
-    Returns Neighbors(dist2 [B, M, k] float32, float64 for float64 points, idx [B, M, k] int32;
-    packed, [U, k]) in ascending order of (distance, index): of equally distant points the lower
-    index comes first, also at the k-th place. Slots without a neighbor hold +inf and -1.
-
+    Returns `Neighbors` in ascending order of (distance, index): of equally distant points the lower
+    index comes first, also at the k-th place.
     Exact and deterministic: CPU and CUDA give the same bits. No host synchronization. dist2 is
     differentiable in points and query, idx is not. For D <= 3 in up to float32 a query
     visits a small part of a large cloud; otherwise all of it.
@@ -321,8 +314,7 @@ def three_nn(
 
     query: [B, M, D] or [U, D]. points: [B, N, D] or [T, D]. The other arguments are those of `knn`.
 
-    Returns Neighbors(dist2 [B, M, 3], idx [B, M, 3] int32; packed, [U, 3]). Distances are squared;
-    the PointNet++ kernels give their roots.
+    Returns `Neighbors`. Distances are squared; the PointNet++ kernels give their roots.
     """
     dist2, idx = torch.ops.torchvox.three_nn(
         query,

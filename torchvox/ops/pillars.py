@@ -145,9 +145,8 @@ def pillar_norm(
     weight: [O, D], gamma, beta: [O], of one floating dtype: the layer, scale and shift of the norm.
     eps: above 0, added to the variance.
 
-    Returns folded_weight [O, D] and folded_bias [O], for `pillar_encode`, mean and var [O], the
-    unbiased variance that running statistics take, all in the dtype of weight. Computed in float64.
-    No rows have mean 0 and variance 0, one row variance 0.
+    Returns `PillarNorm`. Computed in float64. No rows have mean 0 and variance 0, one row
+    variance 0.
     Deterministic, CPU and CUDA give the same bits. Differentiable in weight, gamma and beta, not
     twice, through folded_weight and folded_bias: with the gradients of `pillar_encode` these are
     the gradients of batch norm in training. Moments that require a gradient are an error.

@@ -127,10 +127,7 @@ def furthest_point_sample(
         "torch_cluster": the samples of that library, which repeats a point then; "pointnet2" never
         takes points with |p|^2 <= 1e-3. All are in docs/sampling.md.
 
-    Returns Samples(idx [B, S] int32, dist2 [B, S] float32, float64 for float64 points). dist2 is
-    the squared distance to the nearest earlier sample, +inf for starts. Slots without a sample hold
-    -1 and 0.
-
+    Returns `Samples`.
     Exact and deterministic: CPU and CUDA give the same bits. No host synchronization. Not
     differentiable; `gather_points` of the result is. O(N) memory; a sample's time does not grow
     with N for D <= 3 (float64 and D > 3 pass over the whole cloud for each sample).
@@ -205,7 +202,7 @@ def furthest_point_sample_ragged(
     start, start_idx: local to their cloud. local_index: idx counts from the cloud's first row
         instead of row 0 of points. The other options are those of `furthest_point_sample`.
 
-    Returns Samples(idx [max_total] int32, dist2 [max_total]).
+    Returns `Samples`.
     """
     op = "furthest_point_sample_ragged"
     options = options_of(op, FURTHEST_POINT_SAMPLE_CONVENTIONS, convention)

@@ -73,10 +73,9 @@ def anchor_targets(
     min_pos: A numbers >= 0 for "mmdet"; None: unmatched.
 
     The overlap is the IoU seen from above, boxes turned to the nearest axis. Returns
-    AnchorTargets(assigned [B, H, W, A] int32: the box, -1 for background, -2 for an ignored
-    anchor; num_pos [B] int32: anchors with a box). Where the box of the best overlap is
-    ignored, the first one of equals, the anchor is -2. Boxes with l or w <= 0 or a value that is
-    not finite overlap nothing and are never forced.
+    `AnchorTargets`. Where the box of the best overlap is ignored, the first one of equals, the
+    anchor is -2. Boxes with l or w <= 0 or a value that is not finite overlap nothing and are never
+    forced.
     The same bits on CPU and CUDA; no host synchronization; no matrix of overlaps is stored. Not
     differentiable. Under autocast halves are widened to float32.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
@@ -125,11 +124,9 @@ def center_targets(
     overlap: of the two boxes by which the radius of a Gaussian is chosen, in [0, 1). min_radius: in
         cells.
 
-    Returns CenterTargets(heatmap [B, classes, H, W] float32, cell [B, tasks, M] int32, box [B,
-    tasks, M] int32, count [B, tasks] int32). heatmap: the largest exp(-d^2 / (2 s^2)) of the
-    objects of a class within 2 r + 1 cells, s = (2 r + 1) / 6, exactly 1 at centers; -1 where that
-    of an ignored box is larger (no loss). cell: y * W + x, and box: the row of boxes, of each slot;
-    slots past count are -1. Ignored boxes take no slot.
+    Returns `CenterTargets`. heatmap: the largest exp(-d^2 / (2 s^2)) of the objects of a class
+    within 2 r + 1 cells, s = (2 r + 1) / 6, exactly 1 at centers; -1 where that of an ignored box
+    is larger (no loss). Ignored boxes take no slot.
     The same bits on CPU and CUDA; no host synchronization. Not differentiable. Under autocast
     halves are widened to float32.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).

@@ -177,13 +177,9 @@ def voxelize(
     on_overflow: "ignore", or "warn" or "raise" when a sample had more than max_voxels voxels.
         trim and the latter two read `counts`, the only host synchronizations.
 
-    Returns features [C, P, F] or [C, F], indices [C, 4] int32 (batch, z, y, x), num_points [C]
-    int32 (stored points), point_voxel [N] int32 (row of each point, also of points past max_points;
-    -1: dropped) and counts [B + 1, 8] int32, with C = B * V, or N for V = -1. Used rows come first,
-    sample after sample; in the rest indices are -1 and everything else 0. Row 0 of counts is the
-    whole call, row 1 + b sample b: voxels kept, voxels found, points stored, points past
-    max_points, points in dropped voxels, points out of range, points not finite, 0.
-
+    Returns `Voxels`, C = B * V, or N for V = -1; point_voxel names the row also of points past
+    max_points. Used rows come first, sample after sample; in the rest indices are -1 and everything
+    else 0.
     Deterministic; CPU and CUDA give the same bits. Differentiable in points (every column), not
     twice; the choice of the cell has no gradient.
     Raises ValueError (shapes, ranges, options), TypeError (dtypes) and, for on_overflow="raise",
@@ -244,9 +240,8 @@ def voxel_map(
 ) -> VoxelMap:
     """`voxelize` without features: where each point goes.
 
-    The arguments are those of `voxelize`. Returns (indices [C, 4], num_points [C], point_voxel [N],
-    point_slot [N], counts [B + 1, 8]), all int32: point_slot is the slot of a stored point in its
-    voxel, else -1. Deterministic, no host synchronization, not differentiable.
+    The arguments are those of `voxelize`. Returns `VoxelMap`.
+    Deterministic, no host synchronization, not differentiable.
     """
     voxels = VoxelMap(
         *torch.ops.torchvox.voxel_map(
@@ -281,8 +276,7 @@ def voxel_csr(point_voxel: Tensor, num_rows: int) -> VoxelCSR:
     """Lists the points of each voxel row, so that many reductions share one grouping.
 
     point_voxel: [N] int32, the row of each point; outside [0, num_rows): dropped.
-    Returns (offsets [num_rows + 1] int32, perm [N] int32): row r owns the points
-    perm[offsets[r]:offsets[r + 1]], in ascending order; the tail of perm is -1.
+    Returns `VoxelCSR`, the points of a row in ascending order.
     Deterministic, no host synchronization, not differentiable.
     Raises ValueError (shapes, ranges) and TypeError (dtypes).
     """
