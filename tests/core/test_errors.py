@@ -19,7 +19,6 @@ from samples import (
 )
 
 import torchvox
-import torchvox.reference
 
 each_error_input = pytest.mark.parametrize(
     ("op", "wrong"),
@@ -57,24 +56,6 @@ def test_a_wrong_argument_is_refused_by_name(op, wrong, device):
 def test_meta_tensors_are_refused_alike(op, wrong):
     with pytest.raises(wrong.error, match=wrong.words):
         run(op, on("meta", wrong_call(op, wrong)))
-
-
-CHECKED = ("voxelize", "voxel_map")
-
-
-@pytest.mark.parametrize(
-    ("op", "wrong"),
-    [
-        pytest.param(op, ErrorInput(*row), id=f"{op}-{row[0]}-{i}")
-        for op in OPS
-        if op.name in CHECKED
-        for i, row in enumerate(op.error_inputs)
-        if "must keep B" not in row[3]  # what no machine can hold
-    ],
-)
-def test_references_that_check_their_arguments_refuse_alike(op, wrong):
-    with pytest.raises(wrong.error, match=rf"^{op}: .*, got "):
-        getattr(torchvox.reference, op.name)(**wrong_call(op, wrong))
 
 
 @pytest.mark.parametrize(

@@ -2,30 +2,13 @@
 """Slow, independent definitions of the ops: plain Python and NumPy on CPU tensors.
 
 Each function takes the arguments of the registered op of the same name and returns the same
-tuple of tensors, bit for bit. What an op refuses need not be refused here. Nothing here is shared
-with the C++ and CUDA code; when the two disagree, one of them is wrong.
+tuple of tensors, bit for bit. What an op refuses is not refused here. Nothing here is shared with
+the C++ and CUDA code except the names and defaults of arguments; when the two disagree, one of them
+is wrong.
 """
 
-from torchvox.reference import (
-    bev,
-    boxes,
-    cells,
-    detection,
-    filter,
-    grouping,
-    neighbors,
-    neighbors_group_mlp,
-    neighbors_knn,
-    occupancy,
-    pillars,
-    rays,
-    sampling,
-    segments,
-    targets,
-    voxel,
-    voxel_grid,
-    voxel_rows,
-)
+import inspect
+
 from torchvox.reference.bev import *
 from torchvox.reference.boxes import *
 from torchvox.reference.cells import *
@@ -45,9 +28,4 @@ from torchvox.reference.voxel import *
 from torchvox.reference.voxel_grid import *
 from torchvox.reference.voxel_rows import *
 
-_DOMAINS = (
-    *(bev, boxes, cells, detection, filter, grouping, neighbors, neighbors_group_mlp),
-    *(neighbors_knn, occupancy, pillars, rays, sampling, segments, targets, voxel, voxel_grid),
-    voxel_rows,
-)
-__all__ = [name for domain in _DOMAINS for name in domain.__all__]
+__all__ = [name for name, thing in list(globals().items()) if inspect.isfunction(thing)]

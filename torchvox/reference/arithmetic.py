@@ -6,8 +6,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
 SUM_BASE = 32  # ranks per block, and blocks per block of the next level
 
 

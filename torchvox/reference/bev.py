@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bird's-eye-view rasters, written as their definition: point by point, then cell by cell.
 
-The slow second opinion that the ops are tested against; the prose contract is docs/bev.md.
-Same arguments and defaults as the registered ops, CPU tensors in, a tuple of CPU tensors out.
+The prose contract is docs/bev.md.
 """
-
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +11,7 @@ from torch import Tensor
 from . import bev_channels as channel
 from . import bev_grid as raster
 from .bev_grid import F32
+from .definition import define_op
 from .voxel_grouping import sample_ranges
 
 __all__ = [
@@ -25,47 +23,26 @@ __all__ = [
 ]
 
 
-def bev_max_height(
-    points: Tensor,
-    point_cloud_range: list[float],
-    size: list[int],
-    *,
-    batch_offsets: Tensor | None = None,
-    num_valid: Tensor | None = None,
-    orientation: str = "grid",
-    out_dtype: torch.dtype | None = None,
-    fill: float = 0.0,
-    lowest_code: int = 1,
-) -> tuple[Tensor, Tensor]:
+@define_op
+def bev_max_height(points: Tensor, **options) -> tuple[Tensor, Tensor]:
     """(height [B, H, W], counts [B + 1, 4]): the height of the highest point of each cell."""
-    options: dict[str, Any] = {"batch_offsets": batch_offsets, "num_valid": num_valid}
-    options |= {"orientation": orientation, "out_dtype": out_dtype, "fill": fill}
-    options["lowest_code"] = lowest_code
-    return bev_max_height_with_index(points, point_cloud_range, size, **options)[::2]
+    return bev_max_height_with_index(points, **options)[::2]
 
 
+@define_op
 def bev_max_height_with_index(
-    points: Tensor,
-    point_cloud_range: list[float],
-    size: list[int],
-    *,
-    batch_offsets: Tensor | None = None,
-    num_valid: Tensor | None = None,
-    orientation: str = "grid",
-    out_dtype: torch.dtype | None = None,
-    fill: float = 0.0,
-    lowest_code: int = 1,
+    points: Tensor, point_cloud_range, size, *, orientation, out_dtype, fill, lowest_code, **samples
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(height, top_index [B, H, W] int32, counts): also the row of the top point, -1 if none."""
     grid = raster.make_grid(point_cloud_range, size, orientation)
     dtype = torch.float32 if out_dtype is None else out_dtype
 
-    samples = sample_ranges("bev", points.size(0), batch_offsets, num_valid)
+    ranges = sample_ranges(points.size(0), **samples)
     z = raster.heights(points)
-    height = np.full((len(samples), grid.nx * grid.ny), fill, F32)
+    height = np.full((len(ranges), grid.nx * grid.ny), fill, F32)
     top_index = np.full(height.shape, -1, np.int32)
-    counts = np.zeros((len(samples) + 1, 4), np.int32)
-    for b, rows in enumerate(samples):
+    counts = np.zeros((len(ranges) + 1, 4), np.int32)
+    for b, rows in enumerate(ranges):
         cells = raster.cells_of(points, rows, grid, counts[b + 1])
         for pixel, members in cells.items():
             top = members[np.argmax(z[members])]  # argmax: the first of equals
@@ -81,7 +58,7 @@ def bev_max_height_with_index(
         with np.errstate(all="ignore"):
             millimeters = np.floor((height - grid.lo[2]) * F32(1000))
         height = np.where(empty, 0, np.minimum(millimeters + F32(1), 65535)).astype(np.uint16)
-    shape = (len(samples), *grid.shape)
+    shape = (len(ranges), *grid.shape)
     return (
         torch.from_numpy(height.reshape(shape)),
         torch.from_numpy(top_index.reshape(shape)),
@@ -89,18 +66,18 @@ def bev_max_height_with_index(
     )
 
 
+@define_op
 def bev_rasterize(
-    points: Tensor,
-    point_cloud_range: list[float],
-    size: list[int],
-    channels: list[str],
+    points,
+    point_cloud_range,
+    size,
+    channels,
     *,
-    features: Tensor | None = None,
-    batch_offsets: Tensor | None = None,
-    num_valid: Tensor | None = None,
-    orientation: str = "grid",
-    fill: float = 0.0,
-    density_base: int = 64,
+    features,
+    orientation,
+    fill,
+    density_base,
+    **samples,
 ) -> tuple[Tensor, Tensor]:
     """(image [B, C, H, W] float32, counts [B + 1, 4]): planes in the order of `channels`."""
     grid = raster.make_grid(point_cloud_range, size, orientation)
@@ -108,14 +85,14 @@ def bev_rasterize(
     intensity = channel.intensity_of(points, features, planes)
     density = channel.density_table(density_base)
 
-    samples = sample_ranges("bev", points.size(0), batch_offsets, num_valid)
+    ranges = sample_ranges(points.size(0), **samples)
     z = raster.heights(points)
     empty = np.array(
         [0 if name in channel.ZERO_WHERE_EMPTY else fill for name, _, _ in planes], F32
     )
-    image = np.tile(empty[None, :, None], (len(samples), 1, grid.nx * grid.ny))
-    counts = np.zeros((len(samples) + 1, 4), np.int32)
-    for b, rows in enumerate(samples):
+    image = np.tile(empty[None, :, None], (len(ranges), 1, grid.nx * grid.ny))
+    counts = np.zeros((len(ranges) + 1, 4), np.int32)
+    for b, rows in enumerate(ranges):
         for pixel, members in raster.cells_of(points, rows, grid, counts[b + 1]).items():
             cell = channel.Cell(
                 z=z[members],
@@ -127,7 +104,7 @@ def bev_rasterize(
                 if value is not None:
                     image[b, p, pixel] = value
     counts[0] = counts[1:].sum(0)
-    image = image.reshape(len(samples), len(planes), *grid.shape)
+    image = image.reshape(len(ranges), len(planes), *grid.shape)
     return torch.from_numpy(image), torch.from_numpy(counts)
 
 
@@ -152,7 +129,7 @@ def bev_rasterize_backward(
     grid = raster.make_grid(point_cloud_range, size, orientation)
     planes = channel.parse_planes(channels)
     z = raster.heights(points)
-    samples = sample_ranges("bev", points.size(0), batch_offsets, num_valid)
+    samples = sample_ranges(points.size(0), batch_offsets, num_valid)
     grad = grad_image.detach().float().numpy()
     grad = grad.reshape(len(samples), len(planes), grid.nx * grid.ny)
     to_z, to_intensity = np.zeros(len(z), F32), np.zeros(len(z), F32)

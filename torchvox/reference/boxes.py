@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .definition import define_op
 from .portable_math import sin_cos
 
 __all__ = ["box_query", "place_boxes", "points_in_boxes", "rotated_iou", "rotated_nms"]
@@ -17,9 +18,8 @@ COLUMNS = 7
 LEAST = 1e-30  # of a size, an area or a volume, in meters
 
 
-def rotated_iou(
-    a: Tensor, b: Tensor, *, mode: str = "bev", paired: bool = False, metric: str = "iou"
-) -> Tensor:
+@define_op
+def rotated_iou(a: Tensor, b: Tensor, *, mode: str, paired: bool, metric: str) -> Tensor:
     """[.., N, M], or [.., N] of pairs."""
     first, second = a.detach().numpy(), b.detach().numpy()
     if not paired:
@@ -28,15 +28,9 @@ def rotated_iou(
     return torch.from_numpy(np.ascontiguousarray(overlap))
 
 
+@define_op
 def rotated_nms(
-    boxes: Tensor,
-    scores: Tensor,
-    threshold: float,
-    max_out: int,
-    *,
-    group: Tensor | None = None,
-    lengths: Tensor | None = None,
-    mode: str = "rotated",
+    boxes: Tensor, scores: Tensor, threshold: float, max_out: int, *, group, lengths, mode: str
 ) -> tuple[Tensor, Tensor]:
     """(index [B, K] int32, count [B] int32)."""
     index = np.full((boxes.size(0), max_out), -1, np.int32)
@@ -59,15 +53,8 @@ def rotated_nms(
     return torch.from_numpy(index), torch.from_numpy(count)
 
 
-def points_in_boxes(
-    points: Tensor,
-    boxes: Tensor,
-    *,
-    mode: str = "index",
-    margin: float = 0.0,
-    lengths: Tensor | None = None,
-    box_lengths: Tensor | None = None,
-) -> Tensor:
+@define_op
+def points_in_boxes(points: Tensor, boxes: Tensor, *, mode, margin, lengths, box_lengths) -> Tensor:
     """index [B, N] int32, mask [B, G, N] bool or count [B, G] int32."""
     p, g = points.numpy()[:, None, :, :3], boxes.numpy()[:, :, None, :]
     t = p.dtype.type
@@ -97,20 +84,12 @@ def points_in_boxes(
     return torch.from_numpy(index)
 
 
+@define_op
 def box_query(
-    points: Tensor,
-    boxes: Tensor,
-    k: int,
-    *,
-    grid: Sequence[int] | None = None,
-    margin: float = 0.0,
-    lengths: Tensor | None = None,
-    box_lengths: Tensor | None = None,
+    points: Tensor, boxes: Tensor, k: int, *, grid: Sequence[int] | None, **options
 ) -> tuple[Tensor, Tensor]:
     """(index [B, G, k] int32, count [B, G] int32); [B, G, cells, k] and [B, G, cells] of a grid."""
-    mask = points_in_boxes(
-        points, boxes, mode="mask", margin=margin, lengths=lengths, box_lengths=box_lengths
-    ).numpy()
+    mask = points_in_boxes(points, boxes, mode="mask", **options).numpy()
     nx, ny, nz = grid or (1, 1, 1)
     cells = nx * ny * nz
     index = np.full((*mask.shape[:2], cells, k), -1, np.int32)
@@ -127,14 +106,9 @@ def box_query(
     return torch.from_numpy(index), torch.from_numpy(count)
 
 
+@define_op
 def place_boxes(
-    boxes: Tensor,
-    candidates: Tensor,
-    group: Tensor,
-    lengths: Tensor | None = None,
-    mode: str = "both",
-    *,
-    replaces: Tensor | None = None,
+    boxes: Tensor, candidates: Tensor, group: Tensor, lengths, mode, *, replaces
 ) -> Tensor:
     """choice [B, K] int32."""
     choice = np.full(group.shape, -1, np.int32)

@@ -10,6 +10,7 @@ from operator import xor
 import torch
 from torch import Tensor
 
+from torchvox.reference.definition import define_op
 from torchvox.reference.filter import frame, mix, voxel_cells, voxel_group, voxel_keys
 from torchvox.reference.voxel_grouping import sample_ranges
 
@@ -36,20 +37,15 @@ def _place(cell: Sequence[int], depth: int, curve: str) -> int:
     return int("".join(map(str, digits)), 2)
 
 
+@define_op
 def serialize(
-    cells: Tensor,
-    order: Sequence[str],
-    *,
-    depth: int = 16,
-    batch_offsets: Tensor | None = None,
-    num_valid: Tensor | None = None,
-    batch_index: Tensor | None = None,
+    cells: Tensor, order: Sequence[str], *, depth: int, batch_offsets, num_valid, batch_index
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(codes, order, inverse), [O, N] int64 each."""
     n = len(cells)
     batch = [-1] * n if batch_index is None else batch_index.tolist()
     if batch_index is None:
-        for b, (begin, end) in enumerate(sample_ranges("serialize", n, batch_offsets, num_valid)):
+        for b, (begin, end) in enumerate(sample_ranges(n, batch_offsets, num_valid)):
             batch[begin:end] = [b] * (end - begin)
     codes, rows, places = [], [], []
     for curve in order:
@@ -69,9 +65,8 @@ def serialize(
     )
 
 
-def unique_cells(
-    cells: Tensor, bits: int = -1, order: str = "first"
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+@define_op
+def unique_cells(cells: Tensor, bits: int, order: str) -> tuple[Tensor, ...]:
     """(indices, num_points, point_voxel, offsets, perm, counts)."""
     limit = 1 << (63 if bits < 0 else bits)
     points = [tuple(row) for row in cells.tolist()]

@@ -13,20 +13,16 @@ from torch import Tensor
 from . import portable_math
 from .arithmetic import to_working
 from .boxes import rotated_nms
+from .definition import define_op
 
 __all__ = ["anchor_decode_nms", "box_decode", "center_decode_nms"]
 
 f32 = np.float32
 
 
+@define_op
 def box_decode(
-    deltas: Tensor,
-    anchors: Tensor,
-    *,
-    direction: Tensor | None = None,
-    dir_offset: float = 0.0,
-    dir_limit: float = 0.0,
-    dir_flip: bool = False,
+    deltas: Tensor, anchors: Tensor, *, direction, dir_offset, dir_limit, dir_flip
 ) -> Tensor:
     """[.., 7 or 9] float32."""
     values = to_working(deltas)
@@ -93,6 +89,7 @@ def _rows(score_map: Tensor, per_cell: int) -> np.ndarray:
     return split.transpose(2, 3, 0, 1).reshape(height * width * per_cell, each)
 
 
+@define_op
 def anchor_decode_nms(
     cls: list[Tensor],
     box: list[Tensor],
@@ -103,15 +100,15 @@ def anchor_decode_nms(
     pre: int,
     post: int,
     *,
-    group: str = "none",
-    shared_pre: bool = False,
-    global_post: bool = False,
-    closed: bool = True,
-    dir_offset: float = 0.0,
-    dir_limit: float = 0.0,
-    dir_flip: bool = False,
-    class_labels: Sequence[int] | None = None,
-    nms: str = "rotated",
+    group: str,
+    shared_pre: bool,
+    global_post: bool,
+    closed: bool,
+    dir_offset: float,
+    dir_limit: float,
+    dir_flip: bool,
+    class_labels: Sequence[int] | None,
+    nms: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """boxes [B, K, 7 or 9], scores [B, K], labels [B, K], count [B], overflow [B]."""
 
@@ -142,6 +139,7 @@ def anchor_decode_nms(
     )  # fmt: skip
 
 
+@define_op
 def center_decode_nms(
     heatmap: list[Tensor],
     offset: list[Tensor],
@@ -157,14 +155,14 @@ def center_decode_nms(
     pre: int,
     post: int,
     *,
-    group: str = "task",
-    global_post: bool = False,
-    best_class: bool = False,
-    closed: bool = False,
-    post_range: Sequence[float] | None = None,
-    rot_order: str = "sin_cos",
-    class_labels: Sequence[int] | None = None,
-    nms: str = "rotated",
+    group: str,
+    global_post: bool,
+    best_class: bool,
+    closed: bool,
+    post_range: Sequence[float] | None,
+    rot_order: str,
+    class_labels: Sequence[int] | None,
+    nms: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """boxes [B, K, 7 or 9], scores [B, K], labels [B, K], count [B], overflow [B]."""
 

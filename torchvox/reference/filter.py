@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchvox.reference.definition import define_op
 from torchvox.reference.voxel_grouping import sample_ranges
 
 __all__ = [
@@ -71,16 +72,9 @@ def _decode(key: int, bits: int, layout: str) -> list[int]:
     return cell
 
 
+@define_op
 def voxel_keys(
-    points: Tensor,
-    voxel_size: Sequence[float],
-    *,
-    origin: Sequence[float] | None = None,
-    lower: Sequence[int] | None = None,
-    bits: int = -1,
-    layout: str = "morton",
-    batch_offsets: Tensor | None = None,
-    num_valid: Tensor | None = None,
+    points: Tensor, voxel_size, *, origin, lower, bits: int, layout: str, batch_offsets, num_valid
 ) -> tuple[Tensor, Tensor]:
     """(keys [N] int64, counts [B + 1, 3] int32: keyed, outside, non-finite)."""
     bits, lower = frame(bits, lower, batch_offsets)
@@ -90,7 +84,7 @@ def voxel_keys(
     start = [real(o) for o in origin or (0.0, 0.0, 0.0)]
     keys = [-1] * len(points)
     counts = [[0, 0, 0]]
-    ranges = sample_ranges("voxel_keys", len(points), batch_offsets, num_valid)
+    ranges = sample_ranges(len(points), batch_offsets, num_valid)
     for sample, (begin, end) in enumerate(ranges):
         counts.append([0, 0, 0])
         for i in range(begin, end):
@@ -106,7 +100,8 @@ def voxel_keys(
     return torch.tensor(keys, dtype=torch.int64), torch.tensor(counts, dtype=torch.int32)
 
 
-def voxel_cells(keys: Tensor, bits: int, lower: Sequence[int], *, layout: str = "morton") -> Tensor:
+@define_op
+def voxel_cells(keys: Tensor, bits: int, lower: Sequence[int], *, layout: str) -> Tensor:
     """[R, 4] int32: sample, z, y, x of each key; -1 for a negative key."""
     rows = []
     for key in keys.tolist():
@@ -116,9 +111,8 @@ def voxel_cells(keys: Tensor, bits: int, lower: Sequence[int], *, layout: str = 
     return torch.tensor(rows, dtype=torch.int64).reshape(-1, 4).int()
 
 
-def voxel_group(
-    keys: Tensor, *, key_bits: int = 63, order: str = "first", backend: str = "auto"
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+@define_op
+def voxel_group(keys: Tensor, *, key_bits: int, order: str, backend: str) -> tuple[Tensor, ...]:
     """(row_keys [N], offsets [N + 1], perm [N], point_voxel [N], counts [2]: rows, points)."""
     groups: dict[int, list[int]] = {}  # in order of first appearance
     for i, key in enumerate(keys.tolist()):
@@ -156,6 +150,7 @@ def words_of(value: float) -> tuple[int, int, int]:
     return whole, round((value - whole) * UNIT), 1  # in float64; half to even
 
 
+@define_op
 def voxel_sum(values: Tensor, offsets: Tensor, perm: Tensor) -> Tensor:
     """[R, W] int64: one word per column of integers, three per column of floats."""
     n = len(values)
@@ -176,6 +171,7 @@ def voxel_sum(values: Tensor, offsets: Tensor, perm: Tensor) -> Tensor:
     return torch.tensor(wrapped, dtype=torch.int64).reshape(len(sums), words)
 
 
+@define_op
 def voxel_mean(values: Tensor, offsets: Tensor, perm: Tensor) -> Tensor:
     """[R, C] in the dtype of the values."""
     num_points = offsets.clamp(0, len(values)).diff().clamp(min=0)
@@ -196,6 +192,7 @@ def float_mean(whole: int, fraction: int, count: int, dtype: torch.dtype) -> flo
     return _rounded((whole * UNIT + fraction + n // 2) // n, dtype)
 
 
+@define_op
 def voxel_mean_of_sums(sums: Tensor, num_points: Tensor, dtype: torch.dtype) -> Tensor:
     """[R, C]: floor(S / n + 1/2) of integers, the mean in units of 2^-32, rounded, of floats."""
     means: list[list[float]] = []
@@ -212,27 +209,17 @@ def voxel_mean_of_sums(sums: Tensor, num_points: Tensor, dtype: torch.dtype) -> 
     return torch.tensor(means, dtype=wide).reshape(len(means), columns).to(dtype)
 
 
+@define_op
 def voxel_downsample(
-    points: Tensor,
-    voxel_size: Sequence[float],
-    *,
-    origin: Sequence[float] | None = None,
-    lower: Sequence[int] | None = None,
-    bits: int = -1,
-    order: str = "first",
-    backend: str = "auto",
-    batch_offsets: Tensor | None = None,
-    num_valid: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    points: Tensor, voxel_size, *, lower, bits, order, backend, batch_offsets, **options
+) -> tuple[Tensor, ...]:
     """(out, indices, num_points, representative, point_voxel, counts): the mean of each voxel.
 
     counts [B + 1, 4] int32: rows, points in rows, outside, non-finite.
     """
     bits, lower = frame(bits, lower, batch_offsets)
-    keys, counts = voxel_keys(
-        points, voxel_size, origin=origin, lower=lower, bits=bits,
-        batch_offsets=batch_offsets, num_valid=num_valid,
-    )  # fmt: skip
+    frame_of_keys = {"lower": lower, "bits": bits, "batch_offsets": batch_offsets}
+    keys, counts = voxel_keys(points, voxel_size, **frame_of_keys, **options)
     row_keys, offsets, perm, point_voxel, _ = voxel_group(keys, order=order)
     indices = voxel_cells(row_keys, bits, lower)
     num_points = offsets.diff()

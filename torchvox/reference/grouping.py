@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .arithmetic import to_working
+from .definition import define_op
 from .fma import fma
 from .neighbors_knn import three_nn
 
@@ -33,7 +34,8 @@ LANES = 32  # partial sums of the gradient of a weight
 # --------------------------------------------------------------------------------------- the ops
 
 
-def gather_points(features: Tensor, idx: Tensor, *, channels_first: bool = False) -> Tensor:
+@define_op
+def gather_points(features: Tensor, idx: Tensor, *, channels_first: bool) -> Tensor:
     """Row idx[b, m] of features[b]; zeros for an index outside [0, N)."""
     rows = features.transpose(1, 2) if channels_first else features  # [B, N, C]
     b, n, c = rows.shape
@@ -61,52 +63,30 @@ def gather_points_backward(
     return result.transpose(1, 2).contiguous() if channels_first else result
 
 
-def group_points(
-    features: Tensor,
-    idx: Tensor,
-    *,
-    channels_first: bool = False,
-    batch_offsets: Tensor | None = None,
-    query_batch_offsets: Tensor | None = None,
-    local_index: bool = False,
-) -> Tensor:
+@define_op
+def group_points(features: Tensor, idx: Tensor, *, channels_first: bool, **clouds) -> Tensor:
     """Row idx[b, m, j] of features[b]; zeros for an index outside its cloud."""
-    if batch_offsets is not None:
-        clouds = (batch_offsets, query_batch_offsets, local_index)
-        row = torch.from_numpy(slot_rows(idx, len(features), None, *clouds))
+    if clouds["batch_offsets"] is not None:
+        row = torch.from_numpy(slot_rows(idx, len(features), **clouds))
         return group_points(features[None], row[None])[0]
     out = gather_points(features, idx.flatten(1), channels_first=channels_first)
     return out.unflatten(2 if channels_first else 1, idx.shape[1:])
 
 
-def neighbor_rows(
-    idx: Tensor,
-    num_points: int,
-    *,
-    count: Tensor | None = None,
-    batch_offsets: Tensor | None = None,
-    query_batch_offsets: Tensor | None = None,
-    local_index: bool = False,
-) -> Tensor:
+@define_op
+def neighbor_rows(idx: Tensor, num_points: int, *, count, **clouds) -> Tensor:
     """The row that each entry of idx names, -1 for none, int32."""
-    row = slot_rows(idx, num_points, count, batch_offsets, query_batch_offsets, local_index)
+    row = slot_rows(idx, num_points, count, **clouds)
     return torch.from_numpy(row.astype(np.int32))
 
 
+@define_op
 def three_interpolate(
-    features: Tensor,
-    idx: Tensor,
-    weight: Tensor,
-    *,
-    channels_first: bool = False,
-    batch_offsets: Tensor | None = None,
-    query_batch_offsets: Tensor | None = None,
-    local_index: bool = False,
+    features: Tensor, idx: Tensor, weight: Tensor, *, channels_first: bool, **clouds
 ) -> Tensor:
     """fma(w2, f2, fma(w0, f0, w1 * f1)) of the rows that idx names, then rounded to a half."""
-    if batch_offsets is not None:
-        clouds = (batch_offsets, query_batch_offsets, local_index)
-        row = torch.from_numpy(slot_rows(idx, len(features), None, *clouds))
+    if clouds["batch_offsets"] is not None:
+        row = torch.from_numpy(slot_rows(idx, len(features), **clouds))
         return three_interpolate(features[None], row[None], weight[None])[0]
     rows = group_points(features, idx, channels_first=channels_first)
     rows = rows.movedim(1, -1) if channels_first else rows  # [B, M, 3, C]
@@ -155,25 +135,20 @@ def three_interpolate_backward(
     return grad_features, _rounded(grad_w, weight.dtype)
 
 
+@define_op
 def interpolate_features(
-    query: Tensor,
-    points: Tensor,
-    features: Tensor,
-    *,
-    eps: float = 1e-8,
-    weight: str = "dist",
-    lengths: Tensor | None = None,
-    query_lengths: Tensor | None = None,
+    query: Tensor, points: Tensor, features: Tensor, *, eps: float, weight: str, **lengths
 ) -> Tensor:
     """three_nn, interpolation_weights and three_interpolate, one after another."""
-    dist2, idx = three_nn(query, points, lengths=lengths, query_lengths=query_lengths)
+    dist2, idx = three_nn(query, points, **lengths)
     weights = interpolation_weights(dist2, eps=eps, weight=weight)
     if features.dtype != torch.float64:
         weights = weights.float()
     return three_interpolate(features, idx, weights)
 
 
-def interpolation_weights(dist2: Tensor, *, eps: float = 1e-8, weight: str = "dist") -> Tensor:
+@define_op
+def interpolation_weights(dist2: Tensor, *, eps: float, weight: str) -> Tensor:
     """1 / (d + eps), divided by its sum in index order; 0 where the sum is 0."""
     d2 = dist2.detach().numpy()
     with np.errstate(all="ignore"):
@@ -213,9 +188,7 @@ def neighbor_distance_backward(
     *,
     norm: int = 2,
     count: Tensor | None = None,
-    batch_offsets: Tensor | None = None,
-    query_batch_offsets: Tensor | None = None,
-    local_index: bool = False,
+    **clouds,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of distances of `query` to `points`, to both: [B, N, D] and [B, M, D], or packed.
 
@@ -223,14 +196,14 @@ def neighbor_distance_backward(
     the opposite.
     """
     batched = points.dim() == 3
-    row = slot_rows(idx, points.size(-2), count, batch_offsets, query_batch_offsets, local_index)
+    row = slot_rows(idx, points.size(-2), count, **clouds)
     p, q, g = (
         to_working(t) if batched else to_working(t)[None] for t in (points, query, grad_dist2)
     )
     row = row.reshape(g.shape)
-    clouds, rows, dims = p.shape
+    rows, dims = p.shape[1:]
     grad_p, grad_q = np.zeros_like(p), np.zeros_like(q)
-    for b in range(clouds):
+    for b in range(len(p)):
         named = row[b] >= 0
         neighbor = np.zeros((*row[b].shape, dims), p.dtype)
         neighbor[named] = p[b][row[b][named]]

@@ -2,12 +2,10 @@
 """Balls around queries, written as their definition: every distance, then the first k hits; and
 `query_and_group`, written as its parts: ball queries, gathers, a subtraction, a quotient.
 
-The slow second opinion that the ops are tested against; the prose contract is docs/neighbors.md.
-Same arguments and defaults as the registered ops, CPU tensors in, a tuple of CPU tensors out.
+The prose contract is docs/neighbors.md.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +13,7 @@ from torch import Tensor
 
 from .arithmetic import from_working, to_working
 from .clouds import clouds_of, rows_of
+from .definition import define_op
 from .grouping import group_points
 from .sampling import squared_distance
 
@@ -37,23 +36,21 @@ class Ball:
     dist_order: str
 
 
+@define_op
 def ball_query(
     points: Tensor,
     query: Tensor,
     radius: float,
     k: int,
     *,
-    radius2: float | None = None,
-    min_radius: float = 0.0,
-    core_dist2: float = 0.0,
-    closed: bool = False,
-    fill: str = "first",
-    dist_order: str = "pn2",
-    lengths: Tensor | None = None,
-    query_lengths: Tensor | None = None,
-    batch_offsets: Tensor | None = None,
-    query_batch_offsets: Tensor | None = None,
-    local_index: bool = False,
+    fill: str,
+    local_index: bool,
+    radius2,
+    min_radius,
+    core_dist2,
+    closed,
+    dist_order,
+    **clouds,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dist2 [B, M, k], idx [B, M, k] int32, count [B, M] int32) of points [B, N, D]; of packed
     clouds [U, k], [U, k] and [U]."""
@@ -62,8 +59,7 @@ def ball_query(
     idx = np.full((len(queries), k), 0 if fill == "first" else -1, np.int32)
     dist2, count = np.zeros((len(queries), k), cloud.dtype), np.zeros(len(queries), np.int32)
     of_cloud = local_index or points.dim() == 3
-    clouds = (lengths, query_lengths, batch_offsets, query_batch_offsets)
-    for begin, end, first, last in clouds_of(points, query, *clouds):
+    for begin, end, first, last in clouds_of(points, query, **clouds):
         for row in range(first, last):
             inside, distances = hits(cloud[begin:end], queries[row], ball)
             kept = min(len(inside), k)
@@ -77,23 +73,12 @@ def ball_query(
     return torch.from_numpy(dist2), torch.from_numpy(idx), torch.from_numpy(count.reshape(shape))
 
 
+@define_op
 def radius_neighbors(
-    points: Tensor,
-    query: Tensor,
-    radius: float,
-    capacity: int,
-    *,
-    radius2: float | None = None,
-    min_radius: float = 0.0,
-    core_dist2: float = 0.0,
-    closed: bool = False,
-    dist_order: str = "pn2",
-    return_dist2: bool = True,
-    batch_offsets: Tensor | None = None,
-    query_batch_offsets: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    points, query, radius, capacity, *, return_dist2, batch_offsets, query_batch_offsets, **options
+) -> tuple[Tensor, ...]:
     """(offsets [U + 1] int64, index [capacity] int32, dist2 [capacity], count [1] int64)."""
-    ball = Ball(radius, radius2, min_radius, core_dist2, closed, dist_order)
+    ball = Ball(radius, **options)
     cloud, queries = rows_of(points), rows_of(query)
     lists: list = [(np.zeros(0, np.int64), np.zeros(0, cloud.dtype))] * len(queries)
     offsets = (batch_offsets, query_batch_offsets)
@@ -110,9 +95,6 @@ def radius_neighbors(
     return tuple(torch.from_numpy(out) for out in outs)
 
 
-# ------------------------------------------------------------------------------------- one cloud
-
-
 def hits(cloud: np.ndarray, q: np.ndarray, ball: Ball) -> tuple[np.ndarray, np.ndarray]:
     """The points of the cloud in the ball around q, in ascending index, and their distances."""
     real = cloud.dtype.type
@@ -127,27 +109,13 @@ def hits(cloud: np.ndarray, q: np.ndarray, ball: Ball) -> tuple[np.ndarray, np.n
     return rows, d[rows]
 
 
+@define_op
 def query_and_group(
-    points: Tensor,
-    query: Tensor,
-    features: Tensor | None,
-    radii: list[float],
-    ks: list[int],
-    *,
-    use_xyz: bool = True,
-    normalize_xyz: bool = False,
-    features_first: bool = False,
-    closed: bool = False,
-    dist_order: str = "pn2",
-    lengths: Tensor | None = None,
-    query_lengths: Tensor | None = None,
+    points: Tensor, query, features, radii, ks, *, use_xyz, normalize_xyz, features_first, **options
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(grouped [B, M, K, D + C], idx [B, M, K] int32, count [B, M, radii] int32)."""
-    options: dict[str, Any] = {"closed": closed, "dist_order": dist_order}
-    options |= {"lengths": lengths, "query_lengths": query_lengths}
-    balls = [
-        ball_query(points, query, radius, k, **options) for radius, k in zip(radii, ks, strict=True)
-    ]
+    pairs = zip(radii, ks, strict=True)
+    balls = [ball_query(points, query, radius, k, **options) for radius, k in pairs]
     idx = torch.cat([ball[1] for ball in balls], -1)
     count = torch.stack([ball[2] for ball in balls], -1)
     dtype = points.dtype if features is None else features.dtype

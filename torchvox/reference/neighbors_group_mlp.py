@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .arithmetic import from_working, to_working
+from .definition import define_op
 from .fma import fma
 from .grouping import group_points
 from .neighbors import relative_rows
@@ -15,18 +16,19 @@ __all__ = [
 ]
 
 
+@define_op
 def group_mlp_max(
     points: Tensor,
     query: Tensor,
     features: Tensor | None,
     idx: Tensor,
     count: Tensor,
-    weights: list[Tensor],
-    biases: list[Tensor],
+    weights,
+    biases,
     *,
-    use_xyz: bool = True,
-    normalize_radius: float | None = None,
-    features_first: bool = False,
+    use_xyz: bool,
+    normalize_radius: float | None,
+    features_first: bool,
 ) -> Tensor:
     """[B, M, C_out] in the dtype of weights, to which every layer rounds; sums over the inputs in
     ascending order, one rounding per product, in float32 (float64 for float64)."""

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """k nearest neighbors, written as their definition: measure every point, sort, take the first k.
 
-The slow second opinion that the ops are tested against; the prose contract is docs/neighbors.md.
-Same arguments and defaults as the registered ops, CPU tensors in, a tuple of CPU tensors out.
+The prose contract is docs/neighbors.md.
 """
 
 import numpy as np
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .clouds import clouds_of, rows_of
+from .definition import define_op
 from .sampling import squared_distance
 
 __all__ = [
@@ -20,18 +20,9 @@ __all__ = [
 INF = float("inf")
 
 
+@define_op
 def knn(
-    points: Tensor,
-    query: Tensor,
-    k: int,
-    *,
-    norm: int = 2,
-    dist_order: str = "pn2",
-    lengths: Tensor | None = None,
-    query_lengths: Tensor | None = None,
-    batch_offsets: Tensor | None = None,
-    query_batch_offsets: Tensor | None = None,
-    local_index: bool = False,
+    points: Tensor, query: Tensor, k, *, norm, dist_order, local_index, **clouds
 ) -> tuple[Tensor, Tensor]:
     """(dist2 [B, M, k], idx [B, M, k] int32) of points [B, N, D] and query [B, M, D]; of packed
     clouds [U, k]."""
@@ -39,8 +30,7 @@ def knn(
     dist2 = np.full((len(queries), k), INF, cloud.dtype)
     idx = np.full((len(queries), k), -1, np.int32)
     of_cloud = local_index or points.dim() == 3
-    clouds = (lengths, query_lengths, batch_offsets, query_batch_offsets)
-    for begin, end, first, last in clouds_of(points, query, *clouds):
+    for begin, end, first, last in clouds_of(points, query, **clouds):
         for row in range(first, last):
             dist2[row], local = nearest(cloud[begin:end], queries[row], k, norm, dist_order)
             idx[row] = np.where((local < 0) | of_cloud, local, local + begin)
@@ -48,26 +38,10 @@ def knn(
     return torch.from_numpy(dist2.reshape(shape)), torch.from_numpy(idx.reshape(shape))
 
 
-def three_nn(
-    query: Tensor,
-    points: Tensor,
-    *,
-    dist_order: str = "pn2",
-    lengths: Tensor | None = None,
-    query_lengths: Tensor | None = None,
-    batch_offsets: Tensor | None = None,
-    query_batch_offsets: Tensor | None = None,
-    local_index: bool = False,
-) -> tuple[Tensor, Tensor]:
+@define_op
+def three_nn(query: Tensor, points: Tensor, **options) -> tuple[Tensor, Tensor]:
     """(dist2 [B, M, 3], idx [B, M, 3] int32): knn with the queries first."""
-    return knn(
-        points, query, 3, dist_order=dist_order, lengths=lengths, query_lengths=query_lengths,
-        batch_offsets=batch_offsets, query_batch_offsets=query_batch_offsets,
-        local_index=local_index,
-    )  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------ definition
+    return knn(points, query, 3, **options)
 
 
 def nearest(

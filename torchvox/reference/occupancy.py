@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torchvox.reference import ndt as normal
+from torchvox.reference.definition import define_op
 from torchvox.reference.occupancy_steps import (
     HIGHEST,
     IN_USE,
@@ -46,18 +47,33 @@ __all__ = [
 ]
 
 
-def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor, max_touched=-1, *,
-                         origin_index=None, num_valid=None, ray_flags=None, point_cloud_range=None,
-                         min_range=0.0, max_range=-1.0, long_rays="truncate", rule="every_ray",
-                         flags=None, threshold=0.0, missing="allocate", stamp=None,
-                         timestamps=None, time_base=0.0, ndt=None, intensity=None,
-                         intensity_range=None) -> Tensor:  # fmt: skip
+@define_op
+def occupancy_integrate_(
+    state,
+    points,
+    origins,
+    voxel_size,
+    map_origin,
+    sensor,
+    max_touched,
+    *,
+    rule,
+    flags,
+    threshold,
+    missing,
+    stamp,
+    timestamps,
+    time_base,
+    ndt,
+    intensity,
+    intensity_range,
+    **options,
+) -> Tensor:
     _, _, stamps, status, logodds, _, touch, traversal, sample_row, *samples = state
     flags, units, bounds = flags or [], [units_of(x) for x in sensor], intensity_range or [0.0, 1.0]
     ndt = normal.Ndt(*ndt) if ndt else None
     model = Model(units, rule, ndt, ndt.noise / voxel_size if ndt else 0.0, bounds)
-    rays = map_rays(points, origins, voxel_size, map_origin, origin_index, num_valid, ray_flags,
-                    point_cloud_range, min_range, max_range, long_rays)  # fmt: skip
+    rays = map_rays(points, origins, voxel_size, map_origin, **options)
     counts = left_out(rays, 16)
     row, old, slots = counts[0], logodds.clone(), slots_of(state)
     row[1], row[10] = sum(ray.status >= 0 for ray in rays), status[IN_USE]
@@ -129,16 +145,20 @@ def lookup(state, places, shape, voxel_size, map_origin, threshold, fill) -> tup
     )
 
 
-def occupancy_query(state, points, voxel_size, map_origin, *, num_valid=None, threshold=0.0,
-                    fill=None) -> tuple[Tensor, Tensor]:  # fmt: skip
+@define_op
+def occupancy_query(
+    state, points, voxel_size, map_origin, *, num_valid, threshold, fill
+) -> tuple[Tensor, Tensor]:
     valid = len(points) if num_valid is None else int(num_valid.reshape(-1)[0])
     rows = rows_of(points)[:, :3].astype(np.float64)
     places = [p if i < valid else None for i, p in enumerate(rows)]
     return lookup(state, places, [len(rows)], voxel_size, map_origin, threshold, fill)
 
 
-def occupancy_crop(state, voxel_size, map_origin, cell_size, point_cloud_range, *, poses=None,
-                   threshold=0.0, fill=None) -> tuple[Tensor, Tensor]:  # fmt: skip
+@define_op
+def occupancy_crop(
+    state, voxel_size, map_origin, cell_size, point_cloud_range, *, poses, threshold, fill
+) -> tuple[Tensor, Tensor]:
     bounds = (point_cloud_range[:3], point_cloud_range[3:], cell_size)
     lo, hi, size = (np.array(v, np.float32) for v in bounds)
     nx, ny, nz = (math.floor(float(c) + 0.5) for c in (hi - lo) / size)
@@ -156,16 +176,16 @@ def occupancy_crop(state, voxel_size, map_origin, cell_size, point_cloud_range, 
     return lookup(state, places, shape, voxel_size, map_origin, threshold, fill)
 
 
-def occupancy_raycast(state, points, origins, voxel_size, map_origin, *, origin_index=None,
-                      num_valid=None, threshold=0.0, stop_unknown=False,
-                      solid_angle=1.0):  # fmt: skip
+@define_op
+def occupancy_raycast(
+    state, points, origins, voxel_size, map_origin, *, threshold, stop_unknown, solid_angle, **rays
+) -> tuple[Tensor, ...]:
     slots = slots_of(state)
     n = len(points)
     distance, unseen = np.full(n, np.nan, np.float32), np.zeros(n, np.float32)
     status, unknown = np.full(n, 3, np.int8), np.zeros(n, np.int32)
     indices = np.full((n, 4), -1, np.int32)
-    rays = map_rays(points, origins, voxel_size, map_origin, origin_index, num_valid)
-    for i, ray in enumerate(rays):
+    for i, ray in enumerate(map_rays(points, origins, voxel_size, map_origin, **rays)):
         if ray.status != 0:
             continue
         x, y, z = ((np.float64(abs(b - a)) / UNIT) for a, b in zip(ray.start, ray.end, strict=True))
@@ -192,7 +212,8 @@ def occupancy_raycast(state, points, origins, voxel_size, map_origin, *, origin_
     return tuple(torch.from_numpy(a) for a in (distance, unseen, status, indices, unknown))
 
 
-def occupancy_extract(state, max_out, *, select="occupied", threshold=0.0):
+@define_op
+def occupancy_extract(state, max_out, *, select, threshold) -> tuple[Tensor, ...]:
     labels = {"occupied": (1,), "free": (0,), "observed": (0, 1)}[select]
     logodds, mean = torch.zeros(max_out), torch.zeros(max_out, 3)
     num_samples = torch.zeros(max_out, dtype=torch.int32)
@@ -216,7 +237,8 @@ def occupancy_extract(state, max_out, *, select="occupied", threshold=0.0):
     return logodds, mean, indices, num_samples, counts
 
 
-def occupancy_decay_(state, factor, step, forget, *, mask=None) -> tuple[Tensor, Tensor]:
+@define_op
+def occupancy_decay_(state, factor, step, forget, *, mask) -> tuple[Tensor, Tensor]:
     _, keys, _, status, logodds, hit_miss, touch, traversal, sample_row, *samples = state
     in_use = int(status[IN_USE])
     empty = torch.zeros(len(keys), dtype=torch.bool)
@@ -242,6 +264,7 @@ def occupancy_decay_(state, factor, step, forget, *, mask=None) -> tuple[Tensor,
     return empty, counts
 
 
+@define_op
 def occupancy_remove_(state, mask) -> Tensor:
     table, status, sample_row, samples = state[0], state[3], state[8], state[9:]
     in_use, sample_rows = int(status[IN_USE]), int(status[SAMPLE_ROWS])
@@ -287,7 +310,8 @@ def insert_samples(samples, row: int, others, other_row: int, copies: bool) -> N
             samples[4][row, i] = total.clamp(-(2**31), 2**31 - 1).int()
 
 
-def occupancy_insert_(state, keys, layers, *, sensor, merge="add", num_valid=None) -> Tensor:
+@define_op
+def occupancy_insert_(state, keys, layers, *, sensor, merge, num_valid) -> Tensor:
     _, region_key, stamps, status, logodds, hit_miss, touch, traversal, sample_row, *samples = state
     valid = len(keys) if num_valid is None else min(max(int(num_valid), 0), len(keys))
     clamp_min, clamp_max = units_of(sensor[2]), units_of(sensor[3])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from torchvox.reference.arithmetic import cascade_sum, extreme, from_working, to_working
+from torchvox.reference.definition import define_op
 from torchvox.reference.fma import fma
 from torchvox.reference.voxel_grid import VoxelGrid
 
@@ -74,23 +75,24 @@ def _tree_sum(values: np.ndarray) -> np.ndarray:
             return values[0]
 
 
+@define_op
 def pillar_moments(
     points: Tensor,
-    indices: Tensor,
-    num_points: Tensor,
-    point_voxel: Tensor,
-    point_slot: Tensor,
-    voxel_size: Sequence[float],
-    point_cloud_range: Sequence[float],
+    indices,
+    num_points,
+    point_voxel,
+    point_slot,
+    voxel_size,
+    point_cloud_range,
     max_points: int,
     *,
-    center_axes: int = 3,
-    legacy: bool = False,
-    pad_semantics: str = "reference",
+    center_axes: int,
+    legacy: bool,
+    pad_semantics: str,
 ) -> Tensor:
     """Upper triangle, row by row, of the sum of g g^T over the stored points in the order of their
     index, g = (1, decorated point), in float64. With padding the first entry counts slots."""
-    grid = VoxelGrid.make("pillar_moments", voxel_size, point_cloud_range)
+    grid = VoxelGrid.make(voxel_size, point_cloud_range)
     values = to_working(points)
     size = (2**31 - 1, grid.cells[1], grid.cells[0])
     pillars = _pillars(indices, num_points, point_voxel, point_slot, size)
@@ -110,6 +112,7 @@ def pillar_moments(
     return torch.from_numpy(moments)
 
 
+@define_op
 def pillar_norm(
     moments: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -174,26 +177,27 @@ def _of_pillar(
     return k
 
 
+@define_op
 def pillar_encode(
     points: Tensor,
-    indices: Tensor,
-    num_points: Tensor,
-    point_voxel: Tensor,
-    point_slot: Tensor,
+    indices,
+    num_points,
+    point_voxel,
+    point_slot,
     weight: Tensor,
     bias: Tensor,
-    voxel_size: Sequence[float],
-    point_cloud_range: Sequence[float],
+    voxel_size,
+    point_cloud_range,
     max_points: int,
     batch_size: int,
     *,
-    center_axes: int = 3,
-    legacy: bool = False,
-    pad_semantics: str = "reference",
-    out_dtype: torch.dtype | None = None,
+    center_axes: int,
+    legacy: bool,
+    pad_semantics: str,
+    out_dtype,
 ) -> Tensor:
     """[B, O, ny, nx], channels_last: the largest relu(weight f + bias) of a pillar's points."""
-    grid = VoxelGrid.make("pillar_encode", voxel_size, point_cloud_range)
+    grid = VoxelGrid.make(voxel_size, point_cloud_range)
     wide = torch.float64 in (points.dtype, weight.dtype)
     real = np.float64 if wide else np.float32
     values, w, b = (to_working(t).astype(real) for t in (points, weight, bias))
@@ -218,6 +222,7 @@ def pillar_encode(
     return out.permute(0, 3, 1, 2)
 
 
+@define_op
 def pillar_scatter(feats: Tensor, indices: Tensor, batch_size: int, size: Sequence[int]) -> Tensor:
     """[B, C, ny, nx], channels_last: row r of feats in the cell of row r of indices."""
     nx, ny = size

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchvox.reference.definition import define_op
+
 __all__ = ["ray_regions", "ray_visibility", "ray_voxels", "transform_points"]
 
 UNIT = 1 << 16  # units of length in a voxel
@@ -148,7 +150,8 @@ def region_key(voxel: tuple[int, ...]) -> int:
     return z << 42 | y << 21 | x
 
 
-def transform_points(points: Tensor, poses: Tensor, *, pose_index: Tensor | None = None) -> Tensor:
+@define_op
+def transform_points(points: Tensor, poses: Tensor, *, pose_index) -> Tensor:
     out = np.full((len(points), 3), np.nan)
     matrices, rows = rows_of(poses).astype(np.float64), rows_of(points).astype(np.float64)
     for i, (x, y, z) in enumerate(rows[:, :3]):
@@ -161,12 +164,11 @@ def transform_points(points: Tensor, poses: Tensor, *, pose_index: Tensor | None
     return torch.from_numpy(out)
 
 
-def ray_voxels(points: Tensor, origins: Tensor, voxel_size: float, map_origin: list[float],
-               max_out: int, *, origin_index=None, num_valid=None, ray_flags=None,
-               point_cloud_range=None, min_range=0.0, max_range=-1.0, long_rays="truncate",
-               reverse=False) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    rays = map_rays(points, origins, voxel_size, map_origin, origin_index, num_valid, ray_flags,
-                    point_cloud_range, min_range, max_range, long_rays)  # fmt: skip
+@define_op
+def ray_voxels(
+    points: Tensor, origins, voxel_size, map_origin, max_out: int, *, reverse: bool, **options
+) -> tuple[Tensor, ...]:
+    rays = map_rays(points, origins, voxel_size, map_origin, **options)
     visits = [(i, v) for i, r in enumerate(rays) for v in r.visits[:: -1 if reverse else 1]]
     indices = torch.full((max_out, 4), -1, dtype=torch.int32)
     ray = torch.full((max_out,), -1, dtype=torch.int32)
@@ -190,12 +192,11 @@ def regions_limit(most: int) -> int:
     return table_size(most) - table_size(most) // 8
 
 
-def ray_regions(points: Tensor, origins: Tensor, voxel_size: float, map_origin: list[float],
-                max_out: int, *, origin_index=None, num_valid=None, ray_flags=None,
-                point_cloud_range=None, min_range=0.0, max_range=-1.0,
-                long_rays="truncate") -> tuple[Tensor, Tensor]:  # fmt: skip
-    rays = map_rays(points, origins, voxel_size, map_origin, origin_index, num_valid, ray_flags,
-                    point_cloud_range, min_range, max_range, long_rays)  # fmt: skip
+@define_op
+def ray_regions(
+    points: Tensor, origins, voxel_size, map_origin, max_out: int, **options
+) -> tuple[Tensor, Tensor]:
+    rays = map_rays(points, origins, voxel_size, map_origin, **options)
     regions = sorted({region_key(v.voxel) for r in rays for v in r.visits})
     limit = regions_limit(max_out)
     kept = regions[:max_out] if len(regions) <= limit else []
@@ -206,10 +207,19 @@ def ray_regions(points: Tensor, origins: Tensor, voxel_size: float, map_origin: 
     return keys, counts
 
 
-def ray_visibility(points: Tensor, origins: Tensor, voxel_size: list[float],
-                   point_cloud_range: list[float], *, origin_index=None, batch_offsets=None,
-                   num_valid=None, ray_flags=None,
-                   blockers=None) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+@define_op
+def ray_visibility(
+    points: Tensor,
+    origins,
+    voxel_size,
+    point_cloud_range,
+    *,
+    origin_index,
+    batch_offsets,
+    num_valid,
+    ray_flags,
+    blockers,
+) -> tuple[Tensor, Tensor, Tensor]:
     n = len(points)
     offsets = [0, n] if batch_offsets is None else [min(max(int(o), 0), n) for o in batch_offsets]
     grid = (point_cloud_range[:3], point_cloud_range[3:], voxel_size)

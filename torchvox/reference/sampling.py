@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Furthest point sampling and gathering, written as their definition: one sample after another.
 
-The slow second opinion that the ops are tested against; the prose contract is docs/sampling.md.
-Same arguments and defaults as the registered ops, CPU tensors in, a tuple of CPU tensors out.
+The prose contract is docs/sampling.md.
 """
 
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .arithmetic import to_working
+from .definition import define_op
 from .fma import fma
 
 __all__ = [
@@ -36,27 +36,12 @@ class Rules:
     init_dist2: float | None
 
 
-# --------------------------------------------------------------------------------------- the ops
-
-
+@define_op
 def furthest_point_sample(
-    points: Tensor,
-    num_samples: int,
-    *,
-    lengths: Tensor | None = None,
-    counts: Tensor | None = None,
-    start: int = 0,
-    start_idx: Tensor | None = None,
-    tie: str = "lowest",
-    tie_block: int = 1024,
-    dist_order: str = "pn2",
-    exhausted: str = "distinct",
-    nonfinite: str = "skip",
-    skip_origin: bool = False,
-    init_dist2: float | None = None,
+    points: Tensor, num_samples: int, *, lengths, counts, start, start_idx, **options
 ) -> tuple[Tensor, Tensor]:
     """(idx [B, S] int32, dist2 [B, S]) of points [B, N, D]."""
-    rules = Rules(tie, tie_block, dist_order, exhausted, nonfinite, skip_origin, init_dist2)
+    rules = Rules(**options)
     b, n, _ = points.shape
     starts = _starts(start, start_idx, b)
 
@@ -71,25 +56,12 @@ def furthest_point_sample(
     return torch.from_numpy(idx), torch.from_numpy(dist2)
 
 
+@define_op
 def furthest_point_sample_ragged(
-    points: Tensor,
-    batch_offsets: Tensor,
-    out_offsets: Tensor,
-    max_total: int,
-    *,
-    start: int = 0,
-    start_idx: Tensor | None = None,
-    tie: str = "lowest",
-    tie_block: int = 1024,
-    dist_order: str = "pn2",
-    exhausted: str = "distinct",
-    nonfinite: str = "skip",
-    skip_origin: bool = False,
-    init_dist2: float | None = None,
-    local_index: bool = False,
+    points, batch_offsets, out_offsets, max_total, *, start, start_idx, local_index, **options
 ) -> tuple[Tensor, Tensor]:
     """(idx [max_total] int32, dist2 [max_total]) of packed clouds."""
-    rules = Rules(tie, tie_block, dist_order, exhausted, nonfinite, skip_origin, init_dist2)
+    rules = Rules(**options)
     starts = _starts(start, start_idx, batch_offsets.size(0) - 1)
     cloud = to_working(points)
     batch_offsets = np.clip(batch_offsets.numpy(), 0, len(cloud))
@@ -105,15 +77,9 @@ def furthest_point_sample_ragged(
     return torch.from_numpy(idx), torch.from_numpy(dist2)
 
 
+@define_op
 def furthest_point_sample_with_dist(
-    distances: Tensor,
-    num_samples: int,
-    *,
-    lengths: Tensor | None = None,
-    start: int = 0,
-    tie: str = "lowest",
-    tie_block: int = 1024,
-    init_dist: float | None = None,
+    distances: Tensor, num_samples: int, *, lengths, start, tie, tie_block, init_dist
 ) -> Tensor:
     """idx [B, S] int32 of distances [B, N, N]."""
     b, n, _ = distances.shape

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from torchvox.reference.arithmetic import cascade_sum, extreme, from_working, to_working
+from torchvox.reference.definition import define_op
 
 __all__ = ["segment_reduce"]
 
 
+@define_op
 def segment_reduce(
-    src: Tensor, offsets: Tensor, reduce: str = "sum", *, index: Tensor | None = None
+    src: Tensor, offsets: Tensor, reduce: str, *, index: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """(out [R, C], arg): arg is [R, C] int32 for max and min, else of shape [0]."""
     values = to_working(src)

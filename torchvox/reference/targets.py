@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from . import portable_math
 from .arithmetic import to_working
+from .definition import define_op
 from .fma import fma
 
 __all__ = ["anchor_loss", "anchor_targets", "center_targets"]
@@ -37,18 +37,9 @@ def _boxes(
 # ---------------------------------------------------------------------------------------- anchors
 
 
+@define_op
 def anchor_targets(
-    boxes: Tensor,
-    labels: Tensor,
-    weight: Tensor | None,
-    num_boxes: Tensor | None,
-    anchors: Tensor,
-    class_of_anchor: Sequence[int],
-    matched: Sequence[float],
-    unmatched: Sequence[float],
-    *,
-    mode: str = "pcdet",
-    min_pos: Sequence[float] | None = None,
+    boxes, labels, weight, num_boxes, anchors, class_of_anchor, matched, unmatched, *, mode, min_pos
 ) -> tuple[Tensor, Tensor]:
     """(assigned [B, H, W, A] int32, num_pos [B] int32)."""
     height, width, per_cell = anchors.shape[:3]
@@ -117,21 +108,22 @@ def _axis_iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------------------------------- centers
 
 
+@define_op
 def center_targets(
     boxes: Tensor,
-    labels: Tensor,
-    weight: Tensor | None,
-    num_boxes: Tensor | None,
-    point_cloud_range: Sequence[float],
-    pillar_size: Sequence[float],
-    cells: int,
-    size: Sequence[int],
-    task_of_class: Sequence[int],
+    labels,
+    weight,
+    num_boxes,
+    point_cloud_range,
+    pillar_size,
+    cells,
+    size,
+    task_of_class,
     *,
-    max_objects: int = 500,
-    overlap: float = 0.1,
-    min_radius: int = 2,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    max_objects,
+    overlap,
+    min_radius,
+) -> tuple[Tensor, ...]:
     """(heatmap [B, classes, H, W], cell and box [B, tasks, M], count [B, tasks])."""
     batches, tasks = boxes.size(0), max(task_of_class) + 1
     object_map, ignored_map = (
@@ -203,21 +195,22 @@ def _draw(plane: np.ndarray, x: int, y: int, radius: int) -> None:
 # ----------------------------------------------------------------------------------------- losses
 
 
+@define_op
 def anchor_loss(
     cls: Tensor,
     box: Tensor,
-    direction: Tensor | None,
+    direction,
     anchors: Tensor,
     boxes: Tensor,
     labels: Tensor,
     assigned: Tensor,
     *,
-    dir_offset: float = 0.0,
-    dir_limit: float = 0.0,
-    code_weights: Sequence[float] | None = None,
-    beta: float = 0.1111111111111111,
-    negative_weight: float = 1.0,
-    mode: str = "pcdet",
+    dir_offset: float,
+    dir_limit: float,
+    code_weights,
+    beta: float,
+    negative_weight: float,
+    mode: str,
 ) -> Tensor:
     """[B, 3] sums of classes, boxes and directions."""
     per_cell = anchors.size(2)

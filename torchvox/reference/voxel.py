@@ -14,39 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchvox.reference.arithmetic import (
-    FLOAT_DTYPES,
-    from_working,
-    reduce_values,
-    spread_gradient,
-    to_working,
-)
-from torchvox.reference.checks import fail
+from torchvox.reference.arithmetic import from_working, reduce_values, spread_gradient, to_working
+from torchvox.reference.definition import define_op
 from torchvox.reference.voxel_grid import VoxelGrid
 from torchvox.reference.voxel_grouping import Voxel, group_points, stored_points
 
 __all__ = ["voxel_map", "voxelize", "voxelize_backward"]
 
-REDUCTIONS = ("none", "mean", "max", "min", "sum")
 
-
+@define_op
 def voxel_map(
-    points: Tensor,
-    voxel_size: Sequence[float],
-    point_cloud_range: Sequence[float],
-    max_points: int,
-    max_voxels: int,
-    *,
-    batch_offsets: Tensor | None = None,
-    num_valid: Tensor | None = None,
-    order: str = "first",
-    bounds: str = "grid",
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    points: Tensor, voxel_size, point_cloud_range, max_points: int, max_voxels: int, **options
+) -> tuple[Tensor, ...]:
     """(indices, num_points, point_voxel, point_slot, counts)."""
-    _, rows, counts, capacity = group_points(
-        "voxel_map", points, voxel_size, point_cloud_range, max_points, max_voxels, batch_offsets,
-        num_valid, order, bounds,
-    )  # fmt: skip
+    grid = VoxelGrid.make(voxel_size, point_cloud_range)
+    rows, counts, capacity = group_points(points, grid, max_points, max_voxels, **options)
     return (*_map_outputs(rows, len(points), capacity, max_points), counts)
 
 
@@ -77,33 +59,22 @@ def _stored_values(
     return stored
 
 
+@define_op
 def voxelize(
     points: Tensor,
-    voxel_size: Sequence[float],
-    point_cloud_range: Sequence[float],
+    voxel_size,
+    point_cloud_range,
     max_points: int,
     max_voxels: int,
     *,
-    batch_offsets: Tensor | None = None,
-    num_valid: Tensor | None = None,
-    reduce: str = "none",
-    order: str = "first",
-    bounds: str = "grid",
-    out_dtype: torch.dtype | None = None,
-    center_relative: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    reduce: str,
+    out_dtype: torch.dtype | None,
+    center_relative: bool,
+    **options,
+) -> tuple[Tensor, ...]:
     """(features, indices, num_points, point_voxel, counts)."""
-    op = "voxelize"
-    if reduce not in REDUCTIONS:
-        fail(ValueError, op, f"reduce must be one of {REDUCTIONS}", repr(reduce))
-    if reduce == "none" and max_points == -1:
-        fail(ValueError, op, 'max_points must be >= 0 with reduce="none"', max_points)
-    if out_dtype is not None and out_dtype not in FLOAT_DTYPES:
-        fail(TypeError, op, "out_dtype must be float16, bfloat16, float32 or float64", out_dtype)
-    grid, rows, counts, capacity = group_points(
-        op, points, voxel_size, point_cloud_range, max_points, max_voxels, batch_offsets,
-        num_valid, order, bounds,
-    )  # fmt: skip
+    grid = VoxelGrid.make(voxel_size, point_cloud_range)
+    rows, counts, capacity = group_points(points, grid, max_points, max_voxels, **options)
     values = to_working(points)
     slots = (max_points,) if reduce == "none" else ()
     features = np.zeros((capacity, *slots, points.shape[1]), values.dtype)
@@ -126,13 +97,10 @@ def voxelize_backward(
     max_points: int,
     max_voxels: int,
     *,
-    batch_offsets: Tensor | None = None,
-    num_valid: Tensor | None = None,
     reduce: str = "none",
-    order: str = "first",
-    bounds: str = "grid",
     out_dtype: torch.dtype | None = None,
     center_relative: bool = False,
+    **options,
 ) -> Tensor:
     """Gradient of the points, given the gradient of voxelize's features.
 
@@ -140,10 +108,8 @@ def voxelize_backward(
     of its slot (none), of its row (sum), of its row over the stored count (mean), or, in each
     column where it is the extreme, of its row (max, min). Every other point gets 0.
     """
-    grid, rows, *_ = group_points(
-        "voxelize", points, voxel_size, point_cloud_range, max_points, max_voxels, batch_offsets,
-        num_valid, order, bounds,
-    )  # fmt: skip
+    grid = VoxelGrid.make(voxel_size, point_cloud_range)
+    rows, _, _ = group_points(points, grid, max_points, max_voxels, **options)
     values = to_working(points)
     incoming = to_working(grad_features).astype(values.dtype)
     grad = np.zeros_like(values)

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchvox.reference.checks import fail
+from torchvox.reference.definition import define_op
 
 __all__ = ["grid_size"]
-
-MAX_CELLS_PER_AXIS = 2**24  # float32 names no more cells than this
 
 
 @dataclass(frozen=True)
@@ -25,33 +23,16 @@ class VoxelGrid:
     cells: tuple[int, int, int]
 
     @staticmethod
-    def make(op: str, voxel_size: Sequence[float], point_cloud_range: Sequence[float]) -> VoxelGrid:
-        sizes, bounds = list(voxel_size), list(point_cloud_range)
-        if len(sizes) != 3:
-            fail(ValueError, op, "voxel_size must have 3 values (x, y, z)", sizes)
-        if len(bounds) != 6:
-            words = "point_cloud_range must have 6 values (x0, y0, z0, x1, y1, z1)"
-            fail(ValueError, op, words, bounds)
-        with np.errstate(all="ignore"):
-            size, lo, hi = (
-                np.array(values, np.float64).astype(np.float32)
-                for values in (sizes, bounds[:3], bounds[3:])
-            )
-            if not (np.isfinite(size).all() and (size > 0).all()):
-                fail(ValueError, op, "voxel_size must be positive and finite", sizes)
-            quotient = (hi - lo) / size  # two float32 operations
-            if not np.isfinite(quotient).all():
-                fail(ValueError, op, "point_cloud_range must be finite", bounds)
+    def make(voxel_size: Sequence[float], point_cloud_range: Sequence[float]) -> VoxelGrid:
+        size, lo, hi = (
+            np.array(values, np.float64).astype(np.float32)
+            for values in (voxel_size, point_cloud_range[:3], point_cloud_range[3:])
+        )
+        quotient = (hi - lo) / size  # two float32 operations
         # Round half away from zero, exactly: the fraction of a float32 is a float32.
         whole = np.trunc(quotient)
-        cells = [int(w) + int(q - w >= 0.5) for q, w in zip(quotient, whole, strict=True)]
-        if min(cells) < 1:
-            words = "point_cloud_range must hold at least one voxel along each axis"
-            fail(ValueError, op, words, f"a grid of {cells} from {bounds} and {sizes}")
-        if max(cells) > MAX_CELLS_PER_AXIS:
-            words = f"voxel_size must give at most {MAX_CELLS_PER_AXIS} cells along an axis"
-            fail(ValueError, op, words, f"a grid of {cells}")
-        return VoxelGrid(lo, hi, size, (cells[0], cells[1], cells[2]))
+        nx, ny, nz = (int(w) + int(q - w >= 0.5) for q, w in zip(quotient, whole, strict=True))
+        return VoxelGrid(lo, hi, size, (nx, ny, nz))
 
     def decode(self, xyz: np.ndarray, bounds: str) -> tuple[np.ndarray, np.ndarray]:
         """Cell (N, 3) int64 in x, y, z and whether the point is in range, for finite points.
@@ -73,8 +54,9 @@ class VoxelGrid:
         return self.lo.astype(dtype) + half * self.size.astype(dtype)
 
 
+@define_op
 def grid_size(
     voxel_size: Sequence[float], point_cloud_range: Sequence[float]
 ) -> tuple[int, int, int]:
     """Number of cells (nx, ny, nz), rounded half away from zero."""
-    return VoxelGrid.make("grid_size", voxel_size, point_cloud_range).cells
+    return VoxelGrid.make(voxel_size, point_cloud_range).cells

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from torchvox.reference.arithmetic import from_working, spread_gradient, to_working
+from torchvox.reference.definition import define_op
 from torchvox.reference.segments import segment_reduce
 
 __all__ = ["voxel_csr", "voxel_scatter", "voxel_scatter_backward"]
 
 
+@define_op
 def voxel_csr(point_voxel: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     """(offsets [num_rows + 1], perm [N]), int32: row r holds perm[offsets[r]:offsets[r + 1]].
 
@@ -30,14 +32,9 @@ def voxel_csr(point_voxel: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(offsets, dtype=torch.int32), torch.tensor(perm, dtype=torch.int32)
 
 
+@define_op
 def voxel_scatter(
-    feats: Tensor,
-    point_voxel: Tensor,
-    num_rows: int,
-    reduce: str = "mean",
-    *,
-    offsets: Tensor | None = None,
-    perm: Tensor | None = None,
+    feats: Tensor, point_voxel: Tensor, num_rows: int, reduce: str, *, offsets, perm
 ) -> tuple[Tensor, Tensor]:
     """(out [num_rows, C], arg): arg is [num_rows, C] int32 for max and min, else of shape [0]."""
     if offsets is None or perm is None:
