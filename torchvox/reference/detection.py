@@ -91,25 +91,8 @@ def _rows(score_map: Tensor, per_cell: int) -> np.ndarray:
 
 @define_op
 def anchor_decode_nms(
-    cls: list[Tensor],
-    box: list[Tensor],
-    direction: list[Tensor] | None,
-    anchors: list[Tensor],
-    score_threshold: float,
-    nms_threshold: list[float],
-    pre: int,
-    post: int,
-    *,
-    group: str,
-    shared_pre: bool,
-    global_post: bool,
-    closed: bool,
-    dir_offset: float,
-    dir_limit: float,
-    dir_flip: bool,
-    class_labels: Sequence[int] | None,
-    nms: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    cls, box, direction, anchors, *, dir_offset, dir_limit, dir_flip, **options
+) -> tuple[Tensor, ...]:
     """boxes [B, K, 7 or 9], scores [B, K], labels [B, K], count [B], overflow [B]."""
 
     def heads(b: int) -> list[_Head]:
@@ -127,43 +110,29 @@ def anchor_decode_nms(
             out.append(_Head(_rows(cls[h][b], per_cell), boxes.__getitem__))
         return out
 
-    values = box[0].size(1) // anchors[0].size(2)
     return _detect(
         [heads(b) for b in range(cls[0].size(0))],
-        _classes([m.size(1) // a.size(2) for m, a in zip(cls, anchors, strict=True)], class_labels),
-        9 if values >= 9 else 7,
-        _Options(
-            f32(score_threshold), nms_threshold, pre, post, group, group != "class", shared_pre,
-            global_post, closed, None, nms == "circle",
-        ),
-    )  # fmt: skip
+        [m.size(1) // a.size(2) for m, a in zip(cls, anchors, strict=True)],
+        9 if box[0].size(1) // anchors[0].size(2) >= 9 else 7,
+        _Options(**options, best_class=options["group"] != "class"),
+    )
 
 
 @define_op
 def center_decode_nms(
-    heatmap: list[Tensor],
-    offset: list[Tensor],
-    z: list[Tensor],
-    dim: list[Tensor],
-    rot: list[Tensor],
-    vel: list[Tensor] | None,
-    voxel_size: Sequence[float],
-    point_cloud_range: Sequence[float],
-    stride: int,
-    score_threshold: float,
-    nms_threshold: list[float],
-    pre: int,
-    post: int,
+    heatmap,
+    offset,
+    z,
+    dim,
+    rot,
+    vel,
+    voxel_size,
+    point_cloud_range,
+    stride,
     *,
-    group: str,
-    global_post: bool,
-    best_class: bool,
-    closed: bool,
-    post_range: Sequence[float] | None,
-    rot_order: str,
-    class_labels: Sequence[int] | None,
-    nms: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    rot_order,
+    **options,
+) -> tuple[Tensor, ...]:
     """boxes [B, K, 7 or 9], scores [B, K], labels [B, K], count [B], overflow [B]."""
 
     def heads(b: int) -> list[_Head]:
@@ -190,44 +159,29 @@ def center_decode_nms(
             out.append(_Head(_rows(heat[b], 1), boxes.__getitem__))
         return out
 
-    return _detect(
-        [heads(b) for b in range(heatmap[0].size(0))],
-        _classes([m.size(1) for m in heatmap], class_labels),
-        9 if vel else 7,
-        _Options(
-            f32(score_threshold), nms_threshold, pre, post, group, best_class, False, global_post,
-            closed, np.array(post_range, f32) if post_range else None, nms == "circle",
-        ),
-    )  # fmt: skip
-
-
-@dataclass
-class _Classes:
-    first: list[int]  # class of each head's first one
-    labels: list[int]
-
-
-def _classes(counts: list[int], labels: Sequence[int] | None) -> _Classes:
-    first = [sum(counts[:h]) for h in range(len(counts))]
-    return _Classes(first, list(labels or range(sum(counts))))
+    samples = [heads(b) for b in range(heatmap[0].size(0))]
+    counts = [m.size(1) for m in heatmap]
+    return _detect(samples, counts, 9 if vel else 7, _Options(**options))
 
 
 @dataclass
 class _Options:
-    threshold: np.float32
+    score_threshold: float
     nms_threshold: list[float]
     pre: int
     post: int
     group: str
-    best_class: bool
-    shared_pre: bool
     global_post: bool
     closed: bool
-    post_range: np.ndarray | None
-    circle: bool
+    nms: str
+    class_labels: Sequence[int] | None
+    best_class: bool
+    shared_pre: bool = False
+    post_range: Sequence[float] | None = None
 
     def passes(self, score: np.ndarray) -> np.ndarray:
-        return score >= self.threshold if self.closed else score > self.threshold
+        least = f32(self.score_threshold)
+        return score >= least if self.closed else score > least
 
 
 @dataclass
@@ -244,9 +198,12 @@ class _Candidate:
 
 
 def _detect(
-    samples: list[list[_Head]], classes: _Classes, width: int, options: _Options
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    groups = {"none": 1, "task": len(classes.first), "class": len(classes.labels)}[options.group]
+    samples: list[list[_Head]], classes: list[int], width: int, options: _Options
+) -> tuple[Tensor, ...]:
+    """classes: how many each head has."""
+    first = [sum(classes[:h]) for h in range(len(classes))]
+    names = options.class_labels or range(sum(classes))
+    groups = {"none": 1, "task": len(first), "class": len(names)}[options.group]
     rows = options.post if options.global_post else options.post * groups
     boxes = torch.zeros(len(samples), rows, width)
     scores = torch.zeros(len(samples), rows)
@@ -254,7 +211,7 @@ def _detect(
     count = torch.zeros(len(samples), dtype=torch.int32)
     overflow = torch.zeros(len(samples), dtype=torch.int32)
     for b, heads in enumerate(samples):
-        segments, overflow[b] = _selected(heads, classes, groups, options)
+        segments, overflow[b] = _selected(heads, first, groups, options)
         kept = [
             c
             for g, segment in enumerate(segments)
@@ -267,18 +224,19 @@ def _detect(
         for row, c in enumerate(kept):
             boxes[b, row] = torch.from_numpy(heads[c.head].decode(c.box))
             scores[b, row] = float(c.score)
-            labels[b, row] = classes.labels[classes.first[c.head] + c.cls]
+            labels[b, row] = names[first[c.head] + c.cls]
     return boxes, scores, labels, count, overflow
 
 
 def _selected(
-    heads: list[_Head], classes: _Classes, groups: int, options: _Options
+    heads: list[_Head], first: list[int], groups: int, options: _Options
 ) -> tuple[list[list[_Candidate]], int]:
-    """The `pre` best candidates of every group in order, and how many there were beyond them."""
+    """The `pre` best candidates of every group in order, and how many there were beyond them.
+    first: the class of each head's first one."""
     lists: list[list[_Candidate]] = [[] for _ in range(1 if options.shared_pre else groups)]
     for h, head in enumerate(heads):
         for c in _candidates(head, h, options.best_class or options.shared_pre, options):
-            of = {"none": 0, "task": h, "class": classes.first[h] + c.cls}[options.group]
+            of = {"none": 0, "task": h, "class": first[h] + c.cls}[options.group]
             lists[0 if options.shared_pre else of].append(c)
     over = sum(max(len(f) - options.pre, 0) for f in lists)
     chosen = [sorted(f, key=lambda c: c.order)[: options.pre] for f in lists]
@@ -292,7 +250,7 @@ def _selected(
             if np.isfinite(logits[cls]) and options.passes(score):
                 place = (best.head, cls, best.box)
                 pair = _Candidate(score, place, best.head, cls, best.box)
-                segments[classes.first[best.head] + cls].append(pair)
+                segments[first[best.head] + cls].append(pair)
     return [sorted(s, key=lambda c: c.order) for s in segments], over
 
 
@@ -320,8 +278,8 @@ def _thinned(
     for c in candidates:
         box = heads[c.head].decode(c.box)
         inside = np.isfinite(box).all()
-        if options.post_range is not None:
-            low, high = options.post_range[:3], options.post_range[3:]
+        if options.post_range:
+            low, high = np.array(options.post_range, f32).reshape(2, 3)
             inside = inside and (low <= box[:3]).all() and (box[:3] <= high).all()
         if inside:
             there.append(c)
@@ -333,6 +291,6 @@ def _thinned(
         -torch.arange(len(there))[None].float(),
         float(threshold),
         options.post,
-        mode="circle" if options.circle else "rotated",
+        mode=options.nms,
     )
     return [there[i] for i in index[0, : int(count[0])].tolist()]

@@ -48,27 +48,9 @@ __all__ = [
 
 
 @define_op
-def occupancy_integrate_(
-    state,
-    points,
-    origins,
-    voxel_size,
-    map_origin,
-    sensor,
-    max_touched,
-    *,
-    rule,
-    flags,
-    threshold,
-    missing,
-    stamp,
-    timestamps,
-    time_base,
-    ndt,
-    intensity,
-    intensity_range,
-    **options,
-) -> Tensor:
+def occupancy_integrate_(state, points, origins, voxel_size, map_origin, sensor, max_touched, *,
+                         rule, flags, threshold, missing, stamp, timestamps, time_base, ndt,
+                         intensity, intensity_range, **options) -> Tensor:  # fmt: skip
     _, _, stamps, status, logodds, _, touch, traversal, sample_row, *samples = state
     flags, units, bounds = flags or [], [units_of(x) for x in sensor], intensity_range or [0.0, 1.0]
     ndt = normal.Ndt(*ndt) if ndt else None

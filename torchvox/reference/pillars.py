@@ -28,7 +28,7 @@ class Pillar:
 
 
 def _pillars(
-    indices: Tensor, num_points: Tensor, point_voxel: Tensor, point_slot: Tensor, size: tuple
+    size: tuple, indices: Tensor, num_points: Tensor, point_voxel: Tensor, point_slot: Tensor
 ) -> list[Pillar]:
     """The rows whose cell lies in `size` = (batches, ny, nx)."""
     slots: dict[tuple[int, int], int] = {
@@ -77,25 +77,22 @@ def _tree_sum(values: np.ndarray) -> np.ndarray:
 
 @define_op
 def pillar_moments(
-    points: Tensor,
-    indices,
-    num_points,
-    point_voxel,
-    point_slot,
+    points,
     voxel_size,
     point_cloud_range,
-    max_points: int,
+    max_points,
     *,
-    center_axes: int,
-    legacy: bool,
-    pad_semantics: str,
+    center_axes,
+    legacy,
+    pad_semantics,
+    **voxels,
 ) -> Tensor:
     """Upper triangle, row by row, of the sum of g g^T over the stored points in the order of their
     index, g = (1, decorated point), in float64. With padding the first entry counts slots."""
     grid = VoxelGrid.make(voxel_size, point_cloud_range)
     values = to_working(points)
     size = (2**31 - 1, grid.cells[1], grid.cells[0])
-    pillars = _pillars(indices, num_points, point_voxel, point_slot, size)
+    pillars = _pillars(size, **voxels)
     width = points.size(1) + 4 + center_axes
     left, right = np.triu_indices(width)
     products = np.zeros((len(values), len(left)))
@@ -179,22 +176,19 @@ def _of_pillar(
 
 @define_op
 def pillar_encode(
-    points: Tensor,
-    indices,
-    num_points,
-    point_voxel,
-    point_slot,
-    weight: Tensor,
-    bias: Tensor,
+    points,
+    weight,
+    bias,
     voxel_size,
     point_cloud_range,
-    max_points: int,
-    batch_size: int,
+    max_points,
+    batch_size,
     *,
-    center_axes: int,
-    legacy: bool,
-    pad_semantics: str,
+    center_axes,
+    legacy,
+    pad_semantics,
     out_dtype,
+    **voxels,
 ) -> Tensor:
     """[B, O, ny, nx], channels_last: the largest relu(weight f + bias) of a pillar's points."""
     grid = VoxelGrid.make(voxel_size, point_cloud_range)
@@ -203,7 +197,7 @@ def pillar_encode(
     values, w, b = (to_working(t).astype(real) for t in (points, weight, bias))
     nx, ny, _ = grid.cells
     canvas = np.zeros((batch_size, ny, nx, len(b)), real)
-    pillars = _pillars(indices, num_points, point_voxel, point_slot, (batch_size, ny, nx))
+    pillars = _pillars((batch_size, ny, nx), **voxels)
     with np.errstate(all="ignore"):
         for pillar in reversed(pillars):  # of rows with one cell the lowest stays
             best = np.zeros_like(b)
