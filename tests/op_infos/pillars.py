@@ -114,6 +114,32 @@ def encode_gradcheck(**options) -> Call:
     return {**call, "max_points": SLOTS, "batch_size": 2, **options}
 
 
+def decorated(call: Call) -> tuple[Tensor, Tensor]:
+    """[V, P, D] rows, zeros in empty slots, and which slots are filled."""
+    points, rows, slots = call["points"], call["point_voxel"].long(), call["point_slot"].long()
+    stored = slots >= 0
+    capacity = max(int(call["num_points"].max()), 1) if call["num_points"].numel() else 1
+    padded = points.new_zeros(call["indices"].size(0), capacity, points.size(1))
+    padded[rows[stored], slots[stored]] = points[stored]
+    filled = torch.arange(capacity)[None] < call["num_points"][:, None]
+    return decorate(padded, filled, call), filled
+
+
+def decorate(padded: Tensor, filled: Tensor, call: Call) -> Tensor:
+    axes = call.get("center_axes", 3)
+    count = filled.sum(1).clamp(min=1)[:, None, None]
+    mean = padded[..., :3].sum(1, keepdim=True) / count
+    lower = torch.tensor(call["point_cloud_range"][:3], dtype=padded.dtype)
+    size = torch.tensor(call["voxel_size"], dtype=padded.dtype)
+    center = lower + (call["indices"][:, 1:].flip(1) + 0.5) * size
+    offset = padded[..., :3] - center[:, None]
+    own = padded
+    if call.get("legacy"):
+        own = torch.cat([offset[..., :axes], padded[..., axes:]], -1)
+    rows = torch.cat([own, padded[..., :3] - mean, offset[..., :axes]], -1)
+    return torch.where(filled[..., None], rows, 0)
+
+
 def encode_backward_call(n: int, seed: int = 0, **options) -> Call:
     forward = encode_call(n, seed, **options)
     canvas, mean, arg = torch.ops.torchvox._pillar_encode_train(**forward)

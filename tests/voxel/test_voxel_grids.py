@@ -41,9 +41,8 @@ def test_grid_size_of_common_configurations(size, bounds, cells):
 
 @pytest.mark.parametrize("size", [[0.2] * 2, [0.2, 0.2, 0.0], [2e-7, 1.0, 1.0]])
 def test_grid_size_refuses(size):
-    for grid_size in (reference.grid_size, torchvox.grid_size):
-        with pytest.raises(ValueError, match=r"^grid_size: .+, got .+"):
-            grid_size(size, [0.0] * 3 + [4.0] * 3)
+    with pytest.raises(ValueError, match=r"^grid_size: .+, got .+"):
+        torchvox.grid_size(size, [0.0] * 3 + [4.0] * 3)
 
 
 def corners_and_center(cells) -> torch.Tensor:
