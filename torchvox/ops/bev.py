@@ -99,9 +99,8 @@ def bev_max_height(
         and 0 where empty. torch.uint16 stores 1 + floor(1000 * (z - z0)), saturating, and 0 where
         empty. torch 2.11 has few CPU operations for uint16.
 
-    Returns `BEVHeight`. Deterministic; CPU and CUDA give the same bits; no host
-    synchronization. Points of equal height: the lowest index is the top. Differentiable in points
-    for float32 output: a cell's gradient goes to its top point's z.
+    Returns `BEVHeight`. Points of equal height: the lowest index is the top. Differentiable in
+    points for float32 output: a cell's gradient goes to its top point's z.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     if (
@@ -203,10 +202,9 @@ def bev_rasterize(
     features: [N] or [N, 1], the intensities. None: column 3 of points.
     fill: value of empty cells in height and intensity planes; the other planes hold 0 there.
 
-    Returns `BEVImage`. Deterministic, also in the means: heights add up as integers, intensities in
-    input order. CPU and CUDA give the same bits; no host synchronization. Differentiable in points
-    and features through height_max, height_norm, height_mean, intensity_top and intensity_mean.
-    docs/bev.md has every rule.
+    Returns `BEVImage`. In means, heights add up as integers, intensities in input order.
+    Differentiable in points and features through height_max, height_norm, height_mean,
+    intensity_top and intensity_mean. docs/bev.md has every rule.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     image, counts = torch.ops.torchvox.bev_rasterize(

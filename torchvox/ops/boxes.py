@@ -71,8 +71,7 @@ def rotated_iou(
     times as long as wide (docs/boxes.md has thinner ones). "iou" and "iof" are in [0, 1], exactly 1
     for identical boxes; "iou" and "overlap" have the same bits for (a, b) and (b, a). Exactly 0 for
     boxes that an axis of either separates or that touch, and for boxes with a size or area below
-    1e-30 or a value that is not finite. CPU and CUDA give the same bits. No host synchronization.
-    Under autocast halves are widened to float32.
+    1e-30 or a value that is not finite. Under autocast halves are widened to float32.
 
     Differentiable in a and b, without atomics. Boxes that share an edge get a one-sided gradient,
     identical boxes the mean of both sides, which is 0 for "iou".
@@ -105,8 +104,7 @@ def rotated_nms(
         batches alone.
     mode: "rotated" or "circle".
 
-    Returns `Kept`. Exact and deterministic: CPU and CUDA keep the same boxes. No host
-    synchronization; at most N^2 / 2 pairs of a sample are tested, in little more than 2 MiB of
+    Returns `Kept`. At most N^2 / 2 pairs of a sample are tested, in little more than 2 MiB of
     memory per sample. Not differentiable. Under autocast halves are widened to float32.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
@@ -145,8 +143,7 @@ def points_in_boxes(
         Of batches alone.
 
     A box holds a point with abs(along) < l / 2, abs(across) < w / 2 and abs(dz) <= h / 2 (mmcv's
-    rule). Returns [B, N] int32, -1 in no box; [B, G, N] bool; or [B, G] int32. CPU and CUDA give
-    the same bits. No host synchronization. Not differentiable.
+    rule). Returns [B, N] int32, -1 in no box; [B, G, N] bool; or [B, G] int32. Not differentiable.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     single = points.dim() == 2 and boxes.dim() == 2 and lengths is None and box_lengths is None
@@ -178,8 +175,8 @@ def box_query(
         center of the box, clamped to [0, n - 1]. Cells come in the order (x, y, z), z fastest.
         None: the box is one cell.
 
-    Returns `BoxPoints`. Memory beside the outputs: one bit for every point and box. CPU and CUDA
-    give the same bits. No host synchronization. Not differentiable.
+    Returns `BoxPoints`. Memory beside the outputs: one bit for every point and box. Not
+    differentiable.
     Raises ValueError (shapes, ranges) and TypeError (dtypes).
     """
     index, count = torch.ops.torchvox.box_query(
@@ -213,8 +210,8 @@ def place_boxes(
         it and leaves when it is placed; below 0 or past `lengths`: none.
 
     Returns [B, K] int32: the try taken, -1 for none. Overlap: `rotated_iou`(mode="bev") > 0, so
-    boxes that touch, or that have no area, do not overlap. CPU and CUDA choose alike. No host
-    synchronization. Not differentiable. Under autocast halves are widened to float32.
+    boxes that touch, or that have no area, do not overlap. Not differentiable. Under autocast
+    halves are widened to float32.
     Raises ValueError (shapes, options) and TypeError (dtypes).
     """
     return torch.ops.torchvox.place_boxes(

@@ -93,8 +93,8 @@ def unique_cells(
     order: rows by their "first" points, or "sorted" by column 0, then 1, ...
     trim: narrow to the rows in use. Reads `counts`, the only host synchronization.
 
-    Returns `UniqueCells`, offsets and perm as of `voxel_group`.
-    Deterministic; CPU and CUDA give the same bits; not differentiable (`voxel_scatter` is).
+    Returns `UniqueCells`, offsets and perm as of `voxel_group`. Not differentiable (`voxel_scatter`
+    is).
     Raises ValueError (shapes, options) and TypeError (dtypes).
     """
     indices, num_points, point_voxel, offsets, perm, counts = torch.ops.torchvox.unique_cells(
@@ -154,9 +154,8 @@ def grid_cells(
 
     points, batch_offsets, num_valid: those of `voxel_keys`, as is the arithmetic.
     Returns [N, 3] int32; -1 for padding, points that are not finite, and those in cells beyond
-    +-2^(bits - 1) of the world's zero, bits = 21 for one sample (`voxel_keys`).
-    Deterministic; CPU and CUDA give the same bits; no host synchronization; points that
-    require a gradient are refused, as by `voxel_keys`.
+    +-2^(bits - 1) of the world's zero, bits = 21 for one sample (`voxel_keys`). Points that require
+    a gradient are refused, as by `voxel_keys`.
     Raises ValueError (shapes, sizes) and TypeError (dtypes).
     """
     _check_size("grid_cells", grid_size)
@@ -182,8 +181,8 @@ def grid_sample(
     trim: narrow to the rows in use. Reads `counts`, the only host synchronization.
 
     Returns `GridSample`, cells as of `grid_cells`, offsets and perm as of `voxel_group`. Rows stand
-    in the order of their first points, sample after sample.
-    Deterministic; CPU and CUDA give the same bits; points that require a gradient are refused.
+    in the order of their first points, sample after sample. Points that require a gradient are
+    refused.
     Raises ValueError (shapes, sizes) and TypeError (dtypes).
     """
     _check_size("grid_sample", grid_size)
@@ -239,9 +238,8 @@ def serialize(
         nothing says how many there are.
 
     Returns `SerializedCells`. A code is b << 3 * depth | place on the curve, -1 for padding and for
-    cells outside the cube; the order is stable, with those of -1 last.
-    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
-    The codes of Pointcept's `encode`, and its Point.serialization where no two codes are equal.
+    cells outside the cube; the order is stable, with those of -1 last. Not differentiable. The
+    codes of Pointcept's `encode`, and its Point.serialization where no two codes are equal.
     Raises ValueError (shapes, options) and TypeError (dtypes).
     """
     if grid_size is not None:

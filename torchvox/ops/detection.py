@@ -81,9 +81,9 @@ def box_decode(
         bins of "zhulf0804" count downwards.
 
     Returns [.., 7], or [.., 9] with a velocity, float32: x, y from the anchor's diagonal, z from
-    its height, exponentials of sizes. The same bits on CPU and CUDA; no host synchronization.
-    For inference: raises NotImplementedError when an input requires a gradient (outside
-    torch.no_grad()). Raises ValueError (shapes) and TypeError (dtypes).
+    its height, exponentials of sizes. For inference: raises NotImplementedError when an input
+    requires a gradient (outside torch.no_grad()).
+    Raises ValueError (shapes) and TypeError (dtypes).
     """
     options = options_of("box_decode", ANCHOR_DECODE_NMS_CONVENTIONS, convention)
     return torch.ops.torchvox.box_decode(
@@ -132,9 +132,9 @@ def anchor_decode_nms(
         threshold. The directions: see `box_decode`.
 
     Returns `Detections`, K = post, times the groups unless post is of a sample. Rows: group by
-    group in order of score, or of all groups. Logits and boxes that are not finite are dropped.
-    Deterministic, the same bits on CPU and CUDA; no host synchronization. For inference, as
-    `box_decode`. Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+    group in order of score, or of all groups. Logits and boxes that are not finite are dropped. For
+    inference, as `box_decode`.
+    Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     options = options_of("anchor_decode_nms", ANCHOR_DECODE_NMS_CONVENTIONS, convention)
     boxes, scores, labels, count, overflow = torch.ops.torchvox.anchor_decode_nms(

@@ -97,8 +97,7 @@ def voxel_keys(
     batch_offsets: [B + 1] int32 or int64; sample b owns rows batch_offsets[b] to
         batch_offsets[b + 1]. None: one sample. num_valid: [B]; rows past it are padding.
 
-    Returns `VoxelKeys`.
-    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Returns `VoxelKeys`. Not differentiable.
     Raises ValueError (shapes, sizes, options) and TypeError (dtypes).
     """
     keys, counts = torch.ops.torchvox.voxel_keys(
@@ -134,8 +133,7 @@ def voxel_group(
     order: rows by their "first" points, or by ascending "key".
     backend: "sort", "hash" or "auto", one answer.
 
-    Returns `VoxelGroups`; the points of a row ascend.
-    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Returns `VoxelGroups`; the points of a row ascend. Not differentiable.
     Raises ValueError (shapes, options) and TypeError (dtypes).
     """
     return VoxelGroups(
@@ -242,10 +240,9 @@ def voxel_downsample(
         `counts`, the only host synchronization. Without it such points are dropped and counted, on
         the CPU with a warning.
 
-    Returns `DownsampledPoints`, out as of `voxel_mean`. With one origin every mean lies in its
-    own cell, and filtering the output again returns it, for coordinates that are multiples of 2^-32
-    below 2^31. Deterministic; CPU and CUDA give the same bits; not differentiable (`voxel_map` and
-    `voxel_scatter` are).
+    Returns `DownsampledPoints`, out as of `voxel_mean`. With one origin every mean lies in its own
+    cell, and filtering the output again returns it, for coordinates that are multiples of 2^-32
+    below 2^31. Not differentiable (`voxel_map` and `voxel_scatter` are).
     Raises ValueError (shapes, sizes, options) and TypeError (dtypes).
     """
     result = DownsampledPoints(

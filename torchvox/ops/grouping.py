@@ -42,11 +42,10 @@ def group_points(
         instead of row 0 of the features.
 
     Returns [B, M, k, C], or [B, C, M, k] with channels_first, in the dtype of the features; packed,
-    [U, k, C].
-    Differentiable in features, to any order. The gradient of a point is the sum over the entries of
-    idx that name it, in their order, without atomics: the same bits in every run and on every
-    device. The gradient needs N and M * k below 2^31.
-    Raises ValueError (shapes) and TypeError (dtypes). No host synchronization.
+    [U, k, C]. Differentiable in features, to any order. The gradient of a point is the sum over the
+    entries of idx that name it, in their order, without atomics. The gradient needs N and M * k
+    below 2^31.
+    Raises ValueError (shapes) and TypeError (dtypes).
     """
     return torch.ops.torchvox.group_points(
         features,
@@ -77,7 +76,7 @@ def neighbor_rows(
         are those of the packed features, whichever indices come in.
 
     Returns int32 in the shape of idx: the index, or -1 when it is outside [0, num_points), outside
-    its cloud, or past its count. Not differentiable. No host synchronization.
+    its cloud, or past its count. Not differentiable.
     Raises ValueError (shapes) and TypeError (dtypes).
     """
     return torch.ops.torchvox.neighbor_rows(
@@ -108,11 +107,10 @@ def three_interpolate(
     weight: [B, M, 3] float32, or the dtype of the features. Packed, idx and weight are [U, 3].
     batch_offsets, query_batch_offsets, local_index: packed clouds, as in `group_points`.
 
-    Returns [B, M, C], or [B, C, M], packed [U, C], in the dtype of the features:
-    fma(w2, f2, fma(w0, f0, w1 * f1)), in float32 for halves.
-    Differentiable once, in features and weight, without atomics: the same bits in every run and on
-    every device. The gradient of the features needs N and 3 * M below 2^31.
-    Raises ValueError (shapes) and TypeError (dtypes). No host synchronization.
+    Returns [B, M, C], or [B, C, M], packed [U, C], in the dtype of the features: fma(w2, f2,
+    fma(w0, f0, w1 * f1)), in float32 for halves. Differentiable once, in features and weight,
+    without atomics. The gradient of the features needs N and 3 * M below 2^31.
+    Raises ValueError (shapes) and TypeError (dtypes).
     """
     return torch.ops.torchvox.three_interpolate(
         features,
@@ -132,9 +130,9 @@ def interpolation_weights(dist2: Tensor, *, eps: float = 1e-8, weight: Weight = 
     weight: "dist": 1 / (sqrt(dist2) + eps); "dist2": 1 / (dist2 + eps). eps > 0.
 
     Returns [.., 3] in the dtype of dist2: these, divided by their sum in index order. A point that
-    is not there (dist2 infinite) weighs 0; where none is, all weigh 0.
-    Differentiable once; the gradient of the root at 0 is taken as 0.
-    Raises ValueError (shapes, options) and TypeError (dtype). No host synchronization.
+    is not there (dist2 infinite) weighs 0; where none is, all weigh 0. Differentiable once; the
+    gradient of the root at 0 is taken as 0.
+    Raises ValueError (shapes, options) and TypeError (dtype).
     """
     return torch.ops.torchvox.interpolation_weights(dist2, eps=eps, weight=weight)
 
@@ -159,10 +157,10 @@ def interpolate_features(
 
     Returns [B, M, C] in the dtype of the features. Fewer than three points share the weight; a
     query without any, or past its length, gets zeros. Weights are made in float32, float64 for
-    float64 points, and rounded to float32 unless the features are float64.
-    Differentiable once, in features, and through the weights in query and points. The bits are
-    those of the three ops one after another, on every device.
-    Raises ValueError (shapes, options) and TypeError (dtypes). No host synchronization.
+    float64 points, and rounded to float32 unless the features are float64. Differentiable once, in
+    features, and through the weights in query and points. The bits are those of the three ops one
+    after another, on every device.
+    Raises ValueError (shapes, options) and TypeError (dtypes).
     """
     return torch.ops.torchvox.interpolate_features(
         query,
@@ -184,9 +182,8 @@ def gather_points(features: Tensor, idx: Tensor, *, channels_first: bool = False
 
     Returns [B, M, C], or [B, C, M] with channels_first, in the dtype of the features.
     Differentiable in features, to any order. The gradient of a point is the sum over the samples
-    that took it, in their order, without atomics: the same bits in every run and on every device.
-    The gradient needs B * N and B * M below 2^31.
-    Raises ValueError (shapes) and TypeError (dtypes). No host synchronization.
+    that took it, in their order, without atomics. The gradient needs B * N and B * M below 2^31.
+    Raises ValueError (shapes) and TypeError (dtypes).
     """
     return torch.ops.torchvox.gather_points(features, idx, channels_first=channels_first)
 
@@ -209,10 +206,10 @@ def segment_reduce(
 
     Returns (out [R, ..] in the dtype of src, arg): arg is [R, ..] int32, the row of src that won,
     for max and min, and [0] for sum and mean. A segment without rows is 0, its arg -1.
-    Deterministic, CPU and CUDA give the same bits, no host synchronization. Differentiable once in
-    src, without atomics; max and min pass their gradient only to `arg`. Without index each row
-    takes that of one segment, found by a search of `offsets`: they should ascend.
-    N, E < 2^31 - 1; the gradient of max and min with index needs N * C and R * C below 2^31.
+    Differentiable once in src, without atomics; max and min pass their gradient only to `arg`.
+    Without index each row takes that of one segment, found by a search of `offsets`: they should
+    ascend. N, E < 2^31 - 1; the gradient of max and min with index needs N * C and R * C below
+    2^31.
     Raises ValueError (shapes, options) and TypeError (dtypes).
     """
     if not torch.is_tensor(src) or src.is_nested or src.dim() in (0, 2):

@@ -63,9 +63,8 @@ def radius_neighbors(
     trim: narrow to the entries in use, views that keep the whole buffers alive; reads `offsets`,
         the only host synchronization.
 
-    Returns `RadiusNeighbors`, the points of each query in ascending order.
-    Exact and deterministic: CPU and CUDA give the same bits. Not differentiable; distances made of
-    the gathered points are.
+    Returns `RadiusNeighbors`, the points of each query in ascending order. Not differentiable;
+    distances made of the gathered points are.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     options = {**options_of("radius_neighbors", RADIUS_CONVENTIONS, convention)}
@@ -125,9 +124,8 @@ def chamfer_distance(
 
     Returns `ChamferDistance`: squared distances, or with norm 1 sums of absolute differences, and
     the lowest of equally near points. A point that does not exist, is not finite or has no other
-    cloud holds 0 and -1: sums over a padded cloud are sums over its points.
-    dist_x and dist_y are differentiable in x and y, by sums in a fixed order without atomics.
-    Exact and deterministic, O(N + M) memory, no host synchronization.
+    cloud holds 0 and -1: sums over a padded cloud are sums over its points. dist_x and dist_y are
+    differentiable in x and y, by sums in a fixed order without atomics. Takes O(N + M) memory.
     Raises ValueError (shapes, options) and TypeError (dtypes); the errors of lengths, offsets and
     dtypes are those of `knn`, whose points and queries x and y are in turn.
     """

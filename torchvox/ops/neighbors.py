@@ -101,8 +101,7 @@ def ball_query(
         instead of row 0 of points. With "first", an empty ball names row 0 of its cloud, or without
         local_index -1 for a cloud without points.
 
-    Returns `BallNeighbors`. Rows past query_lengths are those of an empty ball.
-    Exact and deterministic: CPU and CUDA give the same bits. No host synchronization. dist2 is
+    Returns `BallNeighbors`. Rows past query_lengths are those of an empty ball. dist2 is
     differentiable in points and query.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
@@ -220,9 +219,9 @@ def group_mlp_max(
     Returns [B, M, C_out of the last layer] in the dtype of weights; 0 for k = 0. Layers round to
     that dtype; sums are float32, float64 for float64. Deterministic: the same bits each run.
     float32 and float64 have the bits of the CPU; float16 and bfloat16 run on tensor cores from
-    compute capability 8.0 on and differ from the CPU by rounding. No host synchronization.
-    For inference: raises NotImplementedError when an input requires a gradient (outside
-    torch.no_grad()). Raises ValueError (shapes, ranges) and TypeError (dtypes).
+    compute capability 8.0 on and differ from the CPU by rounding. For inference: raises
+    NotImplementedError when an input requires a gradient (outside torch.no_grad()).
+    Raises ValueError (shapes, ranges) and TypeError (dtypes).
     """
     return torch.ops.torchvox.group_mlp_max(
         points,
@@ -278,10 +277,9 @@ def knn(
     batch_offsets, query_batch_offsets, local_index: packed clouds, as in `ball_query`.
 
     Returns `Neighbors` in ascending order of (distance, index): of equally distant points the lower
-    index comes first, also at the k-th place.
-    Exact and deterministic: CPU and CUDA give the same bits. No host synchronization. dist2 is
-    differentiable in points and query, idx is not. For D <= 3 in up to float32 a query
-    visits a small part of a large cloud; otherwise all of it.
+    index comes first, also at the k-th place. dist2 is differentiable in points and query, idx is
+    not. For D <= 3 in up to float32 a query visits a small part of a large cloud; otherwise all of
+    it.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     dist2, idx = torch.ops.torchvox.knn(

@@ -233,13 +233,12 @@ def occupancy_integrate_(
         (lowest, highest).
 
     Returns counts [1, 16] int64: 0 rays integrated, 1 given, 2 not finite, 3 left out (flag, index,
-    range), 4 outside, 5 truncated, 6 visits, 7 voxels whose log-odds changed, 8 regions touched,
-    9 new, 10 in use, 11 overflow (1 more touched than max_touched, 2 more regions than the
-    capacity, 4 more rows of samples than there are, 8 refused since an earlier call did not fit),
-    12 regions skipped, 13 new rows of samples.
-    All or nothing: a call that does not fit writes only status[3], by which all later ones are
-    refused until it is cleared; 8, 9 and 13 say what was needed.
-    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    range), 4 outside, 5 truncated, 6 visits, 7 voxels whose log-odds changed, 8 regions touched, 9
+    new, 10 in use, 11 overflow (1 more touched than max_touched, 2 more regions than the capacity,
+    4 more rows of samples than there are, 8 refused since an earlier call did not fit), 12 regions
+    skipped, 13 new rows of samples. All or nothing: a call that does not fit writes only status[3],
+    by which all later ones are refused until it is cleared; 8, 9 and 13 say what was needed. Not
+    differentiable.
     Raises ValueError (shapes, sizes, options) and TypeError (dtypes), with nothing written.
     Source: OHM (Stepanas et al., OHM: GPU Based Occupancy Map Generation, RA-L 2022); OctoMap
     (Hornung et al., Autonomous Robots 2013); tables of Blelloch and Golovin, FOCS 2007; NDT-OM
@@ -289,8 +288,8 @@ def occupancy_query(
     threshold: log-odds from which a voxel is occupied. fill: log-odds of what was not observed,
         None for NaN.
 
-    Returns logodds [N] float32 and label [N] int8: -1 not observed, 0 free, 1 occupied.
-    CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Returns logodds [N] float32 and label [N] int8: -1 not observed, 0 free, 1 occupied. Not
+    differentiable.
     """
     logodds, label = torch.ops.torchvox.occupancy_query(
         state,
@@ -321,8 +320,7 @@ def occupancy_crop(
     grid's frame to the map's; None: one volume in the map's frame. threshold, fill: as in
     `occupancy_query`.
 
-    Returns logodds [B, nz, ny, nx] float32 and label [B, nz, ny, nx] int8.
-    CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Returns logodds [B, nz, ny, nx] float32 and label [B, nz, ny, nx] int8. Not differentiable.
     """
     logodds, label = torch.ops.torchvox.occupancy_crop(
         state,
@@ -356,8 +354,7 @@ def occupancy_raycast(
     voxel is occupied. stop_unknown: voxels that were not observed stop a ray as well.
     solid_angle: of each ray, in steradians.
 
-    Returns `OccupancyRays`.
-    CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Returns `OccupancyRays`. Not differentiable.
     """
     distance, unseen, status, indices, unknown = torch.ops.torchvox.occupancy_raycast(
         state,
@@ -381,8 +378,7 @@ def occupancy_extract(
 
     select: "occupied", "free" or "observed". max_out: rows of the outputs; the first ones are kept.
 
-    Returns `OccupancyRows`.
-    CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Returns `OccupancyRows`. Not differentiable.
     """
     logodds, mean, indices, num_samples, counts = torch.ops.torchvox.occupancy_extract(
         state, max_out, select=select, threshold=threshold
@@ -400,8 +396,7 @@ def occupancy_decay_(
     factor: 0 to 65536; round(65536 * 2^(-time / half_life)). step: 0 or more.
     mask: [C] bool, regions that decay; None: all.
 
-    Returns `DecayedRegions`; its mask empty is one for `occupancy_remove_`.
-    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    Returns `DecayedRegions`; its mask empty is one for `occupancy_remove_`. Not differentiable.
     Raises ValueError (shapes, strides, numbers) and TypeError (dtypes).
     """
     return DecayedRegions(
@@ -416,8 +411,7 @@ def occupancy_remove_(state: List[Tensor], mask: Tensor) -> Tensor:
     in slots n and up move in order into the free slots below n; the slots from n on get the fill.
 
     Returns counts [1, 8] int64: regions removed, the same, 4 regions in use, 7 rows of samples in
-    use, the rest 0.
-    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    use, the rest 0. Not differentiable.
     Raises ValueError (shapes, strides) and TypeError (dtypes).
     """
     return torch.ops.torchvox.occupancy_remove_(state, mask)
@@ -449,8 +443,7 @@ def occupancy_insert_(
     Returns counts [1, 8] int64: regions changed, rows given, rows refused for their keys, regions
     new, regions in use, overflow bits, rows of samples new, and in use. New regions get the next
     slots, in order. If they do not fit, bit 2 is set, if their samples do not, bit 4, nothing is
-    written but a 1 to status[3], and nothing counts as changed.
-    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    written but a 1 to status[3], and nothing counts as changed. Not differentiable.
     Raises ValueError (shapes, strides, numbers, words) and TypeError (dtypes).
     """
     return torch.ops.torchvox.occupancy_insert_(

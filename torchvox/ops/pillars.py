@@ -67,11 +67,10 @@ def pillar_encode(
     out_dtype: of the canvas; None: that of weight.
 
     Returns [B, O, ny, nx] with the strides of torch.channels_last: 0 in cells without a pillar; of
-    rows with one cell, the lowest. Computed in float32, in float64 when points or weight are.
-    A NaN among a channel's values wins.
-    Deterministic, CPU and CUDA give the same bits, no host synchronization. Differentiable in
-    weight and bias, not twice; points that require a gradient are an error. Among equal values the
-    first point has the gradient, empty slots only if they exceed every point.
+    rows with one cell, the lowest. Computed in float32, in float64 when points or weight are. A NaN
+    among a channel's values wins. Differentiable in weight and bias, not twice; points that require
+    a gradient are an error. Among equal values the first point has the gradient, empty slots only
+    if they exceed every point.
     Raises ValueError (shapes, ranges, options), TypeError (dtypes) and NotImplementedError.
     PointPillars (Lang et al., CVPR 2019), with the conventions of OpenPCDet and mmdetection3d.
     """
@@ -117,9 +116,9 @@ def pillar_moments(
     pad_semantics="reference" and a max_points N counts every slot of every pillar.
     Moments of several calls, or of several processes, add up.
 
-    Deterministic: sums over a tree that depends only on the number of points; CPU and CUDA give
-    the same bits; no host synchronization. Without a gradient: inputs that require one are an
-    error. Raises ValueError, TypeError, NotImplementedError.
+    Sums run over a tree that depends only on the number of points. Without a gradient: inputs that
+    require one are an error.
+    Raises ValueError, TypeError, NotImplementedError.
     """
     return torch.ops.torchvox.pillar_moments(
         points,
@@ -145,13 +144,12 @@ def pillar_norm(
     weight: [O, D], gamma, beta: [O], of one floating dtype: the layer, scale and shift of the norm.
     eps: above 0, added to the variance.
 
-    Returns `PillarNorm`. Computed in float64. No rows have mean 0 and variance 0, one row
-    variance 0.
-    Deterministic, CPU and CUDA give the same bits. Differentiable in weight, gamma and beta, not
-    twice, through folded_weight and folded_bias: with the gradients of `pillar_encode` these are
-    the gradients of batch norm in training. Moments that require a gradient are an error.
-    Raises ValueError (shapes, eps), TypeError (dtypes) and NotImplementedError.
-    S. Ioffe, C. Szegedy, *Batch normalization*, ICML 2015.
+    Returns `PillarNorm`. Computed in float64. No rows have mean 0 and variance 0, one row variance
+    0. Differentiable in weight, gamma and beta, not twice, through folded_weight and folded_bias:
+    with the gradients of `pillar_encode` these are the gradients of batch norm in training. Moments
+    that require a gradient are an error.
+    Raises ValueError (shapes, eps), TypeError (dtypes) and NotImplementedError. S. Ioffe, C.
+    Szegedy, *Batch normalization*, ICML 2015.
     """
     return PillarNorm(*torch.ops.torchvox.pillar_norm(moments, weight, gamma, beta, eps))
 
@@ -164,8 +162,7 @@ def pillar_scatter(feats: Tensor, indices: Tensor, batch_size: int, size: Sequen
     batch_size: samples. size: (nx, ny).
 
     Returns [B, C, ny, nx] in the dtype of feats with the strides of torch.channels_last, 0 in cells
-    without a row; of rows with one cell, the lowest. Deterministic, CPU and CUDA give the same
-    bits, no host synchronization. Differentiable in feats, not twice: a gather.
+    without a row; of rows with one cell, the lowest. Differentiable in feats, not twice: a gather.
     Raises ValueError (shapes, ranges) and TypeError (dtypes).
     """
     return torch.ops.torchvox.pillar_scatter(feats, indices, batch_size, size)

@@ -74,8 +74,8 @@ def transform_points(
     pose_index: [N] int32 or int64, the pose of each point; None where O is 1. A point whose index
         is outside [0, O) becomes NaN.
 
-    Returns [N, 3] float64. CPU and CUDA give the same bits; no host synchronization; an input that
-    requires a gradient is refused. Raises ValueError (shapes) and TypeError (dtypes).
+    Returns [N, 3] float64. An input that requires a gradient is refused.
+    Raises ValueError (shapes) and TypeError (dtypes).
     """
     return torch.ops.torchvox.transform_points(points, poses, pose_index=pose_index)
 
@@ -106,8 +106,7 @@ def ray_visibility(
         its last one.
 
     Returns `Visibility`. A ray is too long from 2^22 cells away from the corner of the range on, or
-    if it has 2^15 cells or more on an axis.
-    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    if it has 2^15 cells or more on an axis. Not differentiable.
     Raises ValueError (shapes, sizes) and TypeError (dtypes).
     Source: Hu et al., What You See is What You Get, CVPR 2020; the walk is Amanatides and Woo's in
     integers (docs/rays.md).
@@ -156,8 +155,7 @@ def ray_voxels(
     reverse: the rows of each ray from its end to its beginning.
 
     Returns `RayVoxels`. Rays are outside from 2^23 voxels away from the origin on, or if they have
-    2^15 voxels or more on an axis.
-    Deterministic; CPU and CUDA give the same bits; no host synchronization; not differentiable.
+    2^15 voxels or more on an axis. Not differentiable.
     Raises ValueError (shapes, sizes, options) and TypeError (dtypes).
     """
     indices, ray, span, offsets, counts = torch.ops.torchvox.ray_voxels(

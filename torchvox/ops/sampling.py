@@ -127,10 +127,9 @@ def furthest_point_sample(
         "torch_cluster": the samples of that library, which repeats a point then; "pointnet2" never
         takes points with |p|^2 <= 1e-3. All are in docs/sampling.md.
 
-    Returns `Samples`.
-    Exact and deterministic: CPU and CUDA give the same bits. No host synchronization. Not
-    differentiable; `gather_points` of the result is. O(N) memory; a sample's time does not grow
-    with N for D <= 3 (float64 and D > 3 pass over the whole cloud for each sample).
+    Returns `Samples`. Not differentiable; `gather_points` of the result is. O(N) memory; a sample's
+    time does not grow with N for D <= 3 (float64 and D > 3 pass over the whole cloud for each
+    sample).
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     options = options_of("furthest_point_sample", FURTHEST_POINT_SAMPLE_CONVENTIONS, convention)
@@ -242,8 +241,8 @@ def furthest_point_sample_with_dist(
 
     Returns idx [B, S] int32; -1 in a cloud without points.
 
-    Exact and deterministic: CPU and CUDA give the same bits. No host synchronization. Not
-    differentiable. Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+    Not differentiable.
+    Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     """
     op = "furthest_point_sample_with_dist"
     return torch.ops.torchvox.furthest_point_sample_with_dist(

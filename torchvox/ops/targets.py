@@ -75,9 +75,8 @@ def anchor_targets(
     The overlap is the IoU seen from above, boxes turned to the nearest axis. Returns
     `AnchorTargets`. Where the box of the best overlap is ignored, the first one of equals, the
     anchor is -2. Boxes with l or w <= 0 or a value that is not finite overlap nothing and are never
-    forced.
-    The same bits on CPU and CUDA; no host synchronization; no matrix of overlaps is stored. Not
-    differentiable. Under autocast halves are widened to float32.
+    forced. No matrix of overlaps is stored. Not differentiable. Under autocast halves are widened
+    to float32.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     Sources: OpenPCDet AxisAlignedTargetAssigner, mmdetection Max3DIoUAssigner.
     """
@@ -126,9 +125,8 @@ def center_targets(
 
     Returns `CenterTargets`. heatmap: the largest exp(-d^2 / (2 s^2)) of the objects of a class
     within 2 r + 1 cells, s = (2 r + 1) / 6, exactly 1 at centers; -1 where that of an ignored box
-    is larger (no loss). Ignored boxes take no slot.
-    The same bits on CPU and CUDA; no host synchronization. Not differentiable. Under autocast
-    halves are widened to float32.
+    is larger (no loss). Ignored boxes take no slot. Not differentiable. Under autocast halves are
+    widened to float32.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     Sources: Yin et al., CenterPoint, CVPR 2021; Law and Deng, CornerNet, ECCV 2018 (the radius).
     """
@@ -188,8 +186,7 @@ def anchor_loss(
 
     Differentiable in the maps, once; gradients have the layout of their maps. Terms are computed in
     float32, of float64 maps in float64, and summed in float64 in one fixed order: CPU and CUDA give
-    the same bits in every run. No host synchronization. Under autocast maps are widened to one
-    dtype that holds all.
+    the same bits in every run. Under autocast maps are widened to one dtype that holds all.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
     Sources: Lin et al., RetinaNet, ICCV 2017; Yan et al., SECOND, Sensors 2018.
     """

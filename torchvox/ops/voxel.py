@@ -179,9 +179,8 @@ def voxelize(
 
     Returns `Voxels`, C = B * V, or N for V = -1; point_voxel names the row also of points past
     max_points. Used rows come first, sample after sample; in the rest indices are -1 and everything
-    else 0.
-    Deterministic; CPU and CUDA give the same bits. Differentiable in points (every column), not
-    twice; the choice of the cell has no gradient.
+    else 0. Differentiable in points (every column), not twice; the choice of the cell has no
+    gradient.
     Raises ValueError (shapes, ranges, options), TypeError (dtypes) and, for on_overflow="raise",
     RuntimeError. Semantics of mmcv's deterministic Voxelization where both are defined.
     """
@@ -240,8 +239,7 @@ def voxel_map(
 ) -> VoxelMap:
     """`voxelize` without features: where each point goes.
 
-    The arguments are those of `voxelize`. Returns `VoxelMap`.
-    Deterministic, no host synchronization, not differentiable.
+    The arguments are those of `voxelize`. Returns `VoxelMap`. Not differentiable.
     """
     voxels = VoxelMap(
         *torch.ops.torchvox.voxel_map(
@@ -276,8 +274,7 @@ def voxel_csr(point_voxel: Tensor, num_rows: int) -> VoxelCSR:
     """Lists the points of each voxel row, so that many reductions share one grouping.
 
     point_voxel: [N] int32, the row of each point; outside [0, num_rows): dropped.
-    Returns `VoxelCSR`, the points of a row in ascending order.
-    Deterministic, no host synchronization, not differentiable.
+    Returns `VoxelCSR`, the points of a row in ascending order. Not differentiable.
     Raises ValueError (shapes, ranges) and TypeError (dtypes).
     """
     offsets, perm = torch.ops.torchvox.voxel_csr(point_voxel, num_rows)
@@ -304,8 +301,7 @@ def voxel_scatter(
 
     Returns (out [num_rows, C] in the dtype of feats, arg): arg is [num_rows, C] int32, the winning
     point, for max and min, and [0] for mean and sum. A row without points is 0, its arg -1.
-    Deterministic, CPU and CUDA give the same bits, no host synchronization. Differentiable in
-    feats.
+    Differentiable in feats.
     Raises ValueError (shapes, options) and TypeError (dtypes).
     """
     return torch.ops.torchvox.voxel_scatter(
