@@ -7,32 +7,14 @@ captured ...) is derived from that.
 test_surface.py fails for a registered op without an OpInfo and for an OpInfo without an op.
 """
 
+import importlib
+import pkgutil
 from collections.abc import Callable
 
+import op_infos
 import pytest
 import torch
-from op_infos import (
-    ball_query,
-    bev,
-    boxes,
-    cells,
-    detection,
-    distances,
-    filter,
-    group_mlp_max,
-    grouping,
-    interpolation,
-    knn,
-    occupancy,
-    pillars,
-    query_and_group,
-    radius_neighbors,
-    rays,
-    sampling,
-    segments,
-    targets,
-    voxel,
-)
+from op_infos import bev, pillars, sampling, voxel
 from op_infos.op_info import (  # noqa: F401 (the tests take everything from here)
     Call,
     ErrorInput,
@@ -57,26 +39,9 @@ from op_infos.op_info import (  # noqa: F401 (the tests take everything from her
 import torchvox
 
 OPS: list[OpInfo] = [
-    *voxel.OPS,
-    *rays.OPS,
-    *occupancy.OPS,
-    *bev.OPS,
-    *sampling.OPS,
-    *grouping.OPS,
-    *interpolation.OPS,
-    *segments.OPS,
-    *distances.OPS,
-    *knn.OPS,
-    *ball_query.OPS,
-    *query_and_group.OPS,
-    *radius_neighbors.OPS,
-    *group_mlp_max.OPS,
-    *detection.OPS,
-    *pillars.OPS,
-    *boxes.OPS,
-    *targets.OPS,
-    *filter.OPS,
-    *cells.OPS,
+    op
+    for file in pkgutil.iter_modules(op_infos.__path__, "op_infos.")
+    for op in getattr(importlib.import_module(file.name), "OPS", ())
 ]
 
 # Modules of torchvox.nn: a maker, and its forward's arguments for n points.

@@ -4,67 +4,35 @@
 TorchScript knows lists and strings; a type checker accepts tuples, and of most strings a few words.
 """
 
-from typing import TYPE_CHECKING, List
+from typing import TYPE_CHECKING, List, Literal, Sequence, get_origin
 
-__all__ = [
-    "AssignMode",
-    "Backend",
-    "Bounds",
-    "CellOrder",
-    "Fill",
-    "InsideMode",
-    "IouMode",
-    "KeyLayout",
-    "KeyOrder",
-    "LongRays",
-    "Merge",
-    "Missing",
-    "NmsMode",
-    "Nonfinite",
-    "Orientation",
-    "Overflow",
-    "OverlapMetric",
-    "PadSemantics",
-    "PlaceMode",
-    "Reduce",
-    "Reduction",
-    "RowOrder",
-    "Rule",
-    "Select",
-    "Sequence",
-    "Start",
-    "Weight",
-]
+AssignMode = Literal["pcdet", "mmdet"]
+Backend = Literal["auto", "sort", "hash"]
+Bounds = Literal["grid", "range"]
+CellOrder = Literal["first", "sorted"]
+Fill = Literal["first", "pad"]
+InsideMode = Literal["index", "mask", "count"]
+IouMode = Literal["bev", "3d"]
+KeyLayout = Literal["morton", "zyx"]
+KeyOrder = Literal["first", "key"]
+LongRays = Literal["truncate", "drop"]
+Merge = Literal["add", "replace", "keep"]
+Missing = Literal["allocate", "skip"]
+NmsMode = Literal["rotated", "circle"]
+Nonfinite = Literal["skip", "last"]
+Orientation = Literal["grid", "image", "north_up"]
+OverlapMetric = Literal["iou", "iof", "overlap"]
+Overflow = Literal["ignore", "warn", "raise"]
+PadSemantics = Literal["reference", "none"]
+PlaceMode = Literal["both", "greedy"]
+Reduction = Literal["mean", "sum", "max", "min"]
+Reduce = Literal["none", "mean", "sum", "max", "min"]
+RowOrder = Literal["first", "zyx", "xyz"]
+Rule = Literal["every_ray", "scan"]
+Select = Literal["occupied", "free", "observed"]
+Start = Literal["random"]
+Weight = Literal["dist", "dist2"]
 
-if TYPE_CHECKING:
-    from typing import Literal, Sequence
-
-    AssignMode = Literal["pcdet", "mmdet"]
-    Backend = Literal["auto", "sort", "hash"]
-    Bounds = Literal["grid", "range"]
-    CellOrder = Literal["first", "sorted"]
-    Fill = Literal["first", "pad"]
-    InsideMode = Literal["index", "mask", "count"]
-    IouMode = Literal["bev", "3d"]
-    KeyLayout = Literal["morton", "zyx"]
-    KeyOrder = Literal["first", "key"]
-    LongRays = Literal["truncate", "drop"]
-    Merge = Literal["add", "replace", "keep"]
-    Missing = Literal["allocate", "skip"]
-    NmsMode = Literal["rotated", "circle"]
-    Nonfinite = Literal["skip", "last"]
-    Orientation = Literal["grid", "image", "north_up"]
-    OverlapMetric = Literal["iou", "iof", "overlap"]
-    Overflow = Literal["ignore", "warn", "raise"]
-    PadSemantics = Literal["reference", "none"]
-    PlaceMode = Literal["both", "greedy"]
-    Reduction = Literal["mean", "sum", "max", "min"]
-    Reduce = Literal["none", "mean", "sum", "max", "min"]
-    RowOrder = Literal["first", "zyx", "xyz"]
-    Rule = Literal["every_ray", "scan"]
-    Select = Literal["occupied", "free", "observed"]
-    Start = Literal["random"]
-    Weight = Literal["dist", "dist2"]
-else:
+if not TYPE_CHECKING:
     Sequence = List
-    globals().update({name: str for name in __all__ if name != "Sequence"})
+    globals().update({k: str for k, v in list(globals().items()) if get_origin(v) is Literal})

@@ -89,9 +89,7 @@ def bev_max_height(
         lower <= p < upper holds on all three axes.
     size: (nx, ny) cells. A cell is fp32(upper - lower) / fp32(n) wide, and point x lies in cell
         floor((x - x0) / width), which must be below n too.
-    batch_offsets: [B + 1] int32 or int64 on the points' device; sample b owns rows
-        batch_offsets[b] to batch_offsets[b + 1]. None: one sample.
-    num_valid: [B] int32 or int64 on the points' device; rows of a sample past it are padding.
+    batch_offsets, num_valid: as in `voxelize`.
     orientation: "grid" gives row iy, column ix, [B, ny, nx]; "image" has forward (+x) up and left
         (+y) left, [B, nx, ny]; "north_up" has +y up, [B, ny, nx].
     out_dtype: torch.float32 (default) stores the height in meters, `fill` where a cell is empty.

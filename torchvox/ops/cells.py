@@ -106,10 +106,6 @@ def unique_cells(
     return UniqueCells(indices, num_points, point_voxel, offsets, perm, counts)
 
 
-def _entries(perm: Tensor, places: Tensor) -> Tensor:
-    return perm.index_select(0, places.clamp(max=perm.shape[0] - 1))
-
-
 def _sample_bits(samples: int) -> int:
     bits = 0
     while (1 << bits) < samples:
@@ -203,7 +199,8 @@ def grid_sample(
         rows = torch.arange(1, place.shape[0] + 1, device=place.device)
         drawn = mixed(torch.full_like(rows, seed), rows)
         place = place + (drawn >> 1 & 0x7FFFFFFFFFFFFFFF) % num_points.clamp(min=1)
-    representative = torch.where(num_points > 0, _entries(perm, place), -1)
+    first = perm.index_select(0, place.clamp(max=perm.shape[0] - 1))
+    representative = torch.where(num_points > 0, first, -1)
     each = torch.arange(samples + 1, dtype=sample.dtype, device=sample.device)
     row_offsets = torch.searchsorted(sample, each)
     counts = torch.cat([counts, key_counts[0, 1:2]])
@@ -232,8 +229,7 @@ def serialize(
     order: 1 to 4 of "z" (Morton, the bits of x highest), "hilbert", and both after an exchange of x
         and y, "z-trans" and "hilbert-trans".
     depth: cells are in [0, 2^depth), 1 to (63 - bits of the batch) / 3. Fewer bits cost less.
-    batch_offsets: [B + 1] int32 or int64; sample b owns rows batch_offsets[b] to
-        batch_offsets[b + 1]. None: one sample. num_valid: [B]; rows past it are padding.
+    batch_offsets, num_valid: as in `voxelize`.
     batch_index: [N] int32 or int64, the sample of each row, in their place; it costs more, since
         nothing says how many there are.
 

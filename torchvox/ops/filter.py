@@ -94,8 +94,7 @@ def voxel_keys(
         beside the samples, 21 for one.
     layout: "morton" interleaves the bits of i - lower, x highest in each triple; "zyx" is linear, x
         fastest. The sample stands above them, so that keys ascend sample by sample.
-    batch_offsets: [B + 1] int32 or int64; sample b owns rows batch_offsets[b] to
-        batch_offsets[b + 1]. None: one sample. num_valid: [B]; rows past it are padding.
+    batch_offsets, num_valid: as in `voxelize`.
 
     Returns `VoxelKeys`. Not differentiable.
     Raises ValueError (shapes, sizes, options) and TypeError (dtypes).

@@ -34,10 +34,8 @@ def group_points(
         offsets, packed clouds: [T, C], T < 2^31.
     idx: [B, M, k] int32 or int64, such as ball_query and knn give; packed, [U, k]. An index outside
         its cloud, such as -1, gives a zero row and passes no gradient on.
-    batch_offsets, query_batch_offsets: [B + 1] int32 or int64, non-decreasing, on the features'
-        device: cloud b owns rows batch_offsets[b] to batch_offsets[b + 1] of the features and rows
-        query_batch_offsets[b] to query_batch_offsets[b + 1] of idx. Clamped, never read on the
-        host. Not with channels_first.
+    batch_offsets, query_batch_offsets: packed clouds as in `ball_query`, whose points are the rows
+        of the features, whose queries those of idx. Not with channels_first.
     local_index: idx counts from the first row of its cloud, as it always does of padded clouds,
         instead of row 0 of the features.
 

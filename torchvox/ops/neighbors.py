@@ -264,17 +264,12 @@ def knn(
 ) -> Neighbors:
     """The k points of its cloud that are nearest to each query, nearest first.
 
-    points: [B, N, D] float16, bfloat16, float32 or float64, D >= 1, N < 2^31; any strides. Halves
-        are widened first. Points that are not finite are not neighbors.
-    query: [B, M, D] of the same dtype. A query that is not finite has no neighbors. With offsets,
-        packed clouds: points [T, D] and query [U, D], T and U < 2^31.
+    points, query, lengths, query_lengths, batch_offsets, query_batch_offsets, local_index: as in
+        `ball_query`.
     k: neighbors per query, any number; more than N is allowed.
     norm: 2, squared distances; 1, sums of absolute differences.
     convention: a library whose distances these are, bit for bit: a name of KNN_CONVENTIONS, "mmcv",
         "pointnet2", "pytorch3d" or "torch_cluster".
-    lengths: [B] int32 or int64, points of each cloud that exist, clamped to [0, N]. None: N.
-    query_lengths: [B] int32 or int64, queries of each cloud that exist, clamped to [0, M]. None: M.
-    batch_offsets, query_batch_offsets, local_index: packed clouds, as in `ball_query`.
 
     Returns `Neighbors` in ascending order of (distance, index): of equally distant points the lower
     index comes first, also at the k-th place. dist2 is differentiable in points and query, idx is

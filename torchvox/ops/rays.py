@@ -98,8 +98,7 @@ def ray_visibility(
     origins: [O, 3] float, where they begin; row b for the points of sample b.
     voxel_size, point_cloud_range: the grid of `voxelize`, cell for cell, in meters.
     origin_index: [N] int32 or int64, the row of `origins` of each point instead.
-    batch_offsets: [B + 1]; sample b owns rows batch_offsets[b] to batch_offsets[b + 1]. None: one
-        sample. num_valid: [B]; rows past it are padding.
+    batch_offsets, num_valid: as in `voxelize`.
     ray_flags: [N] uint8, a sum of 1 (skip the ray), 2 (no hit: the end was cut off), 4 (hit only:
         nothing is free) and 8 (a secondary return: the first voxel is not free for it).
     blockers: [B, nz, ny, nx] uint8 or bool; a ray ends at the first set voxel between its first and
