@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from changes import changes, refusal
 from helpers import assert_same_bits
 from programs import Program
 from samples import (
@@ -103,61 +104,21 @@ def test_a_missing_or_unknown_argument_is_a_type_error(op):
         run(op, {k: v for k, v in call.items() if k != first})
 
 
-# Values of an argument's type that are refused, whatever the op; and the arguments that take them.
-WRONG_VALUES = {
-    "str": ["no such word"],
-    "List[str]": [["no such word"]],
-    "float": [float("nan")],
-    "List[float]": [[], [1.0] * 99],
-    "int": [-1, -2],
-    "List[int]": [[], [1] * 99],
-    "ScalarType": [torch.complex64],
-}
-WRONG_TENSORS = {
-    "kind": lambda t: t.int() if t.is_floating_point() else t.float(),
-    "more dimensions": lambda t: t[None],
-    "fewer dimensions": lambda t: t.new_zeros(t.shape[1:]),
-}
-ANY_NUMBERS = {f"voxel_{op}" for op in ("keys.points", "downsample.points", "sum.values")}
-TAKEN = {
-    "nan": {"fill"},
-    "-1": {"max_points", "max_voxels", "max_touched", "bits", "forget"},
-    "-2": {"forget"},
-    "[]": {"class_labels", "post_range"},
-    "kind": {*ANY_NUMBERS, "voxel_mean.values"},
-    "more dimensions": {"interpolation_weights.dist2"},
-    "fewer dimensions": {"num_valid", "interpolation_weights.dist2", "box_decode.anchors"},
-}
-
-
-def wrong_values(op, call):
-    """Of each argument of the op, what it refuses: its name, the value, the error."""
-    for argument in op.overload._schema.arguments:
-        name, valid = argument.name, call.get(argument.name)
-        kind = re.sub(r"Optional\[(.*)\]", r"\1", str(argument.real_type))
-        values = {str(value): value for value in WRONG_VALUES.get(kind, ())}
-        if kind == "List[float]" and valid:
-            values["not a number"] = [float("nan")] * len(valid)
-        for what, change in WRONG_TENSORS.items():
-            if torch.is_tensor(valid) or is_tensor_list(valid):
-                values[what] = map_tensors({name: valid}, change)[name]
-        for what, value in values.items():
-            if not {name, f"{op.name}.{name}"} & TAKEN.get(what, set()):
-                error = TypeError if what == "kind" or kind == "ScalarType" else ValueError
-                yield name, value, error
-
-
 @each_op
-def test_what_no_argument_of_a_type_takes_is_refused_by_name(op, device):
+def test_a_change_of_an_argument_is_taken_or_refused_by_name(op, device):
+    """surface.txt says which are taken."""
     call = op.call(40, 0)
-    arguments = "|".join(argument.name for argument in op.overload._schema.arguments)
-    for name, value, error in wrong_values(op, call):
-        # Of what must agree the other one may be named.
-        agrees = torch.is_tensor(value) or is_tensor_list(value) or name in ("cell_size", "radii")
-        words = rf"^{spoken_of(op)}: .*\b({arguments if agrees else name})\b.* must .*, got "
-        for place in (device, "meta"):
-            with pytest.raises(error, match=words):
-                run(op, on(place, {**call, name: value}))
+    for change in changes(op, call):
+        said = refusal(op, change, "meta")
+        if said is not None:
+            # Of what must agree the other one may be named.
+            alone = isinstance(change.value, (int, float, str, torch.dtype))
+            names = [change.argument] if alone else [a.name for a in op.overload._schema.arguments]
+            words = rf"{spoken_of(op)}: .*\b({'|'.join(names)})\b.* must .*, got "
+            words = rf"{op.name}: .*, got " if op.name.endswith("_backward") else words
+            assert re.match(words, said), f"{change}: {said}"
+            assert refusal(op, change, device) == said
+    assert run(op, on(device, call))  # neither the op nor the CUDA context is harmed
 
 
 # What may stand in place of an argument by mistake.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from changes import taken
 from helpers import ROOT
 from samples import MODULES, OPS
 
@@ -79,6 +80,11 @@ def surface() -> str:
         ("torchvox.compat", public_names(torchvox.compat, "torchvox.compat.")),
         ("torchvox.reference", public_names(torchvox.reference, "torchvox.reference.")),
     ]
+    takes = [
+        f"{op}: " + "; ".join(f"{name} {', '.join(whats)}" for name, whats in taken(op).items())
+        for op in sorted(OPS, key=str)
+    ]
+    sections.append(("changes of an argument that are no errors (tests/core/changes.py)", takes))
     return "\n".join(f"# {title}\n" + "\n".join(lines) + "\n" for title, lines in sections)
 
 

@@ -75,7 +75,6 @@ OPS = [
         OpInfo(
             name,
             bev_call,
-            varying={"points": 0},
             sample_inputs=BEV_SAMPLE_INPUTS,
             gradients=("points",),
             gradcheck_inputs={"float64": bev_gradcheck},
@@ -91,14 +90,8 @@ OPS = [
     OpInfo(
         "_bev_max_height_backward",
         bev_backward_call,
-        varying={"points": 0},
         sample_inputs={"batch": bev_backward_batch},
-        error_inputs=(
-            *BEV_ERRORS,
-            ("grad_height", lambda t: t.double(), TypeError, "grad_height must be float32"),
-            ("top_index", lambda t: t.long(), TypeError, "top_index must be int32"),
-            ("top_index", lambda t: t[:, 1:], ValueError, r"top_index must be \[B, H, W\]"),
-        ),
+        error_inputs=(*BEV_ERRORS,),
         kernels=1,
     ),
 ]
@@ -199,11 +192,7 @@ OPS += [
         raster_backward_call,
         varying={"points": 0, "features": 0},
         sample_inputs={"batch": raster_backward_batch},
-        error_inputs=(
-            *RASTER_ERRORS,
-            ("grad_image", lambda t: t.double(), TypeError, "grad_image must be float32"),
-            ("grad_image", lambda t: t[:, 1:], ValueError, r"grad_image must be \[B, planes"),
-        ),
+        error_inputs=(*RASTER_ERRORS,),
         kernels=3,
     ),
 ]

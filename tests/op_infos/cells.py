@@ -76,7 +76,6 @@ OPS = [
         },
         kernels=4,  # a memset, codes, two passes
         error_inputs=(
-            ("cells", lambda t: t[:, :2], ValueError, r"cells must be \[N, 3\]"),
             *refused("order", ValueError, "order must be of", ["z"] * 5, ["Z"], ["z", ""]),
             *refused("depth", ValueError, "depth must", 0, 22),
             ("depth", {"depth": 21, "batch_offsets": torch.zeros(3).int(), "num_valid": None},

@@ -55,12 +55,6 @@ OPS = [
         sample_inputs=DISTANCE_SAMPLE_INPUTS,
         error_inputs=(
             ("points", lambda t: t[0, 0], ValueError, r"points must be \[B, N, D\] or \[T, D\]"),
-            ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
-            ("query", lambda t: t[:1], ValueError, "with the B and D of points"),
-            ("query", lambda t: t[..., :2], ValueError, "with the B and D of points"),
-            ("idx", lambda t: t[:, 1:], ValueError, "the M of query"),
-            ("grad_dist2", lambda t: t.double(), TypeError, "grad_dist2 must be float32"),
-            ("grad_dist2", lambda t: t[..., 1:], ValueError, "and the k of idx"),
             ("norm", 3, ValueError, "norm must be 1 or 2"),
             ("local_index", True, ValueError, "local_index must come with batch_offsets"),
         ),

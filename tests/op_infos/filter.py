@@ -81,12 +81,10 @@ def cells_call(n: int, seed: int = 0, **options) -> Call:
 FAR_ERRORS = refused(
     "lower", ValueError, "lower", [1 << 31, 0, 0], [0, -(1 << 31) - 1, 0], [0, 0, (1 << 31) - 2],
 )  # fmt: skip
-INT_KEYS = ("keys", Tensor.int, TypeError, "keys must be int64")
 OPS = [
     OpInfo(
         "voxel_keys",
         keys_call,
-        varying={"points": 0},
         sample_inputs={**KEYS_SAMPLE_INPUTS, "zyx": lambda: batch(**TIGHT, layout="zyx")},
         kernels=2,
         error_inputs=KEYS_ERRORS,
@@ -107,7 +105,6 @@ OPS = [
         },
         kernels=1,
         error_inputs=(
-            INT_KEYS,
             *refused("bits", ValueError, "bits must be", 0, 22),
             *refused("lower", ValueError, "lower must be", [1, 1], [1] * 4),
             *FAR_ERRORS,
@@ -147,10 +144,7 @@ OPS += [
             "one row": lambda: {"keys": torch.zeros(3000, dtype=torch.int64)},
         },
         kernels=8,  # voxelize, a sum of two kernels, places
-        error_inputs=(
-            INT_KEYS,
-            *refused("key_bits", ValueError, "key_bits must be", 0, 64),
-        ),
+        error_inputs=(*refused("key_bits", ValueError, "key_bits must be", 0, 64),),
         plans=("voxel_table", "voxel_partitions"),
     )
 ]
@@ -185,11 +179,6 @@ SUM_SAMPLE_INPUTS = {
 }
 SUM_ERRORS = (
     *refused("values", TypeError, "values must be", Tensor.short, Tensor.bool, Tensor.byte),
-    ("values", lambda t: t[1:], ValueError, "values|perm"),
-    ("offsets", Tensor.long, TypeError, "offsets must be int32"),
-    ("offsets", lambda t: t[:0], ValueError, r"offsets must be \["),
-    ("perm", Tensor.long, TypeError, "perm must be int32"),
-    ("perm", lambda t: t[1:], ValueError, r"perm must be \["),
 )
 
 
@@ -237,9 +226,6 @@ OPS += [
         },
         kernels=1,
         error_inputs=(
-            ("sums", Tensor.int, TypeError, "sums must be int64"),
-            ("sums", lambda t: t[:, 1:], ValueError, r"sums must be \[R, "),
-            ("num_points", Tensor.short, TypeError, "num_points must be int32 or int64"),
             *refused("num_points", ValueError, r"num_points must be \[R\]", lambda t: t[1:],
                      lambda t: t[:, None]),
             *refused("dtype", TypeError, "dtype must be", torch.bool, torch.int16, torch.uint8,
@@ -249,7 +235,6 @@ OPS += [
     OpInfo(
         "voxel_downsample",
         keys_call,
-        varying={"points": 0},
         sample_inputs={
             **KEYS_SAMPLE_INPUTS,
             **{

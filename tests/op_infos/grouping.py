@@ -138,9 +138,6 @@ GROUP_OPS = [
         gradients=("features",),
         gradcheck_inputs=GROUP_GRADCHECK,
         supports_gradgrad=True,
-        error_inputs=(
-            ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M, k\] with the B of features"),
-        ),
         kernels=1,
         backward_kernels=4,
     ),
@@ -171,7 +168,6 @@ GROUP_OPS = [
             }
         },
         supports_gradgrad=True,
-        error_inputs=(("grad", lambda t: t[:, 1:], ValueError, "grad must be .* M and k of idx"),),
         kernels=5,
         backward_kernels=1,
         plans=("inverse_index",),
@@ -210,7 +206,6 @@ ROWS_OPS = [
         },
         error_inputs=(
             ("idx", lambda t: t[0, 0], ValueError, r"idx must be \[U, k\] or \[B, M, k\]"),
-            ("count", lambda t: t[:1], ValueError, r"count must be \[B, M\] with the B"),
             *refused("local_index", ValueError,
                      "local_index must come with batch_offsets and query_batch_offsets", True),
         ),

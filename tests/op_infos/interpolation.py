@@ -67,10 +67,6 @@ def interpolate_backward_of(name: str) -> Call:
     return {"grad": some_gradient(torchvox.three_interpolate(**call)), **call}
 
 
-WEIGHT_ERRORS = (
-    ("weight", lambda t: t.double(), TypeError, "weight must be float32 or of the dtype"),
-    ("weight", lambda t: t[..., :2], ValueError, r"weight must be \["),
-)
 INTERPOLATE_OPS = [
     OpInfo(
         "three_interpolate",
@@ -79,11 +75,6 @@ INTERPOLATE_OPS = [
         sample_inputs=INTERPOLATE_SAMPLE_INPUTS,
         gradients=("features", "weight"),
         gradcheck_inputs=INTERPOLATE_GRADCHECK,
-        error_inputs=(
-            *WEIGHT_ERRORS,
-            ("idx", lambda t: t[..., :2], ValueError, r"idx must be \[B, M, 3\]"),
-            ("idx", lambda t: t[:1], ValueError, r"idx must be \[B, M, 3\] with the B of features"),
-        ),
         kernels=1,
         backward_kernels=5,
         plans=("interpolate_cpu",),
@@ -96,7 +87,7 @@ INTERPOLATE_OPS = [
         sample_inputs={"local index": lambda: packed_interpolate(local_index=True)},
         gradients=("features", "weight"),
         gradcheck_inputs={"rows": lambda: gradcheck_packed(weight=weights_of(30, 3).double())},
-        error_inputs=(*WEIGHT_ERRORS, *PACKED_FEATURES_ERRORS),
+        error_inputs=PACKED_FEATURES_ERRORS,
         kernels=2,
         backward_kernels=5,
         plans=("interpolate_cpu",),
@@ -113,11 +104,6 @@ INTERPOLATE_OPS = [
             "features only": lambda: interpolate_backward_call(40, for_weight=False),
             "weight only": lambda: interpolate_backward_call(40, for_features=False),
         },
-        error_inputs=(
-            *WEIGHT_ERRORS,
-            ("grad", lambda t: t.double(), TypeError, "grad must have the dtype of features"),
-            ("grad", lambda t: t[:, 1:], ValueError, r"grad must be \[B, M, C\]"),
-        ),
         kernels=5,
         plans=("inverse_index", "interpolate_cpu"),
     ),
@@ -149,9 +135,6 @@ def weights_backward_call(n: int, seed: int = 0, **options) -> Call:
 
 
 WEIGHTS_ERRORS = (
-    ("dist2", lambda t: t.half(), TypeError, "dist2 must be float32 or float64"),
-    ("dist2", lambda t: t[..., :2], ValueError, r"dist2 must be \[.., 3\]"),
-    ("eps", 0.0, ValueError, "eps must be finite and positive"),
     ("eps", 2e-39, ValueError, "at least 1e-38"),  # 1 / eps would be infinite
 )
 WEIGHTS_OPS = [
@@ -177,11 +160,7 @@ WEIGHTS_OPS = [
         weights_backward_call,
         varying={"grad": 1, "dist2": 1},
         sample_inputs={"squared": lambda: weights_backward_call(40, eps=0.25, weight="dist2")},
-        error_inputs=(
-            *WEIGHTS_ERRORS,
-            ("grad", lambda t: t.double(), TypeError, "grad must have the dtype of dist2"),
-            ("grad", lambda t: t[:, 1:], ValueError, "grad must have the shape of dist2"),
-        ),
+        error_inputs=(*WEIGHTS_ERRORS,),
         kernels=1,
     ),
 ]
@@ -246,15 +225,6 @@ INTERPOLATE_FEATURES_OPS = [
             "squared": lambda: interpolate_features_gradcheck(eps=0.25, weight="dist2"),
         },
         error_inputs=(
-            ("points", lambda t: t.half(), TypeError, "query must have the dtype of points"),
-            ("points", lambda t: t[:1], ValueError, "query must be .* the B and D of points"),
-            (
-                "features",
-                lambda t: t[:, 1:],
-                ValueError,
-                r"features must be \[B, N, C\]",
-            ),
-            ("eps", -1.0, ValueError, "eps must be finite and positive"),
             ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
             ("query_lengths", torch.zeros(2), TypeError, "query_lengths must be int32 or int64"),
         ),

@@ -75,12 +75,7 @@ PACKED_SAMPLE_INPUTS = {
     "float64": lambda: cast(packed_knn(), **DOUBLE),
 }
 OFFSETS = torch.zeros(3, dtype=torch.int32)
-KNN_ERRORS = (
-    ("query", lambda t: t.double(), TypeError, "query must have the dtype of points"),
-    ("query", lambda t: t[..., :2], ValueError, "query must be .* D of points"),
-)
 BATCH_ERRORS = (
-    ("query", lambda t: t[:1], ValueError, "query must be .* the B and D of points"),
     ("batch_offsets", OFFSETS, ValueError, r"points must be \[T, D\] with D >= 1"),
     ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
     ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
@@ -132,7 +127,7 @@ OPS = [
         sample_inputs=KNN_SAMPLE_INPUTS,
         gradients=("points", "query"),
         gradcheck_inputs=KNN_GRADCHECK,
-        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS, NORM_ERROR),
+        error_inputs=(*BATCH_ERRORS, NORM_ERROR),
         kernels=1,
         backward_kernels=6,
         plans=KNN_PLANS,
@@ -141,11 +136,10 @@ OPS = [
         "knn",
         packed_knn,
         layout="packed",
-        varying={"points": 0},
         sample_inputs=PACKED_SAMPLE_INPUTS,
         gradients=("points", "query"),
         gradcheck_inputs=PACKED_GRADCHECK,
-        error_inputs=(*KNN_ERRORS, NORM_ERROR, *PACKED_ERRORS),
+        error_inputs=(NORM_ERROR, *PACKED_ERRORS),
         kernels=8,
         backward_kernels=6,
         plans=KNN_PLANS,
@@ -160,7 +154,7 @@ OPS = [
         },
         gradients=("points", "query"),
         gradcheck_inputs={"squared": lambda: three(KNN_GRADCHECK["squared"]())},
-        error_inputs=(*KNN_ERRORS, *BATCH_ERRORS),
+        error_inputs=BATCH_ERRORS,
         kernels=1,
         backward_kernels=5,
         plans=KNN_PLANS,
@@ -169,7 +163,6 @@ OPS = [
         "three_nn",
         lambda n, seed=0: three(packed_knn(n, seed)),
         layout="packed",
-        varying={"points": 0},
         sample_inputs={
             name: lambda make=PACKED_SAMPLE_INPUTS[name]: three(make())
             for name in ("local index", "float64")
@@ -179,7 +172,7 @@ OPS = [
             name: lambda make=PACKED_GRADCHECK[name]: three(make())
             for name in ("rows", "local index")
         },
-        error_inputs=(*KNN_ERRORS, *PACKED_ERRORS),
+        error_inputs=PACKED_ERRORS,
         kernels=8,  # a memset, order, boxes, queries, search
         backward_kernels=5,
         plans=KNN_PLANS,

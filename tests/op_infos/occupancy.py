@@ -10,7 +10,7 @@ import torchvox
 import torchvox.reference as reference
 
 from .op_info import INF, NAN, Call, OpInfo, cloud, generator, in_dtypes, refused
-from .rays import CLIP, MAP, MAP_ERRORS, MAX_OUT_ERROR, RANGE_ERRORS, ray_arguments, sensor
+from .rays import CLIP, MAP, MAP_ERRORS, RANGE_ERRORS, ray_arguments, sensor
 
 SENSOR = [2.2, -0.2, -2.0, 3.5]
 
@@ -99,7 +99,7 @@ SENSOR_ERRORS = refused(
     "sensor", ValueError, "sensor must", [0.8, -0.4, -2.0], [-0.1, -0.4, -2.0, 3.5],
     [0.8, 0.1, -2.0, 3.5], [0.8, -0.4, 1.0, 1.0], [0.8, -0.4, -32.0, 3.5],
 )  # fmt: skip
-THRESHOLD_ERROR = ("threshold", INF, ValueError, "threshold must be finite")
+
 FRAME_ERRORS = tuple(row for row in MAP_ERRORS if row[0] in ("voxel_size", "map_origin"))
 FLAGS = (
     *("end_as_free", "stop_at_occupied", "exclude_origin", "exclude_sample", "exclude_ray"),
@@ -214,7 +214,6 @@ OPS = [
             *MAP_ERRORS,
             *RANGE_ERRORS,
             *SENSOR_ERRORS,
-            THRESHOLD_ERROR,
             ("max_touched", 1 << 30, ValueError, "max_touched must be"),
             ("missing", {"missing": "skip", "flags": ["stop_at_occupied"]}, ValueError, "missing"),
             ("stamp", torch.zeros(1), TypeError, "stamp must be int32"),
@@ -226,20 +225,18 @@ OPS = [
             ("intensity", torch.zeros(9).double(), TypeError, "intensity must be float32"),
             *refused("intensity", ValueError, "intensity must be", torch.zeros(9),
                      {"intensity": torch.zeros(60), "intensity_range": [0.0, 1.0]}),
-            ("time_base", INF, ValueError, "time_base must be finite"),
         ),
     ),
     OpInfo(
         "occupancy_query",
         query_call,
-        varying={"points": 0},
         contiguous=("state",),
         sample_inputs={
             "filled": lambda: query_call(40, fill=-1.5, threshold=1.0),
             **in_dtypes(lambda: query_call(60), "points"),
         },
         kernels=1,
-        error_inputs=(*STATE_ERRORS, *FRAME_ERRORS, THRESHOLD_ERROR,
+        error_inputs=(*STATE_ERRORS, *FRAME_ERRORS,
                       *(row for row in MAP_ERRORS if row[0] in ("points", "num_valid"))),
     ),
     OpInfo(
@@ -253,10 +250,8 @@ OPS = [
         },
         kernels=1,
         error_inputs=(
-            *STATE_ERRORS, *FRAME_ERRORS, THRESHOLD_ERROR,
+            *STATE_ERRORS, *FRAME_ERRORS,
             ("cell_size", [0.0, 1.0, 1.0], ValueError, "voxel_size must be"),
-            ("point_cloud_range", [0.0] * 6, ValueError, "point_cloud_range must"),
-            ("poses", lambda t: t[..., :3], ValueError, r"poses must be \[B, 3, 4\]"),
         ),
     ),
     OpInfo(
@@ -272,7 +267,7 @@ OPS = [
         },
         kernels=1,
         error_inputs=(
-            *STATE_ERRORS, THRESHOLD_ERROR,
+            *STATE_ERRORS,
             *(row for row in MAP_ERRORS if row[0] != "ray_flags"),
             *refused("solid_angle", ValueError, "solid_angle must be", -0.1, INF),
         ),
@@ -290,7 +285,7 @@ OPS = [
         },
         kernels=6,
         error_inputs=(
-            *STATE_ERRORS, THRESHOLD_ERROR, MAX_OUT_ERROR,
+            *STATE_ERRORS,
         ),
     ),
     OpInfo(
@@ -309,8 +304,6 @@ OPS = [
         error_inputs=(
             *STATE_ERRORS,
             ("factor", 65537, ValueError, "factor must be"),
-            ("mask", Tensor.int, TypeError, "mask must be bool"),
-            ("mask", lambda t: t[1:], ValueError, "mask must be"),
         ),
     ),
     OpInfo(
@@ -327,8 +320,6 @@ OPS = [
         kernels=6,
         error_inputs=(
             *STATE_ERRORS,
-            ("mask", Tensor.int, TypeError, "mask must be bool"),
-            ("mask", lambda t: t[1:], ValueError, "mask must be"),
         ),
     ),
     OpInfo(
@@ -351,7 +342,6 @@ OPS = [
         kernels=8,
         error_inputs=(
             *STATE_ERRORS, *SENSOR_ERRORS,
-            ("keys", Tensor.int, TypeError, "keys must be int64"),
             ("layers", lambda t: t[:2], ValueError, "layers must be"),
             ("layers", other(1, Tensor.int), TypeError, "logodds of layers must be"),
             *refused("layers", ValueError, "of layers must be", other(1, lambda t: t[1:]),

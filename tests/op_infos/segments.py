@@ -82,7 +82,6 @@ OPS = [
             for indexed in (False, True)
         },
         error_inputs=(
-            ("offsets", lambda t: t[:0], ValueError, r"offsets must be \[R \+ 1\]"),
             ("index", torch.zeros(3), TypeError, "index must be int32 or int64"),
             ("index", torch.zeros(3, 1).int(), ValueError, r"index must be \[E\]"),
         ),
@@ -100,10 +99,6 @@ OPS = [
                 for name in REDUCTIONS[1:]
             },
         },
-        error_inputs=(
-            ("grad", lambda t: t[1:], ValueError, "with the R of grad"),
-            ("arg", lambda t: t.long(), TypeError, "arg must be int32"),
-        ),
         kernels=6,
     ),
 ]  # fmt: skip

@@ -134,37 +134,15 @@ MULTIHEAD = {"codes": 10, "bins": False, "beta": 0.0, "negative_weight": 2.0,
 MMDET = {"codes": 9, "mode": "mmdet", "code_weights": [1.0] * 7 + [0.2] * 2, "dir_limit": 0.5}
 
 
-TAUGHT_ERRORS = (
-    ("boxes", torch.Tensor.half, TypeError, "boxes must be float32"),
-    ("boxes", lambda t: t[..., :6], ValueError, r"boxes must be \[B, G, 7\]"),
-    ("labels", lambda t: t[:, 1:], ValueError, r"labels must be \[B, G\]"),
-)  # fmt: skip
-BOXES_ERRORS = (
-    *TAUGHT_ERRORS,
-    ("weight", torch.Tensor.double, TypeError, "weight must be float32"),
-    ("weight", lambda t: t[1:], ValueError, r"weight must be \[B, G\]"),
-    ("num_boxes", lambda t: t[1:], ValueError, r"num_boxes must be \[B\]"),
-)
 LOSS_ERRORS = (
-    *refused("cls", ValueError, "cls must be", lambda t: t[:, :3], lambda t: t[..., 1:]),
-    ("box", torch.Tensor.half, TypeError, "box must have the dtype of cls"),
-    ("box", lambda t: t[:1], ValueError, "with the B of cls"),
+    ("cls", lambda t: t[:, :3], ValueError, "cls must be"),
     ("box", lambda t: t[:, :24], ValueError, "box must have 7 to 10 values"),
     ("box", lambda t: t[:, :, 1:], ValueError, "box must be"),
     ("box", lambda t: torch.cat([t, t[:, :8]], 1), ValueError, "boxes must have 9 columns"),
     ("direction", lambda t: t[:, :4], ValueError, "direction must have 2 bins"),
-    ("anchors", torch.Tensor.double, TypeError, "anchors must be float32"),
-    *refused("anchors", ValueError, r"anchors must be \[H, W, A, 7\]",
-             lambda t: t[..., 1:], lambda t: t[:, :, :0]),
-    *TAUGHT_ERRORS,
+    ("anchors", lambda t: t[:, :, :0], ValueError, r"anchors must be \[H, W, A, 7\]"),
     ("boxes", lambda t: torch.cat([t, t]), ValueError, "with the B of cls"),
-    ("assigned", torch.Tensor.long, TypeError, "assigned must be int32"),
-    *refused("assigned", ValueError, r"assigned must be \[B, H, W, A\]",
-             lambda t: t[..., 1:], lambda t: t[:1]),
-    ("dir_offset", INF, ValueError, "dir_offset must be finite"),
     ("code_weights", [1.0] * 6, ValueError, "code_weights must be one number"),
-    ("beta", -1.0, ValueError, "beta must be"),
-    ("negative_weight", INF, ValueError, "negative_weight must be finite"),
 )  # fmt: skip
 
 OPS = [
@@ -184,10 +162,7 @@ OPS = [
             "more boxes than a block takes": lambda: anchor_call(300),
         },
         error_inputs=(
-            *BOXES_ERRORS,
-            ("anchors", torch.Tensor.half, TypeError, "anchors must be float32"),
-            *refused("anchors", ValueError, r"anchors must be \[H, W, A, 7\]",
-                     lambda t: t[..., 1:], lambda t: torch.cat([t] * 17, 2)),
+            ("anchors", lambda t: torch.cat([t] * 17, 2), ValueError, "anchors must be"),
             *refused("class_of_anchor", ValueError, "class_of_anchor must be", [0, 0, 1, -2],
                      [0, 0, 1, 2**31]),
             ("matched", [0.5, 0.5, 0.5, 0.0], ValueError, "matched must be"),
@@ -210,12 +185,9 @@ OPS = [
             "no samples": lambda: without_samples(center_call(5)),
         },
         error_inputs=(
-            *BOXES_ERRORS,
             *refused("pillar_size", ValueError, "pillar_size must be", [1.0, 0.0], [INF, 1.0]),
-            ("cells", 0, ValueError, r"cells must be in \[1"),
             *refused("size", ValueError, r"size must be \(H", [0, 4], [1 << 16, 1 << 15]),
             *refused("task_of_class", ValueError, "task_of_class must", [-1], [64], [0] * 65),
-            ("max_objects", 1 << 31, ValueError, "max_objects must be"),
             *refused("overlap", ValueError, "overlap must be", -0.1, 1.0),
             ("min_radius", 1 << 30, ValueError, "min_radius must be"),
         ),
@@ -266,12 +238,7 @@ OPS = [
             "multihead": lambda: backward_call(20, **MULTIHEAD),
             "mmdet": lambda: backward_call(20, **MMDET),
         },
-        error_inputs=(
-            ("grad", torch.Tensor.double, TypeError, "grad must have the dtype of the loss"),
-            *refused("grad", ValueError, "grad must have the shape of the loss",
-                     lambda t: t[1:], lambda t: t[:, 1:]),
-            *LOSS_ERRORS,
-        ),
+        error_inputs=LOSS_ERRORS,
         kernels=1,
     ),
 ]  # fmt: skip

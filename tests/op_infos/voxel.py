@@ -37,12 +37,6 @@ def csr_call(n: int, seed: int = 0) -> Call:
     return {"point_voxel": rows_of_points(n, seed), "num_rows": ROWS}
 
 
-CSR_ERRORS = (
-    ("point_voxel", Tensor.long, TypeError, "point_voxel must be int32"),
-    ("num_rows", 1 << 31, ValueError, r"num_rows must be in \[0, 2\^31 - 1\)"),
-)
-
-
 def scatter_call(n: int, seed: int = 0, **options) -> Call:
     feats = cloud(n, 5, seed)
     return {"feats": feats, "point_voxel": rows_of_points(n, seed), "num_rows": ROWS, **options}
@@ -86,9 +80,6 @@ def scatter_backward_call(n: int, seed: int = 0, reduce: str = "mean") -> Call:
     }
 
 
-FEATS_ERRORS = (
-    ("feats", lambda t: t[1:], ValueError, r"feats must be \[N, C\]"),
-)  # fmt: skip
 OFFSETS, PERM = torch.zeros(ROWS + 1).int(), torch.zeros(40).int()
 OPS = [
     OpInfo(
@@ -99,7 +90,6 @@ OPS = [
             "no rows": lambda: {**csr_call(40), "num_rows": 0},
             "many rows": lambda: {**csr_call(40), "num_rows": 1000},
         },
-        error_inputs=CSR_ERRORS,
         kernels=3,
     ),
     OpInfo(
@@ -110,9 +100,6 @@ OPS = [
         gradients=("feats",),
         gradcheck_inputs=SCATTER_GRADCHECK,
         error_inputs=(
-            *CSR_ERRORS,
-            *FEATS_ERRORS,
-            ("point_voxel", lambda t: t[1:], ValueError, "point_voxel|feats"),
             *refused("offsets", ValueError, "offsets and perm", OFFSETS, {"perm": PERM}),
             ("offsets", {"offsets": OFFSETS[1:], "perm": PERM}, ValueError, "offsets must be"),
             ("perm", {"offsets": OFFSETS, "perm": PERM[1:]}, ValueError, "perm must be"),
@@ -130,11 +117,6 @@ OPS = [
             "max": lambda: scatter_backward_call(40, reduce="max"),
             "sum": lambda: scatter_backward_call(40, reduce="sum"),
         },
-        error_inputs=(
-            CSR_ERRORS[0],
-            ("offsets", lambda t: t[1:], ValueError, "offsets must be|grad must"),
-            ("arg", lambda t: t.long(), TypeError, "arg must be int32"),
-        ),
         kernels=1,
     ),
 ]
@@ -248,7 +230,6 @@ OPS += [
     OpInfo(
         "voxelize",
         voxelize_call,
-        varying={"points": 0},
         sample_inputs=VOXELIZE_SAMPLE_INPUTS,
         gradients=("points",),
         gradcheck_inputs={
@@ -264,7 +245,6 @@ OPS += [
     OpInfo(
         "_voxelize_train",
         voxelize_call,
-        varying={"points": 0},
         sample_inputs=VOXELIZE_SAMPLE_INPUTS,
         error_inputs=VOXELIZE_ERRORS,
         kernels=1,  # all steps in one cooperative launch
@@ -279,13 +259,11 @@ OPS += [
             "max": lambda: voxelize_backward_call(40, reduce="max"),
             "to float64": lambda: {**voxelize_backward_call(40), "dtype": torch.float64},
         },
-        error_inputs=(("point_voxel", lambda t: t.long(), TypeError, "point_voxel must be int32"),),
         kernels=1,
     ),
     OpInfo(
         "voxel_map",
         map_call,
-        varying={"points": 0},
         sample_inputs=MAP_SAMPLE_INPUTS,
         error_inputs=VOXEL_ERRORS,
         kernels=1,  # all steps in one cooperative launch
