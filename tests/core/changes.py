@@ -10,10 +10,9 @@ import torch
 from samples import Call, OpInfo, is_tensor_list, map_tensors, on, run
 from torch import Tensor
 
-DTYPES = {
-    True: {"half": Tensor.half, "double": Tensor.double, "int": Tensor.int},
-    False: {"float": Tensor.float, "short": Tensor.short, "int": Tensor.int, "long": Tensor.long},
-}
+DTYPES = [
+    getattr(Tensor, name) for name in ["half", "float", "double", "short", "int", "long", "bool"]
+]
 SHAPES = {
     "[None]": lambda t: t[None],
     "[0]": lambda t: t.new_zeros(t.shape[1:]),
@@ -54,10 +53,11 @@ def changes(op: OpInfo, call: Call) -> Iterator[Change]:
             error = TypeError if kind == "ScalarType" else ValueError
             yield Change(name, str(value).replace("torch.", ""), value, error)
         tensors = [t for t in (valid if isinstance(valid, list) else [valid]) if torch.is_tensor(t)]
-        for what, change in DTYPES[tensors[0].is_floating_point()].items() if tensors else ():
+        for change in DTYPES:
             if any(change(t).dtype != t.dtype for t in tensors):
-                yield Change(name, what, map_tensors({name: valid}, change)[name], TypeError)
-        for what, change in SHAPES.items() if tensors else ():
+                value = map_tensors({name: valid}, change)[name]
+                yield Change(name, change.__name__, value, TypeError)
+        for what, change in SHAPES.items():
             if any(change(t).shape != t.shape for t in tensors):
                 yield Change(name, what, map_tensors({name: valid}, change)[name], ValueError)
         for what, change in LISTS.items() if is_tensor_list(valid) else ():

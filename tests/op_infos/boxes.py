@@ -64,7 +64,6 @@ IOU_SAMPLE_INPUTS = {
     "overlap, 3d, float64": lambda: {**double(batches(5, 70)), "mode": "3d", "metric": "overlap"},
     "no others": lambda: {"a": boxes_of(5), "b": torch.zeros(0, 7)},
 }
-IOU_ERRORS = (("paired", True, ValueError, r"b must be \["),)
 
 
 def gradcheck_pairs(**options) -> Call:
@@ -150,10 +149,7 @@ INSIDE_SAMPLE_INPUTS = {
     "no boxes": lambda: inside_call(40, boxes=torch.zeros(2, 0, 7)),
     "no points, count": lambda: inside_call(0, mode="count"),
 }
-INSIDE_ERRORS = (
-    ("points", lambda t: t[..., :2], ValueError, r"points must be \[B, N, C\]"),
-    ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
-)
+TWO_COLUMNS = ("points", lambda t: t[..., :2], ValueError, r"points must be \[B, N, C\]")
 
 
 def query_call(n: int, seed: int = 0, **options) -> Call:
@@ -172,7 +168,7 @@ QUERY_SAMPLE_INPUTS = {
     "no points": lambda: query_call(0, grid=[2, 1, 1]),
 }
 QUERY_ERRORS = (
-    *INSIDE_ERRORS[:5],
+    TWO_COLUMNS,
     *refused("grid", ValueError, "grid must be", [1, 1], [1, 0, 1], [1 << 16, 1 << 15, 1]),
 )
 
@@ -210,10 +206,6 @@ PLACE_SAMPLE_INPUTS = {
         9, candidates=torch.zeros(2, 0, 1, 7), group=torch.zeros(2, 0).int(), replaces=None
     ),
 }
-PLACE_ERRORS = (
-    ("lengths", lambda t: t[1:], ValueError, r"lengths must be \[B\]"),
-)  # fmt: skip
-
 OPS = [
     OpInfo(
         "rotated_iou",
@@ -231,7 +223,7 @@ OPS = [
             "overlap": lambda: gradcheck_pairs(metric="overlap"),
             "overlap, matrix, 3d": lambda: gradcheck_matrix(mode="3d", metric="overlap"),
         },
-        error_inputs=IOU_ERRORS,
+        error_inputs=(("paired", True, ValueError, r"b must be \["),),
         kernels=1,
         backward_kernels=1,
     ),
@@ -260,7 +252,7 @@ OPS = [
         inside_call,
         varying={"points": 1},
         sample_inputs=INSIDE_SAMPLE_INPUTS,
-        error_inputs=INSIDE_ERRORS,
+        error_inputs=(TWO_COLUMNS,),
         kernels=1,
     ),
     OpInfo(
@@ -277,7 +269,6 @@ OPS = [
         place_call,
         varying={"boxes": 1},
         sample_inputs=PLACE_SAMPLE_INPUTS,
-        error_inputs=PLACE_ERRORS,
         kernels=1,
     ),
 ]

@@ -49,9 +49,8 @@ OPS = [
         },
         kernels=28,  # three times keys and voxel_group, then rows
         error_inputs=(
-            *refused("cells", ValueError, r"cells must be \[N, K\]", lambda t: t[:, :0],
-                     lambda t: torch.cat([t, t], 1)),
-            *refused("bits", ValueError, "bits must be 1 to 63", 0, 64),
+            ("cells", lambda t: torch.cat([t, t], 1), ValueError, r"cells must be \[N, K\]"),
+            ("bits", 64, ValueError, "bits must be 1 to 63"),
         ),
         plans=("voxel_table", "voxel_partitions"),
     ),
@@ -77,7 +76,7 @@ OPS = [
         kernels=4,  # a memset, codes, two passes
         error_inputs=(
             *refused("order", ValueError, "order must be of", ["z"] * 5, ["Z"], ["z", ""]),
-            *refused("depth", ValueError, "depth must", 0, 22),
+            ("depth", 22, ValueError, "depth must"),
             ("depth", {"depth": 21, "batch_offsets": torch.zeros(3).int(), "num_valid": None},
              ValueError, "3 . depth must leave room"),
             *(row for row in POINTS_ERRORS if row[0] in ("batch_offsets", "num_valid")),

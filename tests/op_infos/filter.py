@@ -55,15 +55,13 @@ KEYS_SAMPLE_INPUTS = {
 }
 KEYS_ERRORS = (
     *(row for row in POINTS_ERRORS if row[0] != "point_cloud_range"),
-    *refused("points", TypeError, "points must be .*float.*int32", Tensor.long, Tensor.short,
-             Tensor.bool),
     *refused("voxel_size", ValueError, "voxel_size must be", [1.0, 1.0], [1.0] * 4,
              *([1.0, 1.0, size] for size in (0.0, -1.0, INF, 1e-50, 1e39))),
     *refused("origin", ValueError, "origin must be", [1.0, 1.0], [1.0] * 4,
              *([0.0, start, 0.0] for start in (-INF, 1e39))),
     *refused("lower", ValueError, "lower must be", [1, 1], [1] * 4,
              *([0, 0, first] for first in (1 << 54, -(1 << 54), (1 << 63) - 1))),
-    *refused("bits", ValueError, "bits must be", 0, 22, 64),
+    *refused("bits", ValueError, "bits must be", 22, 64),
     # Bits of the samples beside those of the cells.
     *(("bits", {"bits": bits, "batch_offsets": torch.zeros(samples + 1).int(), "num_valid": None},
        ValueError, "bits") for bits, samples in ((21, 2), (20, 9), (19, 65))),
@@ -105,7 +103,7 @@ OPS = [
         },
         kernels=1,
         error_inputs=(
-            *refused("bits", ValueError, "bits must be", 0, 22),
+            ("bits", 22, ValueError, "bits must be"),
             *refused("lower", ValueError, "lower must be", [1, 1], [1] * 4),
             *FAR_ERRORS,
         ),
@@ -144,7 +142,7 @@ OPS += [
             "one row": lambda: {"keys": torch.zeros(3000, dtype=torch.int64)},
         },
         kernels=8,  # voxelize, a sum of two kernels, places
-        error_inputs=(*refused("key_bits", ValueError, "key_bits must be", 0, 64),),
+        error_inputs=(("key_bits", 64, ValueError, "key_bits must be"),),
         plans=("voxel_table", "voxel_partitions"),
     )
 ]
@@ -177,9 +175,6 @@ SUM_SAMPLE_INPUTS = {
     "no columns": lambda: {**sum_call(40), "values": torch.zeros(40, 0)},
     "one row": one_row,
 }
-SUM_ERRORS = (
-    *refused("values", TypeError, "values must be", Tensor.short, Tensor.bool, Tensor.byte),
-)
 
 
 def mean_of_sums_call(n: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Call:
@@ -204,7 +199,6 @@ OPS += [
             varying={"values": 0, "perm": 0},
             sample_inputs=SUM_SAMPLE_INPUTS,
             kernels=2,
-            error_inputs=SUM_ERRORS,
             inference=True,
         )
         for name in ("voxel_sum", "voxel_mean")
@@ -225,12 +219,6 @@ OPS += [
             "no columns": lambda: {**mean_of_sums_call(40), "sums": torch.zeros(40, 0).long()},
         },
         kernels=1,
-        error_inputs=(
-            *refused("num_points", ValueError, r"num_points must be \[R\]", lambda t: t[1:],
-                     lambda t: t[:, None]),
-            *refused("dtype", TypeError, "dtype must be", torch.bool, torch.int16, torch.uint8,
-                     torch.complex64),
-        ),
     ),
     OpInfo(
         "voxel_downsample",

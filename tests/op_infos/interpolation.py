@@ -160,7 +160,7 @@ WEIGHTS_OPS = [
         weights_backward_call,
         varying={"grad": 1, "dist2": 1},
         sample_inputs={"squared": lambda: weights_backward_call(40, eps=0.25, weight="dist2")},
-        error_inputs=(*WEIGHTS_ERRORS,),
+        error_inputs=WEIGHTS_ERRORS,
         kernels=1,
     ),
 ]

@@ -78,7 +78,6 @@ OFFSETS = torch.zeros(3, dtype=torch.int32)
 BATCH_ERRORS = (
     ("batch_offsets", OFFSETS, ValueError, r"points must be \[T, D\] with D >= 1"),
     ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
-    ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
     ("query_lengths", torch.zeros(3, dtype=torch.int32), ValueError, "query_lengths must be"),
 )
 NORM_ERROR = ("norm", 3, ValueError, "norm must be 1 or 2")

@@ -237,9 +237,9 @@ POINTS_ERRORS = (
     ("points", lambda t: t[:, :2], ValueError, r"points must be \[N, C\] with C >= 3"),
     ("batch_offsets", torch.zeros(2).short(), TypeError, "batch_offsets must be int32 or int64"),
     *refused("batch_offsets", ValueError, r"batch_offsets must be \[B \+ 1\]",
-             *(torch.zeros(shape).int() for shape in ((0,), (), (1, 2)))),
+             *(torch.zeros(shape).int() for shape in ((0,), (1, 2)))),
     *refused("num_valid", ValueError, r"num_valid must be \[B\]",
-             *(torch.zeros(shape).int() for shape in ((3,), (0,), (1, 1))),
+             torch.zeros(3).int(),
              *({"batch_offsets": torch.tensor([0, 20, 40]), "num_valid": torch.zeros(shape).int()}
                for shape in ((), (1,)))),
     *refused("point_cloud_range", ValueError, "point_cloud_range must|an axis must", *BAD_RANGES),

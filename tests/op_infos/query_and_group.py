@@ -99,7 +99,6 @@ OPS = [
             ("radii", {"radii": [0.1] * 9, "ks": [3] * 9}, ValueError, "radii must be 1 to 8"),
             *refused("radii", ValueError, "radii must be > 0",
                      *({"radii": [1.0, r], "normalize_xyz": True} for r in (0.0, 1e-46))),
-            ("lengths", torch.zeros(2), TypeError, "lengths must be int32 or int64"),
         ),
         kernels=2,
         backward_kernels=8,

@@ -63,7 +63,6 @@ def blockers(samples: int, dtype: torch.dtype) -> Tensor:
 RAYS_ERRORS = (
     *(row for row in POINTS_ERRORS if row[0] in ("points",)),
     ("origins", {"origin_index": None}, ValueError, "origins must have one row per sample"),
-    *refused("ray_flags", TypeError, "ray_flags must be uint8", Tensor.int, Tensor.bool),
 )  # fmt: skip
 MAP_ERRORS = (
     *RAYS_ERRORS,
@@ -73,7 +72,6 @@ MAP_ERRORS = (
 RANGE_ERRORS = (
     *refused("point_cloud_range", ValueError, "point_cloud_range must be", [0.0] * 3,
              [0.0, 0.0, 0.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0, INF, 1.0]),
-    *refused("min_range", ValueError, "min_range must be finite and >= 0", -0.1, INF),
 )  # fmt: skip
 RAY_SAMPLE_INPUTS = {
     "clipped": lambda: map_call(50, **CLIP),

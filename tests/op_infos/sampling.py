@@ -53,16 +53,15 @@ def away_from_three_dimensions(*shape: int) -> tuple:
 FPS_ERRORS = (
     *refused("tie_block", ValueError, "tie_block must be", 0, -1024, 3, 48, 1023, 2048),
     ("nonfinite", {"nonfinite": "last", "exhausted": "repeat"}, ValueError, "exhausted|nonfinite"),
-    *refused("start_idx", ValueError, "start_idx must", torch.ones(9, 2).long(),
-             torch.ones(2, 1, 1).long()),
-)  # fmt: skip
-LISTS = ("lengths", "counts", "start_idx")
+    ("start_idx", torch.ones(9, 2).long(), ValueError, "start_idx must"),
+)
 LISTS_ERRORS = (
-    *((k, torch.ones(2, dtype=dtype), TypeError, f"{k} must be int32 or int64")
-      for k in LISTS for dtype in (torch.float, torch.short, torch.bool)),
-    *((k, torch.zeros(shape).int(), ValueError, f"{k} must be")
-      for k in LISTS for shape in ((3,), (), (2, 1, 1))),
-)  # fmt: skip
+    *(
+        (k, torch.ones(2), TypeError, f"{k} must be int32 or int64")
+        for k in ("counts", "start_idx")
+    ),
+    *(("counts", torch.zeros(shape).int(), ValueError, "counts must be") for shape in ((3,), ())),
+)
 
 
 def ragged_call(n: int, seed: int = 0) -> Call:
@@ -107,10 +106,6 @@ WITH_DIST_SAMPLE_INPUTS = {
     "no points": lambda: {"distances": torch.zeros(2, 0, 0), "num_samples": 3},
     "no clouds": lambda: {"distances": torch.zeros(0, 4, 4), "num_samples": 3},
 }
-WITH_DIST_ERRORS = (
-    ("lengths", lambda t: t[1:], ValueError, r"lengths must be \[B\]"),
-    *refused("tie_block", ValueError, "tie_block must be", 0, 48, 2048),
-)  # fmt: skip
 
 FPS_OPS = [
     OpInfo(
@@ -130,10 +125,7 @@ FPS_OPS = [
         "furthest_point_sample_ragged",
         ragged_call,
         sample_inputs=RAGGED_SAMPLE_INPUTS,
-        error_inputs=(
-            *FPS_ERRORS,
-            *away_from_three_dimensions(40),
-        ),
+        error_inputs=(*FPS_ERRORS, *away_from_three_dimensions(40)),
         kernels=3,  # the unused slots, and clouds of up to 128 and 1024 tie codes
         plans=("fps_kernel", "fps_members", "fps_cpu"),
     ),
@@ -142,7 +134,7 @@ FPS_OPS = [
         with_dist_call,
         varying={"distances": 0, "lengths": 0},
         sample_inputs=WITH_DIST_SAMPLE_INPUTS,
-        error_inputs=WITH_DIST_ERRORS,
+        error_inputs=refused("tie_block", ValueError, "tie_block must be", 48, 2048),
         huge={"num_samples": 1 << 50},
         kernels=1,
     ),

@@ -223,7 +223,6 @@ def voxelize_backward_call(n: int, seed: int = 0, reduce: str = "mean") -> Call:
 VOXELIZE_ERRORS = (
     *VOXEL_ERRORS,
     ("max_points", {"max_points": -1, "reduce": "none"}, ValueError, "max_points must be"),
-    *refused("out_dtype", TypeError, "out_dtype must be", torch.int32, torch.uint8, torch.bool),
 )
 VOXEL_PLANS = tuple(f"voxel_{of}" for of in ("table", "ranking", "kernels", "common", "partitions"))
 OPS += [
