@@ -10,9 +10,8 @@ import torch
 from samples import Call, OpInfo, is_tensor_list, map_tensors, on, run
 from torch import Tensor
 
-DTYPES = [
-    getattr(Tensor, name) for name in ["half", "float", "double", "short", "int", "long", "bool"]
-]
+FLOAT_DTYPES = (Tensor.half, Tensor.float, Tensor.double)
+DTYPES = (*FLOAT_DTYPES, Tensor.short, Tensor.int, Tensor.long, Tensor.bool)
 SHAPES = {
     "[None]": lambda t: t[None],
     "[0]": lambda t: t.new_zeros(t.shape[1:]),

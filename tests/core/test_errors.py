@@ -46,40 +46,33 @@ def spoken_of(op) -> str:
 
 @each_error_input
 def test_a_wrong_argument_is_refused_by_name(op, wrong, device):
-    call = on(device, wrong_call(op, wrong))
-    with pytest.raises(wrong.error, match=wrong.words) as raised:
-        run(op, call)
-    assert re.match(rf"{spoken_of(op)}: .*, got ", str(raised.value))
+    for place in (device, "meta"):
+        with pytest.raises(wrong.error, match=wrong.words) as raised:
+            run(op, on(place, wrong_call(op, wrong)))
+        assert re.match(rf"{spoken_of(op)}: .*, got ", str(raised.value))
     assert run(op, on(device, op.call(40, 0)))  # neither the op nor the CUDA context is harmed
 
 
-@each_error_input
-def test_meta_tensors_are_refused_alike(op, wrong):
-    with pytest.raises(wrong.error, match=wrong.words):
-        run(op, on("meta", wrong_call(op, wrong)))
-
-
-@pytest.mark.parametrize(
-    ("op", "refusal"),
-    [
-        pytest.param(
-            op,
-            refusal,
-            marks=[pytest.mark.slow] if i or not op.public else [],
-            id=f"{op}-{refusal[0]}-{i}",
-        )
-        for op in OPS
-        for i, refusal in enumerate(op.error_inputs)
-    ],
-)
-def test_compiled_code_refuses_alike(op, refusal):
-    wrong = ErrorInput(*refusal)
+def check_compiled(op, call, words: str) -> None:
     torch._dynamo.reset()
-    call = wrong_call(op, wrong)
     program = Program(op, call)
     compiled = torch.compile(program, fullgraph=True, dynamic=True, backend="eager")
-    with pytest.raises(Exception, match=wrong.words):  # Dynamo wraps the type; the words stay
+    with pytest.raises(Exception, match=words):  # Dynamo wraps the type; the words stay
         compiled(*program.arguments(call))
+
+
+@pytest.mark.slow
+@each_error_input
+def test_compiled_code_refuses_alike(op, wrong):
+    check_compiled(op, wrong_call(op, wrong), wrong.words)
+
+
+@each_op
+def test_compiled_code_refuses_a_changed_argument_alike(op):
+    call = op.call(40, 0)
+    refused = ((change, refusal(op, change, "meta")) for change in changes(op, call))
+    change, words = next(pair for pair in refused if pair[1])
+    check_compiled(op, {**call, change.argument: change.value}, re.escape(words))
 
 
 @each_op
