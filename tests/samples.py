@@ -54,6 +54,12 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], tuple]]]
         lambda: torchvox.nn.Voxelize(**voxel.GRID, max_points=3, max_voxels=(9, 20), order="zyx"),
         lambda n: (cloud(n),),
     ),
+    "Voxelize, trimmed": (
+        lambda: torchvox.nn.Voxelize(
+            **voxel.GRID, max_points=3, max_voxels=-1, reduce="mean", trim=True
+        ),
+        lambda n: (cloud(n, seed=n),),
+    ),
     "FurthestPointSample": (
         lambda: torchvox.nn.FurthestPointSample(sampling.SAMPLES, convention="mmcv"),
         lambda n: (sampling.batch_of_clouds(n),),

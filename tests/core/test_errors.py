@@ -9,15 +9,7 @@ import torch
 from changes import changes, refusal
 from helpers import assert_same_bits
 from programs import Program
-from samples import (
-    OPS,
-    ErrorInput,
-    each_op,
-    is_tensor_list,
-    map_tensors,
-    on,
-    run,
-)
+from samples import OPS, ErrorInput, each_op, is_tensor_list, map_tensors, on, run
 
 import torchvox
 

@@ -6,17 +6,7 @@ from torch import Tensor
 
 import torchvox
 
-from .op_info import (
-    DTYPES,
-    INF,
-    POINTS_ERRORS,
-    Call,
-    OpInfo,
-    cloud,
-    generator,
-    in_dtypes,
-    refused,
-)
+from .op_info import DTYPES, INF, POINTS_ERRORS, Call, OpInfo, cloud, generator, in_dtypes, refused
 from .voxel import ROWS, rows_of_points
 
 SIZE = [1.0, 0.5, 2.0]

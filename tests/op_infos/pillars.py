@@ -264,12 +264,7 @@ OPS = [
         kernels=1,
         backward_kernels=1,
     ),
-    OpInfo(
-        "_pillar_norm_backward",
-        norm_backward_call,
-        varying={},
-        kernels=1,
-    ),
+    OpInfo("_pillar_norm_backward", norm_backward_call, varying={}, kernels=1),
     OpInfo(
         "pillar_scatter",
         scatter_call,
@@ -288,10 +283,5 @@ OPS = [
         kernels=3,
         backward_kernels=3,
     ),
-    OpInfo(
-        "_pillar_scatter_backward",
-        scatter_backward_call,
-        varying={"indices": 0},
-        kernels=3,
-    ),
+    OpInfo("_pillar_scatter_backward", scatter_backward_call, varying={"indices": 0}, kernels=3),
 ]

@@ -113,11 +113,7 @@ FPS_OPS = [
         fps_call,
         varying={"points": 1},
         sample_inputs=FPS_SAMPLE_INPUTS,
-        error_inputs=(
-            *FPS_ERRORS,
-            *away_from_three_dimensions(2, 40),
-            *LISTS_ERRORS,
-        ),
+        error_inputs=(*FPS_ERRORS, *away_from_three_dimensions(2, 40), *LISTS_ERRORS),
         kernels=1,
         plans=("fps_kernel", "fps_members", "fps_cpu"),
     ),

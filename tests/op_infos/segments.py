@@ -6,15 +6,7 @@ from torch import Tensor
 
 import torchvox
 
-from .op_info import (
-    Call,
-    OpInfo,
-    cloud,
-    generator,
-    gradcheck_cloud,
-    in_dtypes,
-    some_gradient,
-)
+from .op_info import Call, OpInfo, cloud, generator, gradcheck_cloud, in_dtypes, some_gradient
 
 SEGMENTS = 9
 REDUCTIONS = ("sum", "mean", "max", "min")

@@ -108,12 +108,7 @@ def bev_max_height(
         and orientation == "grid"
     ):
         height, counts = _bev_max_height(
-            points,
-            point_cloud_range,
-            size,
-            out_dtype=out_dtype,
-            fill=fill,
-            lowest_code=lowest_code,
+            points, point_cloud_range, size, out_dtype=out_dtype, fill=fill, lowest_code=lowest_code
         )
     else:
         height, counts = torch.ops.torchvox.bev_max_height(
@@ -154,12 +149,7 @@ def bev_max_height_with_index(
         and orientation == "grid"
     ):
         height, top_index, counts = _bev_max_height_with_index(
-            points,
-            point_cloud_range,
-            size,
-            out_dtype=out_dtype,
-            fill=fill,
-            lowest_code=lowest_code,
+            points, point_cloud_range, size, out_dtype=out_dtype, fill=fill, lowest_code=lowest_code
         )
     else:
         height, top_index, counts = torch.ops.torchvox.bev_max_height_with_index(

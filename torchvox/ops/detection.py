@@ -9,12 +9,7 @@ from torch import Tensor
 from torchvox.ops.annotations import NmsMode, Sequence
 from torchvox.ops.conventions import Options, options_of
 
-__all__ = [
-    "Detections",
-    "anchor_decode_nms",
-    "box_decode",
-    "center_decode_nms",
-]
+__all__ = ["Detections", "anchor_decode_nms", "box_decode", "center_decode_nms"]
 
 
 # docs/detection.md says what the options mean.

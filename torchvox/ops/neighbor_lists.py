@@ -9,12 +9,7 @@ from torch import Tensor
 from torchvox.ops.conventions import options_of
 from torchvox.ops.neighbors import BALL_QUERY_CONVENTIONS, knn
 
-__all__ = [
-    "ChamferDistance",
-    "RadiusNeighbors",
-    "chamfer_distance",
-    "radius_neighbors",
-]
+__all__ = ["ChamferDistance", "RadiusNeighbors", "chamfer_distance", "radius_neighbors"]
 
 # Rows here have no slots to fill.
 RADIUS_CONVENTIONS = {

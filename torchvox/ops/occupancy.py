@@ -292,13 +292,7 @@ def occupancy_query(
     differentiable.
     """
     logodds, label = torch.ops.torchvox.occupancy_query(
-        state,
-        points,
-        voxel_size,
-        map_origin,
-        num_valid=num_valid,
-        threshold=threshold,
-        fill=fill,
+        state, points, voxel_size, map_origin, num_valid=num_valid, threshold=threshold, fill=fill
     )
     return OccupancyValues(logodds, label)
 

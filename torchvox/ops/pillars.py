@@ -8,13 +8,7 @@ from torch import Tensor
 
 from torchvox.ops.annotations import PadSemantics, Sequence
 
-__all__ = [
-    "PillarNorm",
-    "pillar_encode",
-    "pillar_moments",
-    "pillar_norm",
-    "pillar_scatter",
-]
+__all__ = ["PillarNorm", "pillar_encode", "pillar_moments", "pillar_norm", "pillar_scatter"]
 
 
 class PillarNorm(NamedTuple):

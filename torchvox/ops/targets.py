@@ -8,13 +8,7 @@ from torch import Tensor
 
 from torchvox.ops.annotations import AssignMode, Sequence
 
-__all__ = [
-    "AnchorTargets",
-    "CenterTargets",
-    "anchor_loss",
-    "anchor_targets",
-    "center_targets",
-]
+__all__ = ["AnchorTargets", "CenterTargets", "anchor_loss", "anchor_targets", "center_targets"]
 
 
 class AnchorTargets(NamedTuple):

@@ -95,9 +95,7 @@ def bev_rasterize(
     for b, rows in enumerate(ranges):
         for pixel, members in raster.cells_of(points, rows, grid, counts[b + 1]).items():
             cell = channel.Cell(
-                z=z[members],
-                intensity=intensity[members],
-                top=int(np.argmax(z[members])),
+                z=z[members], intensity=intensity[members], top=int(np.argmax(z[members]))
             )
             for p, (name, k, of) in enumerate(planes):
                 value = channel.value_of(cell, name, k, of, grid, density)

@@ -17,11 +17,7 @@ from .definition import define_op
 from .grouping import group_points
 from .sampling import squared_distance
 
-__all__ = [
-    "ball_query",
-    "query_and_group",
-    "radius_neighbors",
-]
+__all__ = ["ball_query", "query_and_group", "radius_neighbors"]
 
 
 @dataclass(frozen=True)

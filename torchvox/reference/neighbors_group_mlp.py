@@ -11,9 +11,7 @@ from .fma import fma
 from .grouping import group_points
 from .neighbors import relative_rows
 
-__all__ = [
-    "group_mlp_max",
-]
+__all__ = ["group_mlp_max"]
 
 
 @define_op

@@ -12,10 +12,7 @@ from .clouds import clouds_of, rows_of
 from .definition import define_op
 from .sampling import squared_distance
 
-__all__ = [
-    "knn",
-    "three_nn",
-]
+__all__ = ["knn", "three_nn"]
 
 INF = float("inf")
 

@@ -10,14 +10,7 @@ import torch
 from torch import Tensor
 
 from torchvox.reference import ndt as normal
-from torchvox.reference.rays import (
-    HIT_ONLY,
-    NO_HIT,
-    SECONDARY,
-    UNIT,
-    regions_limit,
-    table_size,
-)
+from torchvox.reference.rays import HIT_ONLY, NO_HIT, SECONDARY, UNIT, regions_limit, table_size
 
 UNOBSERVED, NO_SLOT = -32768, 2**31 - 1
 LAYOUT, IN_USE, SAMPLE_ROWS, REFUSED, HIGHEST = range(5)  # of status
