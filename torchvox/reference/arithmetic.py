@@ -17,14 +17,13 @@ def to_working(tensor: torch.Tensor) -> np.ndarray:
 
 def from_working(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     """Round to `dtype`, to nearest even and once (float64 to half never passes through float32)."""
-    with np.errstate(all="ignore"):
-        if dtype == torch.float64:
-            return torch.from_numpy(values.astype(np.float64))
-        if dtype == torch.float32:
-            return torch.from_numpy(values.astype(np.float32))
-        if dtype == torch.float16:
-            return torch.from_numpy(values.astype(np.float16))
-        return torch.from_numpy(_bfloat16_bits(values).view(np.int16)).view(torch.bfloat16)
+    if dtype == torch.float64:
+        return torch.from_numpy(values.astype(np.float64))
+    if dtype == torch.float32:
+        return torch.from_numpy(values.astype(np.float32))
+    if dtype == torch.float16:
+        return torch.from_numpy(values.astype(np.float16))
+    return torch.from_numpy(_bfloat16_bits(values).view(np.int16)).view(torch.bfloat16)
 
 
 def _bfloat16_bits(values: np.ndarray) -> np.ndarray:
@@ -66,17 +65,16 @@ def cascade_sum(values: np.ndarray) -> np.ndarray:
     while SUM_BASE**num_levels <= n:
         num_levels += 1
     levels = np.zeros((num_levels, num_features), values.dtype)
-    with np.errstate(all="ignore"):
-        for rank in range(1, n + 1):
-            levels[0] += values[rank - 1]
-            level = 0
-            while rank % SUM_BASE ** (level + 1) == 0:
-                levels[level + 1] += levels[level]
-                levels[level] = 0
-                level += 1
-        total = levels[0]
-        for level in levels[1:]:
-            total = total + level
+    for rank in range(1, n + 1):
+        levels[0] += values[rank - 1]
+        level = 0
+        while rank % SUM_BASE ** (level + 1) == 0:
+            levels[level + 1] += levels[level]
+            levels[level] = 0
+            level += 1
+    total = levels[0]
+    for level in levels[1:]:
+        total = total + level
     return total
 
 
@@ -101,8 +99,7 @@ def reduce_values(values: np.ndarray, reduce: str) -> np.ndarray:
     if reduce == "sum":
         return cascade_sum(values)
     if reduce == "mean":
-        with np.errstate(all="ignore"):
-            return cascade_sum(values) / values.dtype.type(len(values))
+        return cascade_sum(values) / values.dtype.type(len(values))
     return extreme(values, largest=reduce == "max")[0]
 
 
@@ -111,8 +108,7 @@ def spread_gradient(incoming: np.ndarray, values: np.ndarray, reduce: str) -> np
     if reduce == "sum":
         return np.broadcast_to(incoming, values.shape)
     if reduce == "mean":
-        with np.errstate(all="ignore"):
-            share = incoming / values.dtype.type(len(values))
+        share = incoming / values.dtype.type(len(values))
         return np.broadcast_to(share, values.shape)
     _, rank = extreme(values, largest=reduce == "max")
     is_extreme = np.arange(len(values))[:, None] == rank[None, :]

@@ -55,8 +55,7 @@ def bev_max_height_with_index(
         codes = lowest_code + np.floor(channel.unit_height(height, grid) * F32(255 - lowest_code))
         height = np.where(empty, 0, codes).astype(np.uint8)
     elif dtype == torch.uint16:
-        with np.errstate(all="ignore"):
-            millimeters = np.floor((height - grid.lo[2]) * F32(1000))
+        millimeters = np.floor((height - grid.lo[2]) * F32(1000))
         height = np.where(empty, 0, np.minimum(millimeters + F32(1), 65535)).astype(np.uint16)
     shape = (len(ranges), *grid.shape)
     return (
@@ -106,6 +105,7 @@ def bev_rasterize(
     return torch.from_numpy(image), torch.from_numpy(counts)
 
 
+@np.errstate(all="ignore")
 def bev_rasterize_backward(
     grad_image: Tensor,
     points: Tensor,

@@ -40,8 +40,7 @@ def value_of(cell: Cell, name: str, k: int, of: int, grid: Grid, density: np.nda
     if name == "intensity_top":
         return cell.intensity[cell.top]
     if name == "intensity_mean":
-        with np.errstate(all="ignore"):
-            return cascade_sum(cell.intensity) / F32(n)
+        return cascade_sum(cell.intensity) / F32(n)
     if name == "intensity_max":
         return (cell.intensity + F32(0)).max()  # NaN wins, as in torch.amax; zero is +0
     if name == "count":
@@ -63,8 +62,7 @@ def _slice(z: np.ndarray, of: int, grid: Grid) -> np.ndarray:
 
 def unit_height(z: np.ndarray, grid: Grid) -> np.ndarray:
     """0 at the bottom of the range, below 1 except for rounding at its top; all in float32."""
-    with np.errstate(all="ignore"):  # the fill of an empty cell may be anything
-        return (z - grid.lo[2]) / (grid.hi[2] - grid.lo[2])
+    return (z - grid.lo[2]) / (grid.hi[2] - grid.lo[2])
 
 
 def _height_mean(z: np.ndarray, grid: Grid) -> np.float32:
@@ -90,8 +88,7 @@ def density_table(base: int) -> np.ndarray:
 def intensity_of(points, features, planes) -> np.ndarray:
     if not any(name in INTENSITIES for name, _, _ in planes):
         return np.zeros(points.size(0), F32)
-    with np.errstate(all="ignore"):
-        return to_working(points[:, 3] if features is None else features.reshape(-1)).astype(F32)
+    return to_working(points[:, 3] if features is None else features.reshape(-1)).astype(F32)
 
 
 def parse_planes(channels: list[str]) -> list[tuple[str, int, int]]:

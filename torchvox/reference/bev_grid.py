@@ -44,8 +44,7 @@ def classify(points: Tensor, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
     t = xyz.dtype.type
     finite = np.isfinite(xyz).all(1)
     inside = ((grid.lo.astype(t) <= xyz) & (xyz < grid.hi.astype(t))).all(1)
-    with np.errstate(all="ignore"):
-        cell = np.floor((xyz[:, :2] - grid.lo[:2].astype(t)) / grid.res.astype(t))
+    cell = np.floor((xyz[:, :2] - grid.lo[:2].astype(t)) / grid.res.astype(t))
     n = np.array([grid.nx, grid.ny], t)
     used = finite & inside & ((cell >= 0) & (cell < n)).all(1)
     cell = np.where(used[:, None], cell, 0).astype(np.int64)
@@ -69,8 +68,7 @@ def cells_of(
 
 def heights(points: Tensor) -> np.ndarray:
     """[N] z rounded to float32, -0.0 turned into +0.0."""
-    with np.errstate(all="ignore"):
-        return to_working(points[:, 2]).astype(F32) + F32(0)
+    return to_working(points[:, 2]).astype(F32) + F32(0)
 
 
 def make_grid(point_cloud_range: list[float], size: list[int], orientation: str) -> Grid:

@@ -61,13 +61,12 @@ def points_in_boxes(points: Tensor, boxes: Tensor, *, mode, margin, lengths, box
     x, y, z, length, width, height = (g[..., c] for c in range(6))
     sine, cosine = sin_cos(g[:, :, 0, 6])
     sine, cosine = sine[..., None], cosine[..., None]
-    with np.errstate(all="ignore"):
-        dx, dy = p[..., 0] - x, p[..., 1] - y
-        along, across = dx * cosine + dy * sine, dy * cosine - dx * sine
-        mask = np.abs(along) < length * t(0.5) + t(margin)
-        mask &= np.abs(across) < width * t(0.5) + t(margin)
-        mask &= np.abs(p[..., 2] - z) <= height * t(0.5)
-        mask &= (length > 0) & (width > 0) & (height > 0) & np.isfinite(g[..., :COLUMNS]).all(-1)
+    dx, dy = p[..., 0] - x, p[..., 1] - y
+    along, across = dx * cosine + dy * sine, dy * cosine - dx * sine
+    mask = np.abs(along) < length * t(0.5) + t(margin)
+    mask &= np.abs(across) < width * t(0.5) + t(margin)
+    mask &= np.abs(p[..., 2] - z) <= height * t(0.5)
+    mask &= (length > 0) & (width > 0) & (height > 0) & np.isfinite(g[..., :COLUMNS]).all(-1)
     if lengths is not None:
         exists = np.arange(mask.shape[2]) < lengths.numpy()[:, None]
         mask &= exists[:, None, :]
@@ -148,24 +147,23 @@ def overlap_of_pairs(
 ) -> np.ndarray:
     """Of boxes [.., >= 7] that broadcast against each other."""
     t = a.dtype.type
-    with np.errstate(all="ignore"):
-        first, second = np.broadcast_arrays(a[..., :COLUMNS], b[..., :COLUMNS])
-        meets = _exists(first, volume) & _exists(second, volume) & _circles_meet(first, second)
-        order = _order(first, second, volume)
-        swap = (order > 0)[..., None]
-        window, box = np.where(swap, second, first), np.where(swap, first, second)
-        shared = np.where(_order(first, second, False) == 0, _area(window), _overlap(window, box))
-        if volume:
-            shared = shared * _shared_height(window, box)
-        size = _size(first, volume)
-        if metric == "overlap":
-            value, most = shared, size
-        else:
-            value = shared / (size if metric == "iof" else size + _size(second, volume) - shared)
-            value = np.where(value < 1, value, np.where(value >= 1, t(1), t(0)))
-            most = t(1)
-        value = np.where(order == 0, most, np.where(shared > 0, value, t(0)))
-        return np.where(meets, value, t(0)).astype(t)
+    first, second = np.broadcast_arrays(a[..., :COLUMNS], b[..., :COLUMNS])
+    meets = _exists(first, volume) & _exists(second, volume) & _circles_meet(first, second)
+    order = _order(first, second, volume)
+    swap = (order > 0)[..., None]
+    window, box = np.where(swap, second, first), np.where(swap, first, second)
+    shared = np.where(_order(first, second, False) == 0, _area(window), _overlap(window, box))
+    if volume:
+        shared = shared * _shared_height(window, box)
+    size = _size(first, volume)
+    if metric == "overlap":
+        value, most = shared, size
+    else:
+        value = shared / (size if metric == "iof" else size + _size(second, volume) - shared)
+        value = np.where(value < 1, value, np.where(value >= 1, t(1), t(0)))
+        most = t(1)
+    value = np.where(order == 0, most, np.where(shared > 0, value, t(0)))
+    return np.where(meets, value, t(0)).astype(t)
 
 
 def _half(box: np.ndarray, column: int) -> np.ndarray:
@@ -287,6 +285,5 @@ def _suppressed(rows: np.ndarray, i: int, rivals: list[int], threshold: float, m
         return False
     if mode == "circle":
         dx, dy = rows[i, 0] - rows[rivals, 0], rows[i, 1] - rows[rivals, 1]
-        with np.errstate(all="ignore"):
-            return bool((dx * dx + dy * dy <= np.float32(threshold)).any())
+        return bool((dx * dx + dy * dy <= np.float32(threshold)).any())
     return bool((overlap_of_pairs(rows[rivals], rows[i][None]) > np.float32(threshold)).any())

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from inspect import Parameter
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 R = TypeVar("R")
@@ -14,7 +15,8 @@ R = TypeVar("R")
 
 def define_op(definition: Callable[..., R]) -> Callable[..., R]:
     """Gives a function the arguments and defaults of the registered op of its name, which are those
-    of the function in `torchvox.ops` where no convention sets them. It gets all of them by name."""
+    of the function in `torchvox.ops` where no convention sets them. It gets all of them by name.
+    NumPy warns of nothing in it: infinities and NaN are part of what it defines."""
     schema = getattr(torch.ops.torchvox, definition.__name__).default._schema
     parameters = []
     for argument in schema.arguments:
@@ -27,7 +29,8 @@ def define_op(definition: Callable[..., R]) -> Callable[..., R]:
     def call(*args: object, **kwargs: object) -> R:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return definition(**bound.arguments)
+        with np.errstate(all="ignore"):
+            return definition(**bound.arguments)
 
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call

@@ -42,34 +42,33 @@ def _decode_anchors(
     flip: bool,
 ) -> np.ndarray:
     """One rounding an operation, in the order of the upstream code."""
-    with np.errstate(all="ignore"):
-        diagonal = np.sqrt(anchor[..., 3] * anchor[..., 3] + anchor[..., 4] * anchor[..., 4])
-        columns = [
-            delta[..., 0] * diagonal + anchor[..., 0],
-            delta[..., 1] * diagonal + anchor[..., 1],
-            delta[..., 2] * anchor[..., 5] + anchor[..., 2],
-            *(portable_math.exp(delta[..., k]) * anchor[..., k] for k in (3, 4, 5)),
-        ]
-        if delta.shape[-1] % 2 == 0:  # cos, sin
-            sine, cosine = portable_math.sin(anchor[..., 6]), portable_math.cos(anchor[..., 6])
-            yaw = portable_math.atan2(delta[..., 7] + sine, delta[..., 6] + cosine)
-        else:
-            yaw = delta[..., 6] + anchor[..., 6]
-        if direction is not None:
-            count = direction.shape[-1]
-            lowest = np.where(np.isnan(direction), -np.inf, direction)
-            chosen = lowest.argmax(-1)
-            # -inf is greater than NaN, which never wins
-            only_nan = np.isnan(np.take_along_axis(direction, chosen[..., None], -1))[..., 0]
-            chosen = np.where(only_nan, (~np.isnan(direction)).argmax(-1), chosen)
-            chosen = (count - 1 - chosen if flip else chosen).astype(f32)
-            period = f32(2 * np.pi / count)
-            turned = yaw - f32(offset)
-            turned = turned - np.floor(turned / period + f32(limit)) * period
-            yaw = turned + f32(offset) + period * chosen
-        columns.append(yaw)
-        if delta.shape[-1] >= 9:
-            columns += [delta[..., -2], delta[..., -1]]
+    diagonal = np.sqrt(anchor[..., 3] * anchor[..., 3] + anchor[..., 4] * anchor[..., 4])
+    columns = [
+        delta[..., 0] * diagonal + anchor[..., 0],
+        delta[..., 1] * diagonal + anchor[..., 1],
+        delta[..., 2] * anchor[..., 5] + anchor[..., 2],
+        *(portable_math.exp(delta[..., k]) * anchor[..., k] for k in (3, 4, 5)),
+    ]
+    if delta.shape[-1] % 2 == 0:  # cos, sin
+        sine, cosine = portable_math.sin(anchor[..., 6]), portable_math.cos(anchor[..., 6])
+        yaw = portable_math.atan2(delta[..., 7] + sine, delta[..., 6] + cosine)
+    else:
+        yaw = delta[..., 6] + anchor[..., 6]
+    if direction is not None:
+        count = direction.shape[-1]
+        lowest = np.where(np.isnan(direction), -np.inf, direction)
+        chosen = lowest.argmax(-1)
+        # -inf is greater than NaN, which never wins
+        only_nan = np.isnan(np.take_along_axis(direction, chosen[..., None], -1))[..., 0]
+        chosen = np.where(only_nan, (~np.isnan(direction)).argmax(-1), chosen)
+        chosen = (count - 1 - chosen if flip else chosen).astype(f32)
+        period = f32(2 * np.pi / count)
+        turned = yaw - f32(offset)
+        turned = turned - np.floor(turned / period + f32(limit)) * period
+        yaw = turned + f32(offset) + period * chosen
+    columns.append(yaw)
+    if delta.shape[-1] >= 9:
+        columns += [delta[..., -2], delta[..., -1]]
     return np.stack(columns, -1).astype(f32)
 
 
@@ -142,12 +141,11 @@ def center_decode_nms(
             y, x = np.divmod(np.arange(height * width), max(width, 1))
             o, angle = _rows(offset[h][b], 1), _rows(rot[h][b], 1)
             sine, cosine = (angle if rot_order == "sin_cos" else angle[:, ::-1]).T
-            with np.errstate(all="ignore"):
-                center = [
-                    (cell.astype(f32) + o[:, k]) * f32(stride) * f32(voxel_size[k])
-                    + f32(point_cloud_range[k])
-                    for k, cell in enumerate((x, y))
-                ]
+            center = [
+                (cell.astype(f32) + o[:, k]) * f32(stride) * f32(voxel_size[k])
+                + f32(point_cloud_range[k])
+                for k, cell in enumerate((x, y))
+            ]
             columns = [
                 *center,
                 _rows(z[h][b], 1)[:, 0],

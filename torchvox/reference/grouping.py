@@ -46,6 +46,7 @@ def gather_points(features: Tensor, idx: Tensor, *, channels_first: bool) -> Ten
     return out.transpose(1, 2).contiguous() if channels_first else out
 
 
+@np.errstate(all="ignore")
 def gather_points_backward(
     grad: Tensor, idx: Tensor, num_points: int, *, channels_first: bool = False
 ) -> Tensor:
@@ -92,13 +93,13 @@ def three_interpolate(
     rows = rows.movedim(1, -1) if channels_first else rows  # [B, M, 3, C]
     f = to_working(rows)
     w = to_working(weight).astype(f.dtype)[..., None]
-    with np.errstate(all="ignore"):
-        middle = w[:, :, 1] * f[:, :, 1]
+    middle = w[:, :, 1] * f[:, :, 1]
     out = fma(w[:, :, 2], f[:, :, 2], fma(w[:, :, 0], f[:, :, 0], middle))
     out = _rounded(np.ascontiguousarray(out).reshape(rows[:, :, 0].shape), features.dtype)
     return out.transpose(1, 2).contiguous() if channels_first else out
 
 
+@np.errstate(all="ignore")
 def three_interpolate_backward(
     grad: Tensor, features: Tensor, idx: Tensor, weight: Tensor, *, channels_first: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -116,8 +117,7 @@ def three_interpolate_backward(
     row = slot_rows(idx, rows)
     grad_f, grad_w = np.zeros_like(f), np.zeros(w.shape, g.dtype)
     for b in range(clouds):
-        with np.errstate(all="ignore"):
-            share = w[b][..., None] * g[b][:, None]  # [M, 3, C]
+        share = w[b][..., None] * g[b][:, None]  # [M, 3, C]
         grad_f[b] = sum_slots(share.reshape(3 * queries, channels), row[b].reshape(-1), rows)
         for m, j in np.argwhere(row[b] >= 0):
             lanes = np.zeros(LANES, g.dtype)
@@ -126,8 +126,7 @@ def three_interpolate_backward(
                 width = part.stop - part.start
                 lanes[:width] = fma(g[b, m, part], f[b, row[b, m, j], part], lanes[:width])
             while len(lanes) > 1:
-                with np.errstate(all="ignore"):
-                    lanes = lanes[: len(lanes) // 2] + lanes[len(lanes) // 2 :]
+                lanes = lanes[: len(lanes) // 2] + lanes[len(lanes) // 2 :]
             grad_w[b, m, j] = lanes[0]
     grad_features = _rounded(grad_f, features.dtype)
     if channels_first:
@@ -151,14 +150,14 @@ def interpolate_features(
 def interpolation_weights(dist2: Tensor, *, eps: float, weight: str) -> Tensor:
     """1 / (d + eps), divided by its sum in index order; 0 where the sum is 0."""
     d2 = dist2.detach().numpy()
-    with np.errstate(all="ignore"):
-        d = np.sqrt(d2) if weight == "dist" else d2
-        inverse = d2.dtype.type(1) / (d + d2.dtype.type(eps))
-        total = (inverse[..., 0] + inverse[..., 1]) + inverse[..., 2]
-        out = np.where(total[..., None] > 0, inverse / total[..., None], d2.dtype.type(0))
+    d = np.sqrt(d2) if weight == "dist" else d2
+    inverse = d2.dtype.type(1) / (d + d2.dtype.type(eps))
+    total = (inverse[..., 0] + inverse[..., 1]) + inverse[..., 2]
+    out = np.where(total[..., None] > 0, inverse / total[..., None], d2.dtype.type(0))
     return torch.from_numpy(out)
 
 
+@np.errstate(all="ignore")
 def interpolation_weights_backward(
     grad: Tensor, dist2: Tensor, *, eps: float = 1e-8, weight: str = "dist"
 ) -> Tensor:
@@ -167,19 +166,19 @@ def interpolation_weights_backward(
     w = interpolation_weights(dist2, eps=eps, weight=weight).numpy()
     g, d2 = grad.numpy(), dist2.detach().numpy()
     one = d2.dtype.type(1)
-    with np.errstate(all="ignore"):
-        d = d2 if weight == "dist2" else np.sqrt(d2)
-        u = one / (d + d2.dtype.type(eps))
-        total = (u[..., 0] + u[..., 1]) + u[..., 2]
-        terms = (g[..., :, None] - g[..., None, :]) * w[..., None, :]
-        pull = (terms[..., 0] + terms[..., 1]) + terms[..., 2]
-        out = -(pull / total[..., None] * u) * u
-        if weight == "dist":
-            out = out / (d + d)
+    d = d2 if weight == "dist2" else np.sqrt(d2)
+    u = one / (d + d2.dtype.type(eps))
+    total = (u[..., 0] + u[..., 1]) + u[..., 2]
+    terms = (g[..., :, None] - g[..., None, :]) * w[..., None, :]
+    pull = (terms[..., 0] + terms[..., 1]) + terms[..., 2]
+    out = -(pull / total[..., None] * u) * u
+    if weight == "dist":
+        out = out / (d + d)
     flat = (u == 0) | ~(total > 0)[..., None] | ((d == 0) & (weight == "dist"))
     return torch.from_numpy(np.where(flat, d2.dtype.type(0), out))
 
 
+@np.errstate(all="ignore")
 def neighbor_distance_backward(
     grad_dist2: Tensor,
     points: Tensor,
@@ -208,12 +207,11 @@ def neighbor_distance_backward(
         neighbor = np.zeros((*row[b].shape, dims), p.dtype)
         neighbor[named] = p[b][row[b][named]]
         slope = g[b][..., None]
-        with np.errstate(all="ignore"):
-            difference = neighbor - q[b][:, None]
-            if norm == 2:
-                term = (slope + slope) * difference
-            else:
-                term = np.select([difference > 0, difference < 0], [slope, -slope], 0)
+        difference = neighbor - q[b][:, None]
+        if norm == 2:
+            term = (slope + slope) * difference
+        else:
+            term = np.select([difference > 0, difference < 0], [slope, -slope], 0)
         term = np.where(named[..., None], term, 0).astype(p.dtype)
         grad_p[b] = sum_slots(term.reshape(row[b].size, dims), row[b].reshape(-1), rows)
         for m in range(len(q[b])):
@@ -269,12 +267,11 @@ def sum_slots(values: np.ndarray, row: np.ndarray, rows: int) -> np.ndarray:
 def chunked_sum(values: np.ndarray) -> np.ndarray:
     """Runs of 256 rows from +0, then the sums of the runs from +0; the sum of [n, C] is [C]."""
     total = np.zeros(values.shape[1:], values.dtype)
-    with np.errstate(all="ignore"):
-        for first in range(0, len(values), RUN):
-            run = np.zeros_like(total)
-            for value in values[first : first + RUN]:
-                run = run + value
-            total = total + run
+    for first in range(0, len(values), RUN):
+        run = np.zeros_like(total)
+        for value in values[first : first + RUN]:
+            run = run + value
+        total = total + run
     return total
 
 

@@ -94,10 +94,9 @@ def radius_neighbors(
 def hits(cloud: np.ndarray, q: np.ndarray, ball: Ball) -> tuple[np.ndarray, np.ndarray]:
     """The points of the cloud in the ball around q, in ascending index, and their distances."""
     real = cloud.dtype.type
-    with np.errstate(all="ignore"):
-        low2 = real(ball.min_radius) * real(ball.min_radius)
-        r2 = real(ball.radius) * real(ball.radius) if ball.radius2 is None else real(ball.radius2)
-        core = real(ball.core_dist2)
+    low2 = real(ball.min_radius) * real(ball.min_radius)
+    r2 = real(ball.radius) * real(ball.radius) if ball.radius2 is None else real(ball.radius2)
+    core = real(ball.core_dist2)
     d = squared_distance(cloud, q, ball.dist_order)
     inside = ((d <= r2 if ball.closed else d < r2) & (d >= low2)) | (d <= core)
     inside &= np.isfinite(cloud).all(1) & np.isfinite(q).all()
@@ -128,9 +127,8 @@ def relative_rows(
     points: Tensor, query: Tensor, idx: Tensor, divisor: np.ndarray | float | None
 ) -> np.ndarray:
     """[B, M, K, D]: neighbor less query, over the divisor; each step rounded to points.dtype."""
-    with np.errstate(all="ignore"):
-        relative = to_working(group_points(points, idx)) - to_working(query)[:, :, None]
-        relative = to_working(from_working(relative, points.dtype))
-        if divisor is None:
-            return relative
-        return to_working(from_working(relative / relative.dtype.type(divisor), points.dtype))
+    relative = to_working(group_points(points, idx)) - to_working(query)[:, :, None]
+    relative = to_working(from_working(relative, points.dtype))
+    if divisor is None:
+        return relative
+    return to_working(from_working(relative / relative.dtype.type(divisor), points.dtype))

@@ -33,21 +33,20 @@ def group_mlp_max(
     dtype = weights[0].dtype
     wide = np.float64 if dtype == torch.float64 else np.float32
     parts = []
-    with np.errstate(all="ignore"):
-        if use_xyz:
-            relative = relative_rows(points, query, idx, normalize_radius)
-            parts.append(relative.astype(wide))
-        if features is not None:
-            parts.append(to_working(group_points(features, idx)))
-        x = np.concatenate(parts[::-1] if features_first else parts, -1)
-        for weight, bias in zip(weights, biases, strict=True):
-            w = to_working(weight)
-            y = np.broadcast_to(to_working(bias), (*x.shape[:-1], len(w)))
-            for i in range(x.shape[-1]):
-                y = fma(x[..., i, None], w[:, i], y)
-            # NaN stays, and -0 becomes +0.
-            y = np.where(np.isnan(y), wide(np.nan), np.where(y > 0, y, wide(0)))
-            x = to_working(from_working(y, dtype))
+    if use_xyz:
+        relative = relative_rows(points, query, idx, normalize_radius)
+        parts.append(relative.astype(wide))
+    if features is not None:
+        parts.append(to_working(group_points(features, idx)))
+    x = np.concatenate(parts[::-1] if features_first else parts, -1)
+    for weight, bias in zip(weights, biases, strict=True):
+        w = to_working(weight)
+        y = np.broadcast_to(to_working(bias), (*x.shape[:-1], len(w)))
+        for i in range(x.shape[-1]):
+            y = fma(x[..., i, None], w[:, i], y)
+        # NaN stays, and -0 becomes +0.
+        y = np.where(np.isnan(y), wide(np.nan), np.where(y > 0, y, wide(0)))
+        x = to_working(from_working(y, dtype))
     k = idx.size(2)
     used = np.clip(count.numpy(), 1, k)[..., None] if k else count.numpy()[..., None]
     x = np.where((np.arange(k) < used)[..., None], x, wide(0))

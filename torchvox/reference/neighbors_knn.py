@@ -60,7 +60,6 @@ def distance(points: np.ndarray, q: np.ndarray, norm: int, dist_order: str) -> n
     if norm == 2:
         return squared_distance(points, q, dist_order)
     total = np.zeros(len(points), points.dtype)
-    with np.errstate(all="ignore"):
-        for axis in range(len(q)):
-            total = total + np.abs(points[:, axis] - q[axis])
+    for axis in range(len(q)):
+        total = total + np.abs(points[:, axis] - q[axis])
     return total

@@ -151,8 +151,7 @@ def occupancy_crop(
         for cell in np.ndindex(nz, ny, nx):
             p = lo + (np.array(cell[::-1], np.float64) + 0.5) * size
             if pose is not None:
-                with np.errstate(all="ignore"):
-                    p = np.array([r[0] * p[0] + r[1] * p[1] + r[2] * p[2] + r[3] for r in pose])
+                p = np.array([r[0] * p[0] + r[1] * p[1] + r[2] * p[2] + r[3] for r in pose])
             places.append(p)
     shape = [len(matrices), nz, ny, nx]
     return lookup(state, places, shape, voxel_size, map_origin, threshold, fill)

@@ -96,14 +96,11 @@ def pillar_moments(
     width = points.size(1) + 4 + center_axes
     left, right = np.triu_indices(width)
     products = np.zeros((len(values), len(left)))
-    with np.errstate(all="ignore"):
-        for pillar in pillars:
-            rows = _decorated(
-                values[pillar.points], *_frame(pillar, values, grid), center_axes, legacy
-            )
-            g = np.concatenate([np.ones((len(rows), 1)), rows.astype(np.float64)], 1)
-            products[pillar.points] = g[:, left] * g[:, right]
-        moments = _tree_sum(products)
+    for pillar in pillars:
+        rows = _decorated(values[pillar.points], *_frame(pillar, values, grid), center_axes, legacy)
+        g = np.concatenate([np.ones((len(rows), 1)), rows.astype(np.float64)], 1)
+        products[pillar.points] = g[:, left] * g[:, right]
+    moments = _tree_sum(products)
     if pad_semantics == "reference" and max_points >= 0:
         moments[0] = float(len(pillars)) * float(max_points)
     return torch.from_numpy(moments)
@@ -119,22 +116,21 @@ def pillar_norm(
     w, g, b = (to_working(t).astype(np.float64) for t in (weight, gamma, beta))
     outputs, columns = w.shape
     count = max(values[0], 1.0)
-    with np.errstate(all="ignore"):
-        first = values[1 : columns + 1] / count
-        second = np.zeros((columns, columns))
-        second[np.triu_indices(columns)] = values[columns + 1 :] / count
-        covariance = np.triu(second) + np.triu(second, 1).T - first[:, None] * first
-        mean, var = np.zeros(outputs), np.zeros(outputs)
-        for j in range(columns):
-            mean = mean + w[:, j] * first[j]
-            product = np.zeros(outputs)
-            for k in range(columns):
-                product = product + w[:, k] * covariance[j, k]
-            var = var + w[:, j] * product
-        var = np.where(var <= 0, 0.0, var)
-        scale = g * (1 / np.sqrt(var + eps))
-        unbiased = var * (count / max(values[0] - 1, 1.0))
-        fused = scale[:, None] * w, b - scale * mean, mean, unbiased
+    first = values[1 : columns + 1] / count
+    second = np.zeros((columns, columns))
+    second[np.triu_indices(columns)] = values[columns + 1 :] / count
+    covariance = np.triu(second) + np.triu(second, 1).T - first[:, None] * first
+    mean, var = np.zeros(outputs), np.zeros(outputs)
+    for j in range(columns):
+        mean = mean + w[:, j] * first[j]
+        product = np.zeros(outputs)
+        for k in range(columns):
+            product = product + w[:, k] * covariance[j, k]
+        var = var + w[:, j] * product
+    var = np.where(var <= 0, 0.0, var)
+    scale = g * (1 / np.sqrt(var + eps))
+    unbiased = var * (count / max(values[0] - 1, 1.0))
+    fused = scale[:, None] * w, b - scale * mean, mean, unbiased
     return tuple(from_working(v, weight.dtype) for v in fused)
 
 
@@ -198,20 +194,19 @@ def pillar_encode(
     nx, ny, _ = grid.cells
     canvas = np.zeros((batch_size, ny, nx, len(b)), real)
     pillars = _pillars((batch_size, ny, nx), **voxels)
-    with np.errstate(all="ignore"):
-        for pillar in reversed(pillars):  # of rows with one cell the lowest stays
-            best = np.zeros_like(b)
-            n = len(pillar.points)
-            if n > 0:
-                center, mean = _frame(pillar, values, grid)
-                rows = values[pillar.points]
-                best, _ = extreme(_of_rows(rows, center, w, center_axes), largest=True)
-                shared = _of_pillar(rows.shape[1], center, mean, w, b, center_axes if legacy else 0)
-                best = best + shared
-            if pad_semantics == "reference" and n < max_points:
-                best = np.where((b > best) | (n == 0), b, best)
-            at = pillar.cell
-            canvas[at[0], at[2], at[3]] = np.where(best <= 0, real(0), best)
+    for pillar in reversed(pillars):  # of rows with one cell the lowest stays
+        best = np.zeros_like(b)
+        n = len(pillar.points)
+        if n > 0:
+            center, mean = _frame(pillar, values, grid)
+            rows = values[pillar.points]
+            best, _ = extreme(_of_rows(rows, center, w, center_axes), largest=True)
+            shared = _of_pillar(rows.shape[1], center, mean, w, b, center_axes if legacy else 0)
+            best = best + shared
+        if pad_semantics == "reference" and n < max_points:
+            best = np.where((b > best) | (n == 0), b, best)
+        at = pillar.cell
+        canvas[at[0], at[2], at[3]] = np.where(best <= 0, real(0), best)
     out = from_working(canvas, weight.dtype if out_dtype is None else out_dtype)
     return out.permute(0, 3, 1, 2)
 

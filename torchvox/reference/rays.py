@@ -70,8 +70,7 @@ def map_units(p: np.ndarray, size: float, origin: list[float]) -> list[int]:
     """Empty beyond all voxels."""
     units = []
     for x, o in zip(p, origin, strict=True):
-        with np.errstate(over="ignore"):
-            q = (np.float64(x) - np.float64(o)) / np.float64(size) * np.float64(UNIT)
+        q = (np.float64(x) - np.float64(o)) / np.float64(size) * np.float64(UNIT)
         if not -(2.0**39) <= q < 2.0**39:
             return []
         units.append(math.floor(q))
@@ -106,9 +105,8 @@ def map_rays(points, origins, voxel_size, map_origin, origin_index=None, num_val
         if not (np.isfinite(o).all() and np.isfinite(p).all()):
             rays.append(MapRay(NOT_FINITE))
             continue
-        with np.errstate(over="ignore"):
-            x, y, z = p - o
-            length = np.sqrt(x * x + y * y + z * z)
+        x, y, z = p - o
+        length = np.sqrt(x * x + y * y + z * z)
         truncated = False
         if np.isfinite(length) and length < min_range:
             rays.append(MapRay(FILTERED))
@@ -157,9 +155,8 @@ def transform_points(points: Tensor, poses: Tensor, *, pose_index) -> Tensor:
     for i, (x, y, z) in enumerate(rows[:, :3]):
         pose = 0 if pose_index is None else int(pose_index[i])
         if 0 <= pose < len(matrices):
-            with np.errstate(all="ignore"):
-                for axis, (a, b, c, t) in enumerate(matrices[pose]):
-                    out[i, axis] = a * x + b * y + c * z + t
+            for axis, (a, b, c, t) in enumerate(matrices[pose]):
+                out[i, axis] = a * x + b * y + c * z + t
     out[np.isnan(out)] = np.nan  # one quiet NaN
     return torch.from_numpy(out)
 
@@ -235,8 +232,7 @@ def ray_visibility(
 
     def units(p: np.ndarray) -> list[int]:
         """In the type of p; empty where that is too far."""
-        with np.errstate(over="ignore"):
-            q = (p - lo.astype(p.dtype)) / size.astype(p.dtype)
+        q = (p - lo.astype(p.dtype)) / size.astype(p.dtype)
         return [math.floor(x * UNIT) for x in q] if (np.abs(q) <= 2.0**22).all() else []
 
     def see(i: int, sample: int) -> int:

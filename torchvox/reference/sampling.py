@@ -166,8 +166,7 @@ def tie_code(i: np.ndarray, n: int, rules: Rules) -> np.ndarray:
 
 def squared_distance(p: np.ndarray, q: np.ndarray, dist_order: str) -> np.ndarray:
     """[n] squared distances of rows p [n, D] to q [D], in the rounding of the contraction."""
-    with np.errstate(all="ignore"):
-        delta = (p - q).T
+    delta = (p - q).T
     if dist_order == "pn2" and len(delta) == 3:
         return _norm2_pn2(delta)
     acc = np.zeros(p.shape[0], p.dtype)
@@ -179,8 +178,7 @@ def squared_distance(p: np.ndarray, q: np.ndarray, dist_order: str) -> np.ndarra
 def _norm2_pn2(xyz: np.ndarray) -> np.ndarray:
     """What nvcc makes of x*x + y*y + z*z."""
     x, y, z = xyz
-    with np.errstate(all="ignore"):
-        yy = y * y
+    yy = y * y
     return fma(z, z, fma(x, x, yy))
 
 

@@ -34,8 +34,7 @@ def segment_reduce(
             listed[inside] = values[rows[inside]]
             out[s] = cascade_sum(listed)
             if reduce == "mean" and inside.any():
-                with np.errstate(all="ignore"):
-                    out[s] /= values.dtype.type(inside.sum())
+                out[s] /= values.dtype.type(inside.sum())
         elif inside.any():
             candidates = np.unique(rows[inside])
             out[s], rank = extreme(values[candidates], largest=reduce == "max")

@@ -84,24 +84,22 @@ def anchor_targets(
 
 def _axis_boxes(rows: np.ndarray, mode: str) -> np.ndarray:
     """x0, y0, x1, y1, and 1 where there is an area, of boxes turned to the nearest axis."""
-    with np.errstate(all="ignore"):
-        x, y, length, width, yaw = (rows[:, c] for c in (0, 1, 3, 4, 6))
-        folded = np.abs(yaw - np.floor(yaw / f32(np.pi) + f32(0.5)) * f32(np.pi))
-        turned = folded >= f32(np.pi / 4) if mode == "pcdet" else folded > f32(np.pi / 4)
-        half_x = np.where(turned, width, length) * f32(0.5)
-        half_y = np.where(turned, length, width) * f32(0.5)
-        sides = [x - half_x, y - half_y, x + half_x, y + half_y]
-        area = (sides[2] - sides[0]) * (sides[3] - sides[1])
-        exists = (length > 0) & (width > 0) & np.isfinite(area) & np.isfinite(yaw)
+    x, y, length, width, yaw = (rows[:, c] for c in (0, 1, 3, 4, 6))
+    folded = np.abs(yaw - np.floor(yaw / f32(np.pi) + f32(0.5)) * f32(np.pi))
+    turned = folded >= f32(np.pi / 4) if mode == "pcdet" else folded > f32(np.pi / 4)
+    half_x = np.where(turned, width, length) * f32(0.5)
+    half_y = np.where(turned, length, width) * f32(0.5)
+    sides = [x - half_x, y - half_y, x + half_x, y + half_y]
+    area = (sides[2] - sides[0]) * (sides[3] - sides[1])
+    exists = (length > 0) & (width > 0) & np.isfinite(area) & np.isfinite(yaw)
     return np.stack([*sides, exists.astype(f32)], 1)
 
 
 def _axis_iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        dx = np.minimum(a[:, 2], b[:, 2]) - np.maximum(a[:, 0], b[:, 0])
-        dy = np.minimum(a[:, 3], b[:, 3]) - np.maximum(a[:, 1], b[:, 1])
-        area = [(v[:, 2] - v[:, 0]) * (v[:, 3] - v[:, 1]) for v in (a, b)]
-        iou = dx * dy / np.maximum(area[0] + area[1] - dx * dy, f32(1e-6))
+    dx = np.minimum(a[:, 2], b[:, 2]) - np.maximum(a[:, 0], b[:, 0])
+    dy = np.minimum(a[:, 3], b[:, 3]) - np.maximum(a[:, 1], b[:, 1])
+    area = [(v[:, 2] - v[:, 0]) * (v[:, 3] - v[:, 1]) for v in (a, b)]
+    iou = dx * dy / np.maximum(area[0] + area[1] - dx * dy, f32(1e-6))
     return np.where((dx > 0) & (dy > 0) & (a[:, 4] > 0) & (b[:, 4] > 0), iou, f32(0))
 
 
@@ -154,18 +152,17 @@ def center_targets(
 def _center(row, point_cloud_range, pillar_size, cells, size) -> tuple | None:
     """x, y, l and w in cells; None of a box without a place."""
     place, extents = [], []
-    with np.errstate(all="ignore"):
-        for axis in (0, 1):
-            low, pillar = f32(point_cloud_range[axis]), f32(pillar_size[axis])
-            at = (row[axis] - low) / pillar / f32(cells)
-            if not (row[axis] >= low and at < f32(size[1 - axis])):
-                return None
-            place.append(int(at))
-        for axis in (0, 1):
-            extent = row[3 + axis] / f32(pillar_size[axis]) / f32(cells)
-            if not (row[3 + axis] > 0 and np.isfinite(extent)):
-                return None
-            extents.append(float(extent))
+    for axis in (0, 1):
+        low, pillar = f32(point_cloud_range[axis]), f32(pillar_size[axis])
+        at = (row[axis] - low) / pillar / f32(cells)
+        if not (row[axis] >= low and at < f32(size[1 - axis])):
+            return None
+        place.append(int(at))
+    for axis in (0, 1):
+        extent = row[3 + axis] / f32(pillar_size[axis]) / f32(cells)
+        if not (row[3 + axis] > 0 and np.isfinite(extent)):
+            return None
+        extents.append(float(extent))
     return *place, *extents
 
 
@@ -275,70 +272,65 @@ def _log_one_plus(e):
 def _logistic(x) -> tuple:
     """1 / (1 + exp(-x)) and log(1 + exp(x))."""
     real = type(x)
-    with np.errstate(all="ignore"):
-        e = _one(portable_math.exp, -abs(x))
-        whole = real(1) + e
-        most = real(1) / whole
-        if real is f32:
-            log_whole = _log_one_plus(e)
-        else:
-            log_whole = _one(portable_math.log, whole) + (e - (whole - real(1))) / whole
-        return e * most if x < 0 else most, (x if x > 0 else real(0)) + log_whole
+    e = _one(portable_math.exp, -abs(x))
+    whole = real(1) + e
+    most = real(1) / whole
+    if real is f32:
+        log_whole = _log_one_plus(e)
+    else:
+        log_whole = _one(portable_math.log, whole) + (e - (whole - real(1))) / whole
+    return e * most if x < 0 else most, (x if x > 0 else real(0)) + log_whole
 
 
 def _focal(logit, hit: bool, weight):
     real = type(logit)
     value, softplus = _logistic(-logit if hit else logit)
-    with np.errstate(all="ignore"):
-        return real(0.25 if hit else 0.75) * weight * (value * value) * softplus
+    return real(0.25 if hit else 0.75) * weight * (value * value) * softplus
 
 
 def _smooth_l1(value, target, sine: bool, weight, beta, mode: str):
     real = type(value)
-    with np.errstate(all="ignore"):
-        difference = value - target
-        if sine:
-            (sin_p, cos_p), (sin_t, cos_t) = (
-                portable_math.sin_cos(value),
-                portable_math.sin_cos(target),
-            )
-            difference = sin_p * cos_t - cos_p * sin_t
-        size = abs(difference * weight if mode == "pcdet" else difference)
-        loss = real(0.5) * size * size / beta if size < beta else size - real(0.5) * beta
-        return loss if mode == "pcdet" else loss * weight
+    difference = value - target
+    if sine:
+        (sin_p, cos_p), (sin_t, cos_t) = (
+            portable_math.sin_cos(value),
+            portable_math.sin_cos(target),
+        )
+        difference = sin_p * cos_t - cos_p * sin_t
+    size = abs(difference * weight if mode == "pcdet" else difference)
+    loss = real(0.5) * size * size / beta if size < beta else size - real(0.5) * beta
+    return loss if mode == "pcdet" else loss * weight
 
 
 def _code(box, anchor, codes: int, offset: float, limit: float, real) -> tuple[list, int]:
     """The residuals of a box, and its direction bin."""
-    with np.errstate(all="ignore"):
-        size, base = (np.fmax(row[3:6], f32(1e-5)).astype(real) for row in (box, anchor))
-        near, far = box[:7].astype(real), anchor.astype(real)
-        apart = near - far
-        diagonal = np.sqrt(base[0] * base[0] + base[1] * base[1])
-        code = [apart[0] / diagonal, apart[1] / diagonal, apart[2] / base[2]]
-        code += [_one(portable_math.log, size[k] / base[k]) for k in range(3)]
-        if codes % 2 == 0:
-            (sin_b, cos_b), (sin_a, cos_a) = (portable_math.sin_cos(v[6]) for v in (near, far))
-            code += [cos_b - cos_a, sin_b - sin_a]
-        else:
-            code.append(apart[6])
-        if codes >= 9:
-            code += list(box[7:9].astype(real))
-        yaw = apart[6] + far[6] - real(offset)
-        full, half = real(2 * np.pi), real(np.pi)
-        yaw = yaw - np.floor(yaw / full + real(limit)) * full
-        return code, int(yaw / half >= 1)
+    size, base = (np.fmax(row[3:6], f32(1e-5)).astype(real) for row in (box, anchor))
+    near, far = box[:7].astype(real), anchor.astype(real)
+    apart = near - far
+    diagonal = np.sqrt(base[0] * base[0] + base[1] * base[1])
+    code = [apart[0] / diagonal, apart[1] / diagonal, apart[2] / base[2]]
+    code += [_one(portable_math.log, size[k] / base[k]) for k in range(3)]
+    if codes % 2 == 0:
+        (sin_b, cos_b), (sin_a, cos_a) = (portable_math.sin_cos(v[6]) for v in (near, far))
+        code += [cos_b - cos_a, sin_b - sin_a]
+    else:
+        code.append(apart[6])
+    if codes >= 9:
+        code += list(box[7:9].astype(real))
+    yaw = apart[6] + far[6] - real(offset)
+    full, half = real(2 * np.pi), real(np.pi)
+    yaw = yaw - np.floor(yaw / full + real(limit)) * full
+    return code, int(yaw / half >= 1)
 
 
 def _tree_sum(values: np.ndarray) -> float:
     """256 neighbors at a time by halves, then their sums alike."""
-    with np.errstate(all="ignore"):
-        while len(values) > 1:
-            padded = np.zeros(-(-len(values) // TREE) * TREE)
-            padded[: len(values)] = values
-            values = padded.reshape(-1, TREE)
-            while values.shape[1] > 1:
-                half = values.shape[1] // 2
-                values = values[:, :half] + values[:, half:]
-            values = values[:, 0]
+    while len(values) > 1:
+        padded = np.zeros(-(-len(values) // TREE) * TREE)
+        padded[: len(values)] = values
+        values = padded.reshape(-1, TREE)
+        while values.shape[1] > 1:
+            half = values.shape[1] // 2
+            values = values[:, :half] + values[:, half:]
+        values = values[:, 0]
     return float(values[0]) if len(values) else 0.0

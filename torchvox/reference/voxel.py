@@ -89,6 +89,7 @@ def voxelize(
     return rounded, indices, num_points, point_voxel, counts
 
 
+@np.errstate(all="ignore")
 def voxelize_backward(
     grad_features: Tensor,
     points: Tensor,

@@ -40,13 +40,12 @@ class VoxelGrid:
         All operations are in the precision of xyz; lo, hi and size are widened float32 values.
         """
         lo, hi, size = (a.astype(xyz.dtype) for a in (self.lo, self.hi, self.size))
-        with np.errstate(all="ignore"):
-            q = np.floor((xyz - lo) / size)
-            kept = (q >= 0) & (q < np.array(self.cells, xyz.dtype))  # before becoming an integer
-            if bounds == "range":
-                kept &= (xyz >= lo) & (xyz < hi)
-            inside = kept.all(axis=1)
-            return np.where(inside[:, None], q, 0).astype(np.int64), inside
+        q = np.floor((xyz - lo) / size)
+        kept = (q >= 0) & (q < np.array(self.cells, xyz.dtype))  # before becoming an integer
+        if bounds == "range":
+            kept &= (xyz >= lo) & (xyz < hi)
+        inside = kept.all(axis=1)
+        return np.where(inside[:, None], q, 0).astype(np.int64), inside
 
     def center(self, cell_xyz: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """lo + (i + 0.5) * size, each operation rounded."""

@@ -42,6 +42,7 @@ def voxel_scatter(
     return segment_reduce(feats, offsets, reduce, index=perm)
 
 
+@np.errstate(all="ignore")
 def voxel_scatter_backward(
     grad_out: Tensor,
     feats: Tensor,
