@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ball query ops."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -103,35 +105,33 @@ PACKED_GRADCHECK = {
 
 OFFSETS = torch.zeros(3, dtype=torch.int32)
 
-OPS = [
-    OpInfo(
-        "ball_query",
-        ball_call,
-        varying={"points": 1},
-        sample_inputs=BALL_SAMPLE_INPUTS,
-        gradients=("points", "query"),
-        gradcheck_inputs=GRADCHECK,
-        error_inputs=(
-            ("lengths", torch.zeros(3, dtype=torch.int32), ValueError, r"lengths must be \[B\]"),
-            ("query_lengths", torch.zeros(2), TypeError, "query_lengths must be int32 or int64"),
-        ),
-        kernels=1,
-        backward_kernels=6,  # rows, count, scan, place, points, queries
-        plans=("ball_kernel", "ball_cpu"),
+PADDED = OpInfo(
+    "ball_query",
+    ball_call,
+    varying={"points": 1},
+    sample_inputs=BALL_SAMPLE_INPUTS,
+    gradients=("points", "query"),
+    gradcheck_inputs=GRADCHECK,
+    error_inputs=(
+        ("lengths", OFFSETS, ValueError, r"lengths must be \[B\]"),
+        ("query_lengths", torch.zeros(2), TypeError, "query_lengths must be int32 or int64"),
     ),
-    OpInfo(
-        "ball_query",
-        packed_ball,
+    kernels=1,
+    backward_kernels=6,  # rows, count, scan, place, points, queries
+    plans=("ball_kernel", "ball_cpu"),
+)
+OPS = [
+    PADDED,
+    replace(
+        PADDED,
+        call=packed_ball,
         layout="packed",
+        varying={"points": 0},
         sample_inputs=PACKED_SAMPLE_INPUTS,
-        gradients=("points", "query"),
         gradcheck_inputs=PACKED_GRADCHECK,
         error_inputs=(
             ("lengths", OFFSETS, ValueError, "lengths must be None with batch_offsets"),
             *PACKED_ERRORS,
         ),
-        kernels=1,
-        backward_kernels=6,
-        plans=("ball_kernel", "ball_cpu"),
     ),
 ]

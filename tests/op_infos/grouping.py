@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grouping ops."""
+"""Gathering and grouping ops."""
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from .op_info import (
-    HALVES,
     PACKED_ERRORS,
     Call,
     OpInfo,
+    cast,
     generator,
     gradcheck_cloud,
     in_dtypes,
@@ -43,23 +45,81 @@ def packed(n: int, **options) -> Call:
     }
 
 
-# ---------------------------------------------------------------------------------- group_points
+# ------------------------------------------------------------------- gather_points, group_points
+
+
+def gathers(name: str, *each: int) -> list[OpInfo]:
+    """The op that reads the rows that indices [2, M, *each] name, and its backward op."""
+
+    def indices(count: int, n: int, seed: int = 0) -> Tensor:
+        shape = (2, count, *each)
+        return torch.randint(-1, n + 1, shape, generator=generator(seed), dtype=torch.int32)
+
+    def call(n: int, seed: int = 0, channels: int = 5) -> Call:
+        return {"features": features_of(n, seed, channels), "idx": indices(15, n, seed)}
+
+    def backward_call(n: int, seed: int = 0, channels: int = 5) -> Call:
+        grad = torch.randn(2, n, *each, channels, generator=generator(seed))
+        return {"grad": grad, "idx": indices(n, POINTS, seed), "num_points": POINTS}
+
+    def channels_first(call: Call, name: str) -> Call:
+        values = call[name].movedim(-1, 1).contiguous()
+        return {**call, name: values, "idx": call["idx"].long(), "channels_first": True}
+
+    def gradcheck() -> Call:
+        return {"features": gradcheck_features(), "idx": indices(4, 9)}
+
+    def gradcheck_backward() -> Call:
+        idx = indices(4, 9)
+        grad = gradcheck_features(idx[0].numel()).view(*idx.shape, 3)
+        return {"grad": grad, "idx": idx, "num_points": 9}
+
+    forward = OpInfo(
+        name,
+        call,
+        varying={"features": 1},
+        sample_inputs={
+            "channels first": lambda: channels_first(call(40), "features"),
+            "eight channels": lambda: call(40, channels=8),
+            "eight halves": lambda: cast(call(40, channels=8), features=torch.half),
+            **in_dtypes(lambda: call(40), "features"),
+            "no neighbors": lambda: {**call(40), "idx": indices(15, 40)[:, :0]},
+        },
+        gradients=("features",),
+        gradcheck_inputs={
+            "channels last": gradcheck,
+            "channels first": lambda: channels_first(gradcheck(), "features"),
+        },
+        supports_gradgrad=True,
+        kernels=1,
+        backward_kernels=4,
+    )
+    backward = OpInfo(
+        f"_{name}_backward",
+        backward_call,
+        varying={"grad": 1, "idx": 1},
+        sample_inputs={
+            "channels first": lambda: channels_first(backward_call(15), "grad"),
+            "eight channels": lambda: backward_call(40, channels=8),
+            **in_dtypes(lambda: backward_call(40), "grad"),
+            # Runs of 256: one point takes 300 gradients or more.
+            "one point": lambda: {**backward_call(300), "idx": indices(300, POINTS) * 0 + 1},
+        },
+        gradients=("grad",),
+        gradcheck_inputs={"float64": gradcheck_backward},
+        supports_gradgrad=True,
+        kernels=5,
+        backward_kernels=1,
+        plans=("inverse_index",),
+    )
+    return [forward, backward]
+
+
+GATHER, GROUP = gathers("gather_points"), gathers("group_points", NEIGHBORS)
 
 
 def group_call(n: int, seed: int = 0) -> Call:
-    return {"features": features_of(n, seed), "idx": neighbors(15, n, seed)}
-
-
-def group_in(dtype: torch.dtype, channels: int = 5) -> Call:
-    return {**group_call(40), "features": features_of(40, 0, channels).to(dtype)}
-
-
-def group_channels_first() -> Call:
-    return {
-        "features": features_of(40).mT.contiguous(),
-        "idx": neighbors(15, 40).long(),
-        "channels_first": True,
-    }
+    return GROUP[0].call(n, seed)
 
 
 def packed_group(n: int = 40, seed: int = 0, **options) -> Call:
@@ -71,108 +131,26 @@ def gradcheck_packed(**options) -> Call:
     return packed_group(9, features=gradcheck_features().flatten(0, 1), **options)
 
 
-GROUP_SAMPLE_INPUTS = {
-    "channels first": group_channels_first,
-    "eight channels": lambda: group_in(torch.float32, 8),
-    "eight halves": lambda: group_in(torch.float16, 8),
-    "bfloat16": lambda: group_in(torch.bfloat16),
-    "float64": lambda: group_in(torch.float64),
-    "no neighbors": lambda: {**group_call(40), "idx": neighbors(15, 40, k=0)},
-}
-PACKED_SAMPLE_INPUTS = {
-    "local index": lambda: packed_group(local_index=True),
-    "float16": lambda: packed_group(features=features_of(40).flatten(0, 1).half()),
-}
-GROUP_GRADCHECK = {
-    "channels last": lambda: {"features": gradcheck_features(), "idx": neighbors(4, 9)},
-    "channels first": lambda: {
-        "features": gradcheck_features(channels_first=True),
-        "idx": neighbors(4, 9),
-        "channels_first": True,
-    },
-}
-PACKED_GRADCHECK = {
-    "rows": gradcheck_packed,
-    "local index": lambda: gradcheck_packed(local_index=True),
-}
-
-
-def group_backward_call(n: int, seed: int = 0) -> Call:
-    return {
-        "grad": torch.randn(2, n, NEIGHBORS, 5, generator=generator(seed)),
-        "idx": neighbors(n, POINTS, seed),
-        "num_points": POINTS,
-    }
-
-
-GROUP_BACKWARD_SAMPLE_INPUTS = {
-    "channels first": lambda: {
-        "grad": torch.randn(2, 5, 15, NEIGHBORS, generator=generator(2)),
-        "idx": neighbors(15, POINTS).long(),
-        "num_points": POINTS,
-        "channels_first": True,
-    },
-    "eight channels": lambda: {
-        **group_backward_call(40),
-        "grad": torch.randn(2, 40, NEIGHBORS, 8, generator=generator(2)),
-    },
-    **in_dtypes(lambda: group_backward_call(40), "grad", dtypes=HALVES),
-    # Chunks of 256: one point takes 900 gradients.
-    "one point": lambda: {
-        **group_backward_call(300),
-        "idx": torch.ones(2, 300, NEIGHBORS, dtype=torch.int32),
-    },
-}
-
-
 PACKED_FEATURES_ERRORS = (
     *PACKED_ERRORS,
     ("channels_first", True, ValueError, "channels_first must be False"),
 )
-GROUP_OPS = [
-    OpInfo(
-        "group_points",
-        group_call,
-        varying={"features": 1},
-        sample_inputs=GROUP_SAMPLE_INPUTS,
-        gradients=("features",),
-        gradcheck_inputs=GROUP_GRADCHECK,
-        supports_gradgrad=True,
-        kernels=1,
-        backward_kernels=4,
-    ),
-    OpInfo(
-        "group_points",
-        packed_group,
-        layout="packed",
-        varying={"features": 0},
-        sample_inputs=PACKED_SAMPLE_INPUTS,
-        gradients=("features",),
-        gradcheck_inputs=PACKED_GRADCHECK,
-        supports_gradgrad=True,
-        error_inputs=PACKED_FEATURES_ERRORS,
-        kernels=2,
-        backward_kernels=4,
-    ),
-    OpInfo(
-        "_group_points_backward",
-        group_backward_call,
-        varying={"grad": 1, "idx": 1},
-        sample_inputs=GROUP_BACKWARD_SAMPLE_INPUTS,
-        gradients=("grad",),
-        gradcheck_inputs={
-            "float64": lambda: {
-                "grad": gradcheck_features(12).unflatten(1, (4, 3)),
-                "idx": neighbors(4, 9),
-                "num_points": 9,
-            }
-        },
-        supports_gradgrad=True,
-        kernels=5,
-        backward_kernels=1,
-        plans=("inverse_index",),
-    ),
-]
+PACKED_GROUP = replace(
+    GROUP[0],
+    call=packed_group,
+    layout="packed",
+    varying={"features": 0},
+    sample_inputs={
+        "local index": lambda: packed_group(local_index=True),
+        "float16": lambda: packed_group(features=features_of(40).flatten(0, 1).half()),
+    },
+    gradcheck_inputs={
+        "rows": gradcheck_packed,
+        "local index": lambda: gradcheck_packed(local_index=True),
+    },
+    error_inputs=PACKED_FEATURES_ERRORS,
+    kernels=2,
+)
 
 # -------------------------------------------------------------------------------- neighbor_rows
 
@@ -213,4 +191,4 @@ ROWS_OPS = [
     )
 ]  # fmt: skip
 
-OPS = [*GROUP_OPS, *ROWS_OPS]
+OPS = [*GATHER, *GROUP, PACKED_GROUP, *ROWS_OPS]

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """k nearest neighbors."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 
 from .op_info import (
@@ -113,67 +116,51 @@ PACKED_GRADCHECK = {
 }
 
 
-def three(call: Call) -> Call:
-    return {name: value for name, value in call.items() if name not in ("k", "norm")}
+PADDED = OpInfo(
+    "knn",
+    knn_call,
+    varying={"points": 1},
+    sample_inputs=KNN_SAMPLE_INPUTS,
+    gradients=("points", "query"),
+    gradcheck_inputs=KNN_GRADCHECK,
+    error_inputs=(*BATCH_ERRORS, NORM_ERROR),
+    kernels=1,
+    backward_kernels=6,
+    plans=("knn_kernel", "knn_order", "knn_cpu"),
+)
+PACKED = replace(
+    PADDED,
+    call=packed_knn,
+    layout="packed",
+    varying={"points": 0},
+    sample_inputs=PACKED_SAMPLE_INPUTS,
+    gradcheck_inputs=PACKED_GRADCHECK,
+    error_inputs=(NORM_ERROR, *PACKED_ERRORS),
+    kernels=8,  # a memset, order, boxes, queries, search
+)
 
 
-KNN_PLANS = ("knn_kernel", "knn_order", "knn_cpu")
-OPS = [
-    OpInfo(
-        "knn",
-        knn_call,
-        varying={"points": 1},
-        sample_inputs=KNN_SAMPLE_INPUTS,
-        gradients=("points", "query"),
-        gradcheck_inputs=KNN_GRADCHECK,
-        error_inputs=(*BATCH_ERRORS, NORM_ERROR),
-        kernels=1,
-        backward_kernels=6,
-        plans=KNN_PLANS,
-    ),
-    OpInfo(
-        "knn",
-        packed_knn,
-        layout="packed",
-        sample_inputs=PACKED_SAMPLE_INPUTS,
-        gradients=("points", "query"),
-        gradcheck_inputs=PACKED_GRADCHECK,
-        error_inputs=(NORM_ERROR, *PACKED_ERRORS),
-        kernels=8,
-        backward_kernels=6,
-        plans=KNN_PLANS,
-    ),
-    OpInfo(
-        "three_nn",
-        lambda n, seed=0: three(knn_call(n, seed)),
-        varying={"points": 1},
-        sample_inputs={
-            name: lambda make=KNN_SAMPLE_INPUTS[name]: three(make())
-            for name in ("loop", "query lengths", "two dimensions", *DTYPES, "no clouds")
-        },
-        gradients=("points", "query"),
-        gradcheck_inputs={"squared": lambda: three(KNN_GRADCHECK["squared"]())},
-        error_inputs=BATCH_ERRORS,
-        kernels=1,
-        backward_kernels=5,
-        plans=KNN_PLANS,
-    ),
-    OpInfo(
-        "three_nn",
-        lambda n, seed=0: three(packed_knn(n, seed)),
-        layout="packed",
-        sample_inputs={
-            name: lambda make=PACKED_SAMPLE_INPUTS[name]: three(make())
-            for name in ("local index", "float64")
-        },
-        gradients=("points", "query"),
+def three(make: Callable[..., Call]) -> Callable[..., Call]:
+    return lambda *args: {k: v for k, v in make(*args).items() if k not in ("k", "norm")}
+
+
+def three_nn(knn: OpInfo, *samples: str) -> OpInfo:
+    return replace(
+        knn,
+        name="three_nn",
+        call=three(knn.call),
+        sample_inputs={name: three(knn.sample_inputs[name]) for name in samples},
         gradcheck_inputs={
-            name: lambda make=PACKED_GRADCHECK[name]: three(make())
-            for name in ("rows", "local index")
+            name: three(make) for name, make in knn.gradcheck_inputs.items() if name != "norm 1"
         },
-        error_inputs=PACKED_ERRORS,
-        kernels=8,  # a memset, order, boxes, queries, search
+        error_inputs=tuple(row for row in knn.error_inputs if row != NORM_ERROR),
         backward_kernels=5,
-        plans=KNN_PLANS,
-    ),
+    )
+
+
+OPS = [
+    PADDED,
+    PACKED,
+    three_nn(PADDED, "loop", "query lengths", "two dimensions", *DTYPES, "no clouds"),
+    three_nn(PACKED, "local index", "float64"),
 ]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling and gathering ops."""
+"""Sampling ops."""
 
 import torch
 from torch import Tensor
 
-from .op_info import NAN, Call, OpInfo, cloud, generator, gradcheck_cloud, in_dtypes, refused
+from .op_info import NAN, Call, OpInfo, cloud, generator, in_dtypes, refused
 
 SAMPLES = 12
 
@@ -107,7 +107,7 @@ WITH_DIST_SAMPLE_INPUTS = {
     "no clouds": lambda: {"distances": torch.zeros(0, 4, 4), "num_samples": 3},
 }
 
-FPS_OPS = [
+OPS = [
     OpInfo(
         "furthest_point_sample",
         fps_call,
@@ -135,99 +135,3 @@ FPS_OPS = [
         kernels=1,
     ),
 ]
-
-# ---------------------------------------------------------------------------------------- gather
-
-
-def some_indices(count: int, n: int, seed: int = 0) -> Tensor:
-    """[2, count] int32: repeats, and -1 and n, which are outside."""
-    return torch.randint(-1, n + 1, (2, count), generator=generator(seed), dtype=torch.int32)
-
-
-def gather_call(n: int, seed: int = 0) -> Call:
-    features = torch.randn(2, n, 5, generator=generator(seed))
-    return {"features": features, "idx": some_indices(15, n, seed)}
-
-
-def channels_first() -> Call:
-    return {
-        "features": torch.randn(2, 5, 40, generator=generator(2)),
-        "idx": some_indices(15, 40).long(),
-        "channels_first": True,
-    }
-
-
-GATHER_SAMPLE_INPUTS = {
-    "channels first": channels_first,
-    **in_dtypes(lambda: gather_call(40), "features"),
-    "no indices": lambda: {**gather_call(40), "idx": torch.zeros(2, 0, dtype=torch.int64)},
-}
-TWICE = torch.stack([gradcheck_cloud(9, 3)] * 2)
-GATHER_GRADCHECK = {
-    "channels last": lambda: {"features": TWICE, "idx": some_indices(12, 9)},
-    "channels first": lambda: {
-        "features": TWICE.mT.contiguous(), "idx": some_indices(12, 9), "channels_first": True
-    },
-}  # fmt: skip
-
-
-GATHERED_POINTS = 30
-
-
-def gather_backward_call(n: int, seed: int = 0) -> Call:
-    return {
-        "grad": torch.randn(2, n, 5, generator=generator(seed)),
-        "idx": some_indices(n, GATHERED_POINTS, seed),
-        "num_points": GATHERED_POINTS,
-    }
-
-
-GATHER_BACKWARD_SAMPLE_INPUTS = {
-    "channels first": lambda: {
-        "grad": torch.randn(2, 5, 15, generator=generator(2)),
-        "idx": some_indices(15, GATHERED_POINTS).long(),
-        "num_points": GATHERED_POINTS,
-        "channels_first": True,
-    },
-    **in_dtypes(lambda: gather_backward_call(40), "grad"),
-    # Runs of 256: one point takes 700 gradients.
-    "one point": lambda: {
-        **gather_backward_call(700),
-        "idx": torch.ones(2, 700, dtype=torch.int32),
-    },
-}
-
-
-GATHER_OPS = [
-    OpInfo(
-        "gather_points",
-        gather_call,
-        varying={"features": 1},
-        sample_inputs=GATHER_SAMPLE_INPUTS,
-        gradients=("features",),
-        gradcheck_inputs=GATHER_GRADCHECK,
-        supports_gradgrad=True,
-        kernels=1,
-        backward_kernels=4,
-    ),
-    OpInfo(
-        "_gather_points_backward",
-        gather_backward_call,
-        varying={"grad": 1, "idx": 1},
-        sample_inputs=GATHER_BACKWARD_SAMPLE_INPUTS,
-        gradients=("grad",),
-        gradcheck_inputs={
-            "float64": lambda: {
-                "grad": torch.stack([gradcheck_cloud(12, 3)] * 2),
-                "idx": some_indices(12, 9),
-                "num_points": 9,
-            }
-        },
-        supports_gradgrad=True,
-        kernels=5,
-        backward_kernels=1,
-        plans=("inverse_index",),
-    ),
-]
-
-OPS = [*FPS_OPS, *GATHER_OPS]
