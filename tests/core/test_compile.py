@@ -10,8 +10,7 @@ from samples import (
     MODULES,
     OPS,
     backward,
-    each_differentiable_op,
-    each_op,
+    each_pass,
     gradients,
     leaves,
     on,
@@ -78,8 +77,8 @@ def test_modules_compile_whole(name, device):
 
 
 @pytest.mark.gpu
-@each_op
-def test_reduce_overhead_skips_no_cudagraph(op):
+@each_pass
+def test_reduce_overhead_skips_no_cudagraph(op, work):
     from torch._dynamo.utils import counters
 
     counters.clear()
@@ -88,24 +87,8 @@ def test_reduce_overhead_skips_no_cudagraph(op):
     for seed in range(6):  # warm-up, recording, replays
         torch.compiler.cudagraph_mark_step_begin()
         call = on("cuda", op.call(64, seed))
-        outs = [out.clone() for out in compiled(*program.arguments(call))]
-        assert_same_bits(outs, run(op, call), f"{op}, call {seed}")
-    assert counters["inductor"]["cudagraph_skips"] == 0
-
-
-@pytest.mark.gpu
-@each_differentiable_op
-def test_reduce_overhead_skips_no_cudagraph_of_a_training_step(op):
-    from torch._dynamo.utils import counters
-
-    counters.clear()
-    program = Program(op, op.call(64, 0))
-    compiled = torch.compile(program, fullgraph=True, mode="reduce-overhead")
-    for seed in range(6):
-        torch.compiler.cudagraph_mark_step_begin()
-        call = on("cuda", op.call(64, seed))
-        step = with_gradients(op, call)
-        got = backward(compiled(*program.arguments(step)), leaves(op, step))
-        got = tuple(g.clone() for g in got)
-        assert_same_bits(got, gradients(op, call), f"{op}, call {seed}")
+        step = call if work is run else with_gradients(op, call)
+        outs = compiled(*program.arguments(step))
+        got = outs if work is run else backward(outs, leaves(op, step))
+        assert_same_bits([out.clone() for out in got], work(op, call), f"{op}, call {seed}")
     assert counters["inductor"]["cudagraph_skips"] == 0

@@ -139,9 +139,6 @@ def place_boxes(
     return torch.from_numpy(choice)
 
 
-# ------------------------------------------------------------------------------------ the overlap
-
-
 def overlap_of_pairs(
     a: np.ndarray, b: np.ndarray, volume: bool = False, metric: str = "iou"
 ) -> np.ndarray:
@@ -262,9 +259,6 @@ def _overlap(window: np.ndarray, box: np.ndarray) -> np.ndarray:
     )
     area = np.minimum(lengths + widths, _area(window))
     return np.where(separated | ~(area > 0), zero, area).astype(t)
-
-
-# -------------------------------------------------------------------------------------- arguments
 
 
 def _cell_in_box(box: np.ndarray, point: np.ndarray, grid: Sequence[int]) -> list[int]:

@@ -31,9 +31,6 @@ RUN = 256
 LANES = 32  # partial sums of the gradient of a weight
 
 
-# --------------------------------------------------------------------------------------- the ops
-
-
 @define_op
 def gather_points(features: Tensor, idx: Tensor, *, channels_first: bool) -> Tensor:
     """Row idx[b, m] of features[b]; zeros for an index outside [0, N)."""
@@ -218,9 +215,6 @@ def neighbor_distance_backward(
             grad_q[b, m] = chunked_sum(-term[m])
     out = (_rounded(grad_p, points.dtype), _rounded(grad_q, query.dtype))
     return out if batched else (out[0][0], out[1][0])
-
-
-# ------------------------------------------------------------------------------------------ slots
 
 
 def slot_rows(

@@ -98,9 +98,6 @@ def furthest_point_sample_with_dist(
     return torch.from_numpy(idx)
 
 
-# ------------------------------------------------------------------------------------- one cloud
-
-
 def _sample(
     cloud: np.ndarray, s: int, starts: np.ndarray, rules: Rules
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -34,9 +34,6 @@ def _boxes(
     ]
 
 
-# ---------------------------------------------------------------------------------------- anchors
-
-
 @define_op
 def anchor_targets(
     boxes, labels, weight, num_boxes, anchors, class_of_anchor, matched, unmatched, *, mode, min_pos
@@ -101,9 +98,6 @@ def _axis_iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     area = [(v[:, 2] - v[:, 0]) * (v[:, 3] - v[:, 1]) for v in (a, b)]
     iou = dx * dy / np.maximum(area[0] + area[1] - dx * dy, f32(1e-6))
     return np.where((dx > 0) & (dy > 0) & (a[:, 4] > 0) & (b[:, 4] > 0), iou, f32(0))
-
-
-# ---------------------------------------------------------------------------------------- centers
 
 
 @define_op
@@ -187,9 +181,6 @@ def _draw(plane: np.ndarray, x: int, y: int, radius: int) -> None:
             d2 = float(column - x) ** 2 + float(row - y) ** 2
             value = _one(portable_math.exp, f32(-d2 / (2 * sigma * sigma)))
             plane[row, column] = max(plane[row, column], value)
-
-
-# ----------------------------------------------------------------------------------------- losses
 
 
 @define_op
