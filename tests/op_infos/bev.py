@@ -3,17 +3,15 @@
 
 import torch
 
-import torchvox
-
 from .op_info import (
     POINTS_ERRORS,
     Call,
     OpInfo,
+    backward_call,
     cloud,
     generator,
     gradcheck_cloud,
     refused,
-    some_gradient,
 )
 
 BEV_RANGE = [-4.0, -3.0, -2.0, 4.0, 3.0, 2.0]
@@ -55,16 +53,8 @@ def bev_gradcheck() -> Call:
     return {"points": gradcheck_cloud(30), **BEV}
 
 
-def bev_backward_call(n: int, seed: int = 0) -> Call:
-    forward = bev_call(n, seed)
-    height, top_index, _ = torchvox.bev_max_height_with_index(**forward)
-    return {"grad_height": some_gradient(height), "top_index": top_index, **forward}
-
-
-def bev_backward_batch() -> Call:
-    forward = bev_batch()
-    height, top_index, _ = torchvox.bev_max_height_with_index(**forward)
-    return {"grad_height": some_gradient(height), "top_index": top_index, **forward}
+def bev_backward(forward: Call) -> Call:
+    return backward_call("bev_max_height", forward, "points")
 
 
 OPS = [
@@ -86,8 +76,8 @@ OPS = [
     ),
     OpInfo(
         "_bev_max_height_backward",
-        bev_backward_call,
-        sample_inputs={"batch": bev_backward_batch},
+        lambda n, seed=0: bev_backward(bev_call(n, seed)),
+        sample_inputs={"batch": lambda: bev_backward(bev_batch())},
         error_inputs=BEV_ERRORS,
         kernels=1,
     ),
@@ -152,17 +142,9 @@ def raster_gradcheck() -> Call:
     }
 
 
-def raster_backward_call(n: int, seed: int = 0) -> Call:
-    forward = raster_call(n, seed)
-    grad = some_gradient(torchvox.bev_rasterize(**forward)[0])
-    return {"grad_image": grad, **forward}
-
-
-def raster_backward_batch() -> Call:
-    forward = raster_batch()
-    image, _ = torchvox.bev_rasterize(**forward)
-    del forward["fill"], forward["density_base"]
-    return {"grad_image": some_gradient(image), **forward}
+def raster_backward(forward: Call) -> Call:
+    wanted = [name for name in ("points", "features") if name in forward]
+    return backward_call("bev_rasterize", forward, *wanted)
 
 
 OPS += [
@@ -184,9 +166,9 @@ OPS += [
     ),
     OpInfo(
         "_bev_rasterize_backward",
-        raster_backward_call,
+        lambda n, seed=0: raster_backward(raster_call(n, seed)),
         varying={"points": 0, "features": 0},
-        sample_inputs={"batch": raster_backward_batch},
+        sample_inputs={"batch": lambda: raster_backward(raster_batch())},
         error_inputs=RASTER_ERRORS,
         kernels=3,
     ),

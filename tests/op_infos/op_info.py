@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Call = dict[str, Any]  # the op's arguments by name; every tensor on the CPU
 
@@ -159,6 +160,30 @@ def gradients(op: OpInfo, call: Call) -> tuple:
 def backward(outs, inputs) -> tuple:
     outs = [out for out in outs if out.requires_grad]
     return torch.autograd.grad(outs, inputs, [some_gradient(out) for out in outs])
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps the arguments by name of the last call of an op, whoever calls it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.overload, self.call = getattr(torch.ops.torchvox, name).default, {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is self.overload:
+            names = [argument.name for argument in func._schema.arguments]
+            self.call = dict(zip(names, args, strict=False)) | (kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def backward_call(name: str, forward: Call, *wanted: str) -> Call:
+    """The call of `_name_backward` that autograd makes for the gradients of the arguments wanted,
+    from some_gradient of the outputs."""
+    leaves = {k: forward[k].detach().requires_grad_() for k in wanted}
+    with torch.enable_grad(), Recorder(f"_{name}_backward") as recorder:
+        outs = getattr(torch.ops.torchvox, name)(**{**forward, **leaves})
+        backward((outs,) if isinstance(outs, Tensor) else outs, list(leaves.values()))
+    return map_tensors(recorder.call, Tensor.detach)
 
 
 def generator(seed: int) -> torch.Generator:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 import torchvox
 
-from .op_info import Call, OpInfo, cloud, generator, gradcheck_cloud, in_dtypes, some_gradient
+from .op_info import Call, OpInfo, backward_call, cloud, generator, gradcheck_cloud, in_dtypes
 
 GRID = {
     "voxel_size": [1.0, 1.0, 4.0],
@@ -141,12 +141,7 @@ def decorate(padded: Tensor, filled: Tensor, call: Call) -> Tensor:
 
 
 def encode_backward_call(n: int, seed: int = 0, **options) -> Call:
-    forward = encode_call(n, seed, **options)
-    canvas, mean, arg = torch.ops.torchvox._pillar_encode_train(**forward)
-    kept = {name: forward[name] for name in ("points", "indices", *GRID)}
-    kept |= {name: forward[name] for name in ("center_axes", "legacy") if name in forward}
-    grad = some_gradient(canvas)
-    return {"grad": grad, "mean": mean, "arg": arg, **kept, "dtype": forward["weight"].dtype}
+    return backward_call("pillar_encode", encode_call(n, seed, **options), "weight", "bias")
 
 
 def norm_call(n: int, seed: int = 0, outputs: int = OUTPUTS, dtype=torch.float32) -> Call:
@@ -158,9 +153,7 @@ def norm_call(n: int, seed: int = 0, outputs: int = OUTPUTS, dtype=torch.float32
 
 
 def norm_backward_call(n: int, seed: int = 0) -> Call:
-    call = norm_call(n, seed)
-    grads = {"grad_weight": some_gradient(call["weight"]), "grad_bias": some_gradient(call["beta"])}
-    return grads | {k: call[k] for k in ("moments", "weight", "gamma", "eps")}
+    return backward_call("pillar_norm", norm_call(n, seed), "weight", "gamma", "beta")
 
 
 def scatter_call(n: int, seed: int = 0, channels: int = 8) -> Call:
@@ -173,9 +166,7 @@ def scatter_call(n: int, seed: int = 0, channels: int = 8) -> Call:
 
 
 def scatter_backward_call(n: int, seed: int = 0) -> Call:
-    forward = scatter_call(n, seed)
-    canvas = torchvox.pillar_scatter(**forward)
-    return {"grad": some_gradient(canvas), "indices": forward["indices"]}
+    return backward_call("pillar_scatter", scatter_call(n, seed), "feats")
 
 
 MAP_ERRORS = (

@@ -3,10 +3,8 @@
 
 import torch
 
-import torchvox
-
 from .ball_query import gradcheck_ball, queries
-from .op_info import Call, OpInfo, cast, generator, in_dtypes, refused, some_gradient
+from .op_info import Call, OpInfo, backward_call, cast, generator, in_dtypes, refused
 from .sampling import batch_of_clouds
 
 
@@ -60,27 +58,21 @@ GRADCHECK = {
 }
 
 
-def backward_call(n: int, seed: int = 0, **options) -> Call:
+def group_backward_call(n: int, seed: int = 0, **options) -> Call:
+    names = [name for name in ("points", "query") if options.get("use_xyz", True)]
     forward = {**group_call(n, seed), **options}
-    grouped, idx, _ = torchvox.query_and_group(**forward)
-    kept = ("points", "query", "radii", "ks", "use_xyz", "normalize_xyz", "features_first")
-    return {
-        "grad": some_gradient(grouped),
-        **{name: forward[name] for name in kept if name in forward},
-        "idx": idx,
-        "channels": forward["features"].size(2),
-    }
+    return backward_call("query_and_group", forward, *names, "features")
 
 
 FEATURES_ALONE = {"for_points": False, "for_query": False}
 BACKWARD_SAMPLE_INPUTS = {
-    "normalized": lambda: backward_call(40, normalize_xyz=True, features_first=True),
-    "points only": lambda: {**backward_call(40), "for_query": False, "for_features": False},
-    "features only": lambda: backward_call(40) | FEATURES_ALONE,
-    "features alone": lambda: backward_call(40, use_xyz=False) | FEATURES_ALONE,
-    "mixed": lambda: cast(backward_call(40), grad=torch.bfloat16),
+    "normalized": lambda: group_backward_call(40, normalize_xyz=True, features_first=True),
+    "points only": lambda: {**group_backward_call(40), "for_query": False, "for_features": False},
+    "features only": lambda: group_backward_call(40) | FEATURES_ALONE,
+    "features alone": lambda: group_backward_call(40, use_xyz=False) | FEATURES_ALONE,
+    "mixed": lambda: cast(group_backward_call(40), grad=torch.bfloat16),
     "float16": lambda: cast(
-        backward_call(40, points=batch_of_clouds(40).half(), query=queries().half()),
+        group_backward_call(40, points=batch_of_clouds(40).half(), query=queries().half()),
         grad=torch.half,
     ),
 }
@@ -106,7 +98,7 @@ OPS = [
     ),
     OpInfo(
         "_query_and_group_backward",
-        backward_call,
+        group_backward_call,
         varying={"points": 1},
         sample_inputs=BACKWARD_SAMPLE_INPUTS,
         error_inputs=(

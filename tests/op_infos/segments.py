@@ -4,9 +4,7 @@
 import torch
 from torch import Tensor
 
-import torchvox
-
-from .op_info import Call, OpInfo, cloud, generator, gradcheck_cloud, in_dtypes, some_gradient
+from .op_info import Call, OpInfo, backward_call, cloud, generator, gradcheck_cloud, in_dtypes
 
 SEGMENTS = 9
 REDUCTIONS = ("sum", "mean", "max", "min")
@@ -37,16 +35,14 @@ def gradcheck_call(reduce: str, indexed: bool) -> Call:
     return {**call, "offsets": offsets_of(50), "index": some_index(50, 20)} if indexed else call
 
 
-def backward_call(n: int, seed: int = 0, reduce: str = "sum") -> Call:
+def reduce_backward_call(n: int, seed: int = 0, reduce: str = "sum") -> Call:
     """Of n entries over 40 rows."""
-    forward = segment_call(40, seed, offsets=offsets_of(n), reduce=reduce, index=some_index(n, 40))
-    out, arg = torchvox.segment_reduce(**forward)
-    rest = {k: v for k, v in forward.items() if k != "src"}
-    return {"grad": some_gradient(out), "arg": arg, "num_rows": 40, **rest}
+    entries = {"offsets": offsets_of(n), "index": some_index(n, 40)}
+    return backward_call("segment_reduce", segment_call(40, seed, reduce=reduce, **entries), "src")
 
 
 def plain_backward_call(reduce: str) -> Call:
-    return {**backward_call(40, reduce=reduce), "index": None}
+    return {**reduce_backward_call(40, reduce=reduce), "index": None}
 
 
 OPS = [
@@ -82,12 +78,12 @@ OPS = [
     ),
     OpInfo(
         "_segment_reduce_backward",
-        backward_call,
+        reduce_backward_call,
         varying={"index": 0},
         sample_inputs={
             **{name: lambda name=name: plain_backward_call(name) for name in REDUCTIONS},
             **{
-                f"{name} of index": lambda name=name: backward_call(120, reduce=name)
+                f"{name} of index": lambda name=name: reduce_backward_call(120, reduce=name)
                 for name in REDUCTIONS[1:]
             },
         },

@@ -11,12 +11,12 @@ from .op_info import (
     POINTS_ERRORS,
     Call,
     OpInfo,
+    backward_call,
     cloud,
     generator,
     gradcheck_cloud,
     in_dtypes,
     refused,
-    some_gradient,
 )
 
 VOXEL_RANGE = [-4.0, -3.0, -2.0, 4.0, 3.0, 2.0]
@@ -68,16 +68,7 @@ SCATTER_GRADCHECK = {
 
 
 def scatter_backward_call(n: int, seed: int = 0, reduce: str = "mean") -> Call:
-    forward = scatter_call(n, seed, reduce=reduce)
-    out, arg = torchvox.voxel_scatter(**forward)
-    offsets, _ = torchvox.voxel_csr(forward["point_voxel"], ROWS)
-    return {
-        "grad": some_gradient(out),
-        "point_voxel": forward["point_voxel"],
-        "offsets": offsets,
-        "arg": arg,
-        "reduce": reduce,
-    }
+    return backward_call("voxel_scatter", scatter_call(n, seed, reduce=reduce), "feats")
 
 
 OFFSETS, PERM = torch.zeros(ROWS + 1).int(), torch.zeros(40).int()
@@ -205,19 +196,7 @@ def map_call(n: int, seed: int = 0) -> Call:
 
 
 def voxelize_backward_call(n: int, seed: int = 0, reduce: str = "mean") -> Call:
-    forward = voxelize_call(n, seed, reduce=reduce)
-    features, _, num_points, point_voxel, _, point_slot, arg = torch.ops.torchvox._voxelize_train(
-        **forward
-    )
-    return {
-        "grad": some_gradient(features),
-        "point_voxel": point_voxel,
-        "point_slot": point_slot,
-        "num_points": num_points,
-        "arg": arg,
-        "reduce": reduce,
-        "dtype": torch.float32,
-    }
+    return backward_call("voxelize", voxelize_call(n, seed, reduce=reduce), "points")
 
 
 VOXELIZE_ERRORS = (
