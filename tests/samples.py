@@ -35,6 +35,7 @@ from op_infos.op_info import (  # noqa: F401 (the tests take everything from her
     with_gradients,
     with_special_values,
 )
+from torch.utils.data import Dataset
 
 import torchvox
 
@@ -88,6 +89,21 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], tuple]]]
 
 def rows(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=generator(sum(shape)))
+
+
+class EveryOp(Dataset):
+    """Item i: the outputs of every op on its i-th cloud. Spawned workers import it."""
+
+    def __init__(self, length: int = 4, points: int = 300) -> None:
+        self.length, self.points = length, points
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, i: int) -> dict[str, tuple[torch.Tensor, ...]]:
+        if i >= self.length:
+            raise IndexError(i)
+        return {str(op): run(op, op.call(self.points, i)) for op in OPS}
 
 
 def sample_inputs(op: OpInfo) -> dict[str, Callable[[], Call]]:

@@ -5,9 +5,8 @@ import pytest
 import torch
 from fresh import fresh_process
 from helpers import assert_same_bits
-from samples import OPS, on, run
+from samples import OPS, EveryOp, on, run
 from torch.utils.data import DataLoader
-from worker_datasets import EveryOp
 
 
 def first(batch):

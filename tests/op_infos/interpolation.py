@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Interpolation between the three nearest points."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
-
-import torchvox
 
 from .grouping import (
     PACKED_FEATURES_ERRORS,
@@ -15,7 +15,7 @@ from .grouping import (
     neighbors,
     packed_group,
 )
-from .op_info import Call, OpInfo, cast, generator, in_dtypes, some_gradient
+from .op_info import Call, OpInfo, backward_call, cast, generator, in_dtypes
 
 
 def weights_of(*shape: int, seed: int = 0) -> Tensor:
@@ -62,35 +62,28 @@ def interpolate_backward_call(n: int, seed: int = 0, **options) -> Call:
     return {"grad": grad, **interpolate_call(n, seed), **options}
 
 
-def interpolate_backward_of(name: str) -> Call:
-    call = INTERPOLATE_SAMPLE_INPUTS[name]()
-    return {"grad": some_gradient(torchvox.three_interpolate(**call)), **call}
-
-
+INTERPOLATE = OpInfo(
+    "three_interpolate",
+    interpolate_call,
+    varying={"features": 1},
+    sample_inputs=INTERPOLATE_SAMPLE_INPUTS,
+    gradients=("features", "weight"),
+    gradcheck_inputs=INTERPOLATE_GRADCHECK,
+    kernels=1,
+    backward_kernels=5,
+    plans=("interpolate_cpu",),
+)
 INTERPOLATE_OPS = [
-    OpInfo(
-        "three_interpolate",
-        interpolate_call,
-        varying={"features": 1},
-        sample_inputs=INTERPOLATE_SAMPLE_INPUTS,
-        gradients=("features", "weight"),
-        gradcheck_inputs=INTERPOLATE_GRADCHECK,
-        kernels=1,
-        backward_kernels=5,
-        plans=("interpolate_cpu",),
-    ),
-    OpInfo(
-        "three_interpolate",
-        packed_interpolate,
+    INTERPOLATE,
+    replace(
+        INTERPOLATE,
+        call=packed_interpolate,
         layout="packed",
         varying={"features": 0},
         sample_inputs={"local index": lambda: packed_interpolate(local_index=True)},
-        gradients=("features", "weight"),
         gradcheck_inputs={"rows": lambda: gradcheck_packed(weight=weights_of(30, 3).double())},
         error_inputs=PACKED_FEATURES_ERRORS,
         kernels=2,
-        backward_kernels=5,
-        plans=("interpolate_cpu",),
     ),
     OpInfo(
         "_three_interpolate_backward",
@@ -98,8 +91,10 @@ INTERPOLATE_OPS = [
         varying={"features": 1},
         sample_inputs={
             **{
-                name: lambda name=name: interpolate_backward_of(name)
-                for name in INTERPOLATE_SAMPLE_INPUTS
+                name: lambda make=make: backward_call(
+                    "three_interpolate", make(), "features", "weight"
+                )
+                for name, make in INTERPOLATE_SAMPLE_INPUTS.items()
             },
             "features only": lambda: interpolate_backward_call(40, for_weight=False),
             "weight only": lambda: interpolate_backward_call(40, for_features=False),

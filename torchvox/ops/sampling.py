@@ -150,11 +150,6 @@ def furthest_point_sample(
     levels = None if isinstance(num_samples, whole) else num_samples
     if levels is not None:
         levels = list(levels) if hasattr(levels, "__iter__") else [levels]
-        if not all(isinstance(size, whole) for size in levels):
-            raise TypeError(
-                "furthest_point_sample: num_samples must be an int or a list of ints, got "
-                f"{num_samples!r}"
-            )
         if not levels or min(levels) < 0:
             raise ValueError(
                 f"furthest_point_sample: num_samples must be sizes >= 0, at least one, got {levels}"

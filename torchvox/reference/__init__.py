@@ -16,7 +16,6 @@ from torchvox.reference.detection import *
 from torchvox.reference.filter import *
 from torchvox.reference.grouping import *
 from torchvox.reference.neighbors import *
-from torchvox.reference.neighbors_group_mlp import *
 from torchvox.reference.neighbors_knn import *
 from torchvox.reference.occupancy import *
 from torchvox.reference.pillars import *
