@@ -148,7 +148,6 @@ PADDED = OpInfo(
         ("lengths", OFFSETS, ValueError, r"lengths must be \[B\]"),
         ("query_lengths", torch.zeros(2), TypeError, "query_lengths must be int32 or int64"),
     ),
-    kernels=1,
     backward_kernels=6,  # rows, count, scan, place, points, queries
     plans=("ball_kernel", "ball_cpu"),
 )

@@ -69,7 +69,6 @@ OPS = [
             error_inputs=(*BEV_ERRORS, CODE_ERROR),
             huge={"size": [1 << 24, 1 << 24]},
             kernels=1,  # all by one block
-            backward_kernels=1,
             plans=("bev_table",),
         )
         for name in ("bev_max_height", "bev_max_height_with_index")
@@ -79,7 +78,6 @@ OPS = [
         lambda n, seed=0: bev_backward(bev_call(n, seed)),
         sample_inputs={"batch": lambda: bev_backward(bev_batch())},
         error_inputs=BEV_ERRORS,
-        kernels=1,
     ),
 ]
 

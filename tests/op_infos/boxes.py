@@ -224,8 +224,6 @@ OPS = [
             "overlap, matrix, 3d": lambda: gradcheck_matrix(mode="3d", metric="overlap"),
         },
         error_inputs=(("paired", True, ValueError, r"b must be \["),),
-        kernels=1,
-        backward_kernels=1,
     ),
     OpInfo(
         "_rotated_iou_backward",
@@ -236,7 +234,6 @@ OPS = [
             "one side": lambda: {**backward_call(40), "for_b": False, "mode": "3d"},
             "iof": lambda: {**backward_call(40), "metric": "iof"},
         },
-        kernels=1,
     ),
     OpInfo(
         "rotated_nms",
@@ -253,7 +250,6 @@ OPS = [
         varying={"points": 1},
         sample_inputs=INSIDE_SAMPLE_INPUTS,
         error_inputs=(TWO_COLUMNS,),
-        kernels=1,
     ),
     OpInfo(
         "box_query",
@@ -264,11 +260,5 @@ OPS = [
         huge={"k": (1 << 31) - 1, "grid": [1 << 10, 1 << 10, 1 << 10]},
         kernels=2,
     ),
-    OpInfo(
-        "place_boxes",
-        place_call,
-        varying={"boxes": 1},
-        sample_inputs=PLACE_SAMPLE_INPUTS,
-        kernels=1,
-    ),
+    OpInfo("place_boxes", place_call, varying={"boxes": 1}, sample_inputs=PLACE_SAMPLE_INPUTS),
 ]

@@ -154,7 +154,6 @@ OPS = [
         sample_inputs=DECODE_SAMPLE_INPUTS,
         error_inputs=(("dir_limit", 1e39, ValueError, "dir_limit must be finite in float32"),),
         inference=True,
-        kernels=1,
     ),
     OpInfo(
         "anchor_decode_nms",

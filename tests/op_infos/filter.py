@@ -91,7 +91,6 @@ OPS = [
                 "lower": [-(2**31), 2**31 - 2**21, 0],
             },
         },
-        kernels=1,
         error_inputs=(
             ("bits", 22, ValueError, "bits must be"),
             *refused("lower", ValueError, "lower must be", [1, 1], [1] * 4),
@@ -208,7 +207,6 @@ OPS += [
             },
             "no columns": lambda: {**mean_of_sums_call(40), "sums": torch.zeros(40, 0).long()},
         },
-        kernels=1,
     ),
     OpInfo(
         "voxel_downsample",

@@ -91,7 +91,6 @@ def gathers(name: str, *each: int) -> list[OpInfo]:
             "channels first": lambda: channels_first(gradcheck(), "features"),
         },
         supports_gradgrad=True,
-        kernels=1,
         backward_kernels=4,
     )
     backward = OpInfo(
@@ -109,7 +108,6 @@ def gathers(name: str, *each: int) -> list[OpInfo]:
         gradcheck_inputs={"float64": gradcheck_backward},
         supports_gradgrad=True,
         kernels=5,
-        backward_kernels=1,
         plans=("inverse_index",),
     )
     return [forward, backward]
@@ -187,7 +185,6 @@ ROWS_OPS = [
             *refused("local_index", ValueError,
                      "local_index must come with batch_offsets and query_batch_offsets", True),
         ),
-        kernels=1,
     )
 ]  # fmt: skip
 

@@ -69,7 +69,6 @@ INTERPOLATE = OpInfo(
     sample_inputs=INTERPOLATE_SAMPLE_INPUTS,
     gradients=("features", "weight"),
     gradcheck_inputs=INTERPOLATE_GRADCHECK,
-    kernels=1,
     backward_kernels=5,
     plans=("interpolate_cpu",),
 )
@@ -147,8 +146,6 @@ WEIGHTS_OPS = [
             "squared": lambda: {"dist2": gradcheck_distances(), "eps": 0.25, "weight": "dist2"},
         },
         error_inputs=WEIGHTS_ERRORS,
-        kernels=1,
-        backward_kernels=1,
     ),
     OpInfo(
         "_interpolation_weights_backward",
@@ -156,7 +153,6 @@ WEIGHTS_OPS = [
         varying={"grad": 1, "dist2": 1},
         sample_inputs={"squared": lambda: weights_backward_call(40, eps=0.25, weight="dist2")},
         error_inputs=WEIGHTS_ERRORS,
-        kernels=1,
     ),
 ]
 

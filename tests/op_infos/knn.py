@@ -124,7 +124,6 @@ PADDED = OpInfo(
     gradients=("points", "query"),
     gradcheck_inputs=KNN_GRADCHECK,
     error_inputs=(*BATCH_ERRORS, NORM_ERROR),
-    kernels=1,
     backward_kernels=6,
     plans=("knn_kernel", "knn_order", "knn_cpu"),
 )

@@ -235,7 +235,6 @@ OPS = [
             "filled": lambda: query_call(40, fill=-1.5, threshold=1.0),
             **in_dtypes(lambda: query_call(60), "points"),
         },
-        kernels=1,
         error_inputs=(*STATE_ERRORS, *FRAME_ERRORS,
                       *(row for row in MAP_ERRORS if row[0] in ("points", "num_valid"))),
     ),
@@ -248,7 +247,6 @@ OPS = [
             "in the map's frame": lambda: crop_call(1, poses=None, fill=0.0),
             "poses in float32": lambda: crop_call(3, poses=torch.eye(4)[None, :3]),
         },
-        kernels=1,
         error_inputs=(
             *STATE_ERRORS, *FRAME_ERRORS,
             ("cell_size", [0.0, 1.0, 1.0], ValueError, "voxel_size must be"),
@@ -265,7 +263,6 @@ OPS = [
             "one origin": lambda: raycast_call(40, origins=sensor(), origin_index=None),
             **in_dtypes(lambda: raycast_call(60), "points"),
         },
-        kernels=1,
         error_inputs=(
             *STATE_ERRORS,
             *(row for row in MAP_ERRORS if row[0] != "ray_flags"),

@@ -45,8 +45,8 @@ class OpInfo:
     error_inputs: tuple[tuple, ...] = ()  # the fields of an ErrorInput each
     # Arguments whose outputs no machine can hold (petabytes).
     huge: Call = field(default_factory=dict)
-    kernels: int = 0  # GPU kernels and memsets of one call(1000, 0)
-    backward_kernels: int = 0  # and of its backward, from a contiguous gradient
+    kernels: int = 1  # GPU kernels and memsets of one call(1000, 0)
+    backward_kernels: int = 1  # and of its backward, from a contiguous gradient
     plans: tuple[str, ...] = ()  # launch plans of its kernels, see helpers.PLANS
     layout: str = ""  # of an op that has an OpInfo for each layout of its batch
 

@@ -252,10 +252,8 @@ OPS = [
         differentiable=(0, 1),
         gradcheck_inputs={"plain": lambda: norm_call(60, dtype=torch.float64)},
         non_differentiable=("moments",),
-        kernels=1,
-        backward_kernels=1,
     ),
-    OpInfo("_pillar_norm_backward", norm_backward_call, varying={}, kernels=1),
+    OpInfo("_pillar_norm_backward", norm_backward_call, varying={}),
     OpInfo(
         "pillar_scatter",
         scatter_call,

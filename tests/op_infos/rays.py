@@ -100,7 +100,6 @@ OPS = [
                 "poses",
             ),
         },
-        kernels=1,
         error_inputs=(
             *(row for row in POINTS_ERRORS if row[0] in ("points",)),
             ("poses", {"pose_index": None}, ValueError, "poses must be one where pose_index"),

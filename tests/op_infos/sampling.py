@@ -114,7 +114,6 @@ OPS = [
         varying={"points": 1},
         sample_inputs=FPS_SAMPLE_INPUTS,
         error_inputs=(*FPS_ERRORS, *away_from_three_dimensions(2, 40), *LISTS_ERRORS),
-        kernels=1,
         plans=("fps_kernel", "fps_members", "fps_cpu"),
     ),
     OpInfo(
@@ -132,6 +131,5 @@ OPS = [
         sample_inputs=WITH_DIST_SAMPLE_INPUTS,
         error_inputs=refused("tie_block", ValueError, "tie_block must be", 48, 2048),
         huge={"num_samples": 1 << 50},
-        kernels=1,
     ),
 ]

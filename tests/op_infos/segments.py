@@ -73,8 +73,6 @@ OPS = [
             ("index", torch.zeros(3), TypeError, "index must be int32 or int64"),
             ("index", torch.zeros(3, 1).int(), ValueError, r"index must be \[E\]"),
         ),
-        kernels=1,
-        backward_kernels=1,
     ),
     OpInfo(
         "_segment_reduce_backward",

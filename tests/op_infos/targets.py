@@ -228,7 +228,6 @@ OPS = [
         },
         error_inputs=LOSS_ERRORS,
         kernels=2,  # terms, sums
-        backward_kernels=1,
     ),
     OpInfo(
         "_anchor_loss_backward",
@@ -239,6 +238,5 @@ OPS = [
             "mmdet": lambda: backward_call(20, **MMDET),
         },
         error_inputs=LOSS_ERRORS,
-        kernels=1,
     ),
 ]  # fmt: skip

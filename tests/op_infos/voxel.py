@@ -98,7 +98,6 @@ OPS = [
             ("perm", {"offsets": OFFSETS, "perm": PERM.float()}, TypeError, "perm must be"),
         ),
         kernels=4,
-        backward_kernels=1,
     ),
     OpInfo(
         "_voxel_scatter_backward",
@@ -108,7 +107,6 @@ OPS = [
             "max": lambda: scatter_backward_call(40, reduce="max"),
             "sum": lambda: scatter_backward_call(40, reduce="sum"),
         },
-        kernels=1,
     ),
 ]
 
@@ -217,7 +215,6 @@ OPS += [
         error_inputs=VOXELIZE_ERRORS,
         huge={"max_voxels": 1 << 45},
         kernels=1,  # all steps in one cooperative launch
-        backward_kernels=1,
         plans=VOXEL_PLANS,
     ),
     OpInfo(
@@ -237,7 +234,6 @@ OPS += [
             "max": lambda: voxelize_backward_call(40, reduce="max"),
             "to float64": lambda: {**voxelize_backward_call(40), "dtype": torch.float64},
         },
-        kernels=1,
     ),
     OpInfo(
         "voxel_map",
