@@ -168,13 +168,13 @@ def mask_of(n: int, seed: int) -> Tensor:
     return torch.rand(n, generator=generator(seed)) < 0.4
 
 
+StateOp = functools.partial(OpInfo, contiguous=("state",))
 OPS = [
-    OpInfo(
+    StateOp(
         "occupancy_integrate_",
         integrate_call,
         varying={"points": 0, "origin_index": 0, "ray_flags": 0},
         mutates=("state",),
-        contiguous=("state",),
         sample_inputs={
             "scan": lambda: flagged("exclude_sample", rule="scan"),
             "stopped": lambda: flagged("end_as_free", "stop_at_occupied", "exclude_unobserved"),
@@ -227,10 +227,9 @@ OPS = [
                      {"intensity": torch.zeros(60), "intensity_range": [0.0, 1.0]}),
         ),
     ),
-    OpInfo(
+    StateOp(
         "occupancy_query",
         query_call,
-        contiguous=("state",),
         sample_inputs={
             "filled": lambda: query_call(40, fill=-1.5, threshold=1.0),
             **in_dtypes(lambda: query_call(60), "points"),
@@ -238,11 +237,10 @@ OPS = [
         error_inputs=(*STATE_ERRORS, *FRAME_ERRORS,
                       *(row for row in MAP_ERRORS if row[0] in ("points", "num_valid"))),
     ),
-    OpInfo(
+    StateOp(
         "occupancy_crop",
         crop_call,
         varying={"poses": 0},
-        contiguous=("state",),
         sample_inputs={
             "in the map's frame": lambda: crop_call(1, poses=None, fill=0.0),
             "poses in float32": lambda: crop_call(3, poses=torch.eye(4)[None, :3]),
@@ -252,11 +250,10 @@ OPS = [
             ("cell_size", [0.0, 1.0, 1.0], ValueError, "voxel_size must be"),
         ),
     ),
-    OpInfo(
+    StateOp(
         "occupancy_raycast",
         raycast_call,
         varying={"points": 0, "origin_index": 0},
-        contiguous=("state",),
         sample_inputs={
             "stopped by the unknown": lambda: raycast_call(60, stop_unknown=True, threshold=1.0),
             "of a solid angle": lambda: raycast_call(60, solid_angle=0.01),
@@ -269,11 +266,10 @@ OPS = [
             *refused("solid_angle", ValueError, "solid_angle must be", -0.1, INF),
         ),
     ),
-    OpInfo(
+    StateOp(
         "occupancy_extract",
         lambda n, seed: {"state": state_of(), "max_out": 300},
         varying={},
-        contiguous=("state",),
         sample_inputs={
             "free": lambda: {"state": state_of(), "max_out": 2000, "select": "free"},
             "observed": lambda: {"state": state_of(), "max_out": 9000, "select": "observed"},
@@ -285,13 +281,12 @@ OPS = [
             *STATE_ERRORS,
         ),
     ),
-    OpInfo(
+    StateOp(
         "occupancy_decay_",
         lambda n, seed: {"state": state_of(), "factor": 50_000, "step": 3, "forget": 120,
                          "mask": mask_of(60, seed)},
         varying={},
         mutates=("state",),
-        contiguous=("state",),
         sample_inputs={
             "all": lambda: {"state": state_of(90, "ndt"), "factor": 60_000, "step": 0, "forget": 0},
             "to nothing": lambda: {"state": state_of(), "factor": 0, "step": 0, "forget": -1},
@@ -303,12 +298,11 @@ OPS = [
             ("factor", 65537, ValueError, "factor must be"),
         ),
     ),
-    OpInfo(
+    StateOp(
         "occupancy_remove_",
         lambda n, seed: {"state": state_of(), "mask": mask_of(60, seed)},
         varying={},
         mutates=("state",),
-        contiguous=("state",),
         sample_inputs={
             "all": lambda: {"state": state_of(90, "ndt"), "mask": torch.ones(90).bool()},
             "some": lambda: {"state": state_of(90, "ndt"), "mask": mask_of(90, 3)},
@@ -319,12 +313,11 @@ OPS = [
             *STATE_ERRORS,
         ),
     ),
-    OpInfo(
+    StateOp(
         "occupancy_insert_",
         insert_call,
         varying={"keys": 0, "layers": 0},
         mutates=("state",),
-        contiguous=("state",),
         sample_inputs={
             **{merge: lambda merge=merge: insert_call(30, merge=merge)
                for merge in ("add", "replace", "keep")},

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Voxel ops."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -202,28 +204,30 @@ VOXELIZE_ERRORS = (
     ("max_points", {"max_points": -1, "reduce": "none"}, ValueError, "max_points must be"),
 )
 VOXEL_PLANS = tuple(f"voxel_{of}" for of in ("table", "ranking", "kernels", "common", "partitions"))
+VOXELIZE = OpInfo(
+    "voxelize",
+    voxelize_call,
+    sample_inputs=VOXELIZE_SAMPLE_INPUTS,
+    gradients=("points",),
+    gradcheck_inputs={
+        **{name: lambda name=name: voxelize_gradcheck(name) for name in ("none", *REDUCTIONS)},
+        "center relative": lambda: voxelize_gradcheck("mean", center_relative=True),
+    },
+    error_inputs=VOXELIZE_ERRORS,
+    huge={"max_voxels": 1 << 45},
+    kernels=1,  # all steps in one cooperative launch
+    plans=VOXEL_PLANS,
+)
+INFERENCE = replace(VOXELIZE, gradients=(), gradcheck_inputs={}, huge={})
 OPS += [
-    OpInfo(
-        "voxelize",
-        voxelize_call,
-        sample_inputs=VOXELIZE_SAMPLE_INPUTS,
-        gradients=("points",),
-        gradcheck_inputs={
-            **{name: lambda name=name: voxelize_gradcheck(name) for name in ("none", *REDUCTIONS)},
-            "center relative": lambda: voxelize_gradcheck("mean", center_relative=True),
-        },
-        error_inputs=VOXELIZE_ERRORS,
-        huge={"max_voxels": 1 << 45},
-        kernels=1,  # all steps in one cooperative launch
-        plans=VOXEL_PLANS,
-    ),
-    OpInfo(
-        "_voxelize_train",
-        voxelize_call,
-        sample_inputs=VOXELIZE_SAMPLE_INPUTS,
-        error_inputs=VOXELIZE_ERRORS,
-        kernels=1,  # all steps in one cooperative launch
-        plans=VOXEL_PLANS,
+    VOXELIZE,
+    replace(INFERENCE, name="_voxelize_train"),
+    replace(
+        INFERENCE,
+        name="voxel_map",
+        call=map_call,
+        sample_inputs=MAP_SAMPLE_INPUTS,
+        error_inputs=VOXEL_ERRORS,
     ),
     OpInfo(
         "_voxelize_backward",
@@ -234,13 +238,5 @@ OPS += [
             "max": lambda: voxelize_backward_call(40, reduce="max"),
             "to float64": lambda: {**voxelize_backward_call(40), "dtype": torch.float64},
         },
-    ),
-    OpInfo(
-        "voxel_map",
-        map_call,
-        sample_inputs=MAP_SAMPLE_INPUTS,
-        error_inputs=VOXEL_ERRORS,
-        kernels=1,  # all steps in one cooperative launch
-        plans=VOXEL_PLANS,
     ),
 ]
