@@ -116,6 +116,11 @@ def _report_overflow(counts: Tensor, on_overflow: Overflow) -> None:
 
 
 def warn_about_large_grid(voxel_size: Sequence[float], point_cloud_range: Sequence[float]) -> None:
+    # With every bound at most r from 0, an axis has at most 2 r / size cells, and rounding.
+    # Asking grid_size costs a sixth of a small call.
+    reach = max(max(point_cloud_range), -min(point_cloud_range))
+    if torch.compiler.is_compiling() or reach < 2097152.0 * min(voxel_size):  # 2^21
+        return
     cells = max(grid_size(voxel_size, point_cloud_range))
     if cells > 1 << 23:
         warnings.warn(
@@ -123,13 +128,6 @@ def warn_about_large_grid(voxel_size: Sequence[float], point_cloud_range: Sequen
             "for them: take larger voxels or a local origin",
             stacklevel=3,
         )
-
-
-def _may_be_large(voxel_size: Sequence[float], point_cloud_range: Sequence[float]) -> bool:
-    # With every bound at most r from 0, an axis has at most 2 r / size cells, and rounding.
-    # Asking grid_size costs a sixth of a small call.
-    reach = max(max(point_cloud_range), -min(point_cloud_range))
-    return reach >= 2097152.0 * min(voxel_size)  # 2^21
 
 
 def voxelize(
@@ -188,9 +186,8 @@ def voxelize(
         raise ValueError(
             f"voxelize: on_overflow must be 'ignore', 'warn' or 'raise', got '{on_overflow}'"
         )
-    compiling = torch.compiler.is_compiling()
     if (
-        not compiling
+        not torch.compiler.is_compiling()
         and batch_offsets is None
         and num_valid is None
         and order == "first"
@@ -218,8 +215,7 @@ def voxelize(
                 center_relative=center_relative,
             )
         )
-    if not compiling and _may_be_large(voxel_size, point_cloud_range):
-        warn_about_large_grid(voxel_size, point_cloud_range)
+    warn_about_large_grid(voxel_size, point_cloud_range)
     if on_overflow != "ignore":
         _report_overflow(voxels.counts, on_overflow)
     return trim_voxels(voxels) if trim else voxels
@@ -254,8 +250,7 @@ def voxel_map(
             bounds=bounds,
         )
     )
-    if not torch.compiler.is_compiling() and _may_be_large(voxel_size, point_cloud_range):
-        warn_about_large_grid(voxel_size, point_cloud_range)
+    warn_about_large_grid(voxel_size, point_cloud_range)
     return voxels
 
 

@@ -25,6 +25,5 @@ from torchvox.reference.segments import *
 from torchvox.reference.targets import *
 from torchvox.reference.voxel import *
 from torchvox.reference.voxel_grid import *
-from torchvox.reference.voxel_rows import *
 
 __all__ = [name for name, thing in list(globals().items()) if inspect.isfunction(thing)]

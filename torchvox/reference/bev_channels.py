@@ -10,7 +10,6 @@ import numpy as np
 from .arithmetic import cascade_sum, to_working
 from .bev_grid import F32, Grid
 
-HEIGHTS = ("height_max", "height_min", "height_mean", "height_range", "height_norm", "slices")
 INTENSITIES = ("intensity_top", "intensity_mean", "intensity_max")
 ZERO_WHERE_EMPTY = ("count", "density", "occupancy")
 
