@@ -6,7 +6,7 @@ import torch
 from helpers import assert_same_bits, to
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from op_infos import distances, grouping
+from op_infos import grouping
 
 from torchvox import reference
 
@@ -106,7 +106,7 @@ def test_values_are_copied_bit_for_bit(device):
 @pytest.mark.parametrize("local_index", [False, True])
 def test_offsets_in_disorder_stay_in_bounds(device, local_index):
     group = grouping.packed_group(5, local_index=local_index)
-    distance = distances.ragged_distance_call(5, local_index=local_index)
+    distance = grouping.ragged_distance_call(5, local_index=local_index)
     for offsets in ([-5, 3, 900, 2], [9, 9, 0, 0]):
         for query_offsets in ([-2, 40, 3, 99], [5, 4, 3, 2]):
             disorder = {

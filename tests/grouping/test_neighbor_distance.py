@@ -4,7 +4,7 @@
 import pytest
 import torch
 from helpers import assert_same_bits, to
-from op_infos import distances, grouping
+from op_infos import grouping
 
 from torchvox import reference
 
@@ -29,10 +29,10 @@ CALLS = {
     "by hand": lambda: BY_HAND,
     **{
         name: make
-        for name, make in distances.DISTANCE_SAMPLE_INPUTS.items()
+        for name, make in grouping.DISTANCE_SAMPLE_INPUTS.items()
         if not name.endswith("only")
     },
-    "float64, norm 1": lambda: {**distances.DISTANCE_SAMPLE_INPUTS["float64"](), "norm": 1},
+    "float64, norm 1": lambda: {**grouping.DISTANCE_SAMPLE_INPUTS["float64"](), "norm": 1},
     "no points": lambda: random_call(4, 0, 3),
     "no queries": lambda: random_call(0, 5, 3),
     **{f"{d} axes": lambda d=d: random_call(9, 20, 4, d) for d in (1, 2, 7)},

@@ -4,7 +4,7 @@
 import pytest
 import torch
 from helpers import assert_same_bits, cube, forced
-from op_infos.group_mlp_max import layers
+from op_infos.query_and_group import layers
 from torch.nn import functional as F
 
 import torchvox

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Voxel-grid filter ops."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -119,9 +121,7 @@ OPS += [
         varying={"keys": 0},
         sample_inputs={
             **{
-                f"{order}, {backend}": lambda order=order, backend=backend: group_call(
-                    60, order=order, backend=backend
-                )
+                f"{order}, {backend}": partial(group_call, 60, order=order, backend=backend)
                 for order in ("first", "key")
                 for backend in ("sort", "hash", "auto")
             },
@@ -197,10 +197,7 @@ OPS += [
         mean_of_sums_call,
         varying={"sums": 0, "num_points": 0},
         sample_inputs={
-            **{
-                name: lambda dtype=dtype: mean_of_sums_call(40, 0, dtype)
-                for name, dtype in ALL_DTYPES.items()
-            },
+            **{name: partial(mean_of_sums_call, 40, 0, dtype) for name, dtype in ALL_DTYPES.items()},
             "int64 counts": lambda: {
                 **mean_of_sums_call(40),
                 "num_points": mean_of_sums_call(40)["num_points"].long(),
@@ -213,11 +210,8 @@ OPS += [
         keys_call,
         sample_inputs={
             **KEYS_SAMPLE_INPUTS,
-            **{
-                f"key, {backend}": lambda backend=backend: batch(**TIGHT, order="key",
-                                                                 backend=backend)
-                for backend in ("sort", "hash")
-            },
+            **{f"key, {backend}": partial(batch, **TIGHT, order="key", backend=backend)
+               for backend in ("sort", "hash")},
         },
         kernels=8,  # four of voxelize, rows, a sum, counts
         error_inputs=(*KEYS_ERRORS, *FAR_ERRORS),

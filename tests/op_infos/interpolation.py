@@ -62,12 +62,13 @@ def interpolate_backward_call(n: int, seed: int = 0, **options) -> Call:
     return {"grad": grad, **interpolate_call(n, seed), **options}
 
 
+LEAVES = ("features", "weight")
 INTERPOLATE = OpInfo(
     "three_interpolate",
     interpolate_call,
     varying={"features": 1},
     sample_inputs=INTERPOLATE_SAMPLE_INPUTS,
-    gradients=("features", "weight"),
+    gradients=LEAVES,
     gradcheck_inputs=INTERPOLATE_GRADCHECK,
     backward_kernels=5,
     plans=("interpolate_cpu",),
@@ -90,9 +91,7 @@ INTERPOLATE_OPS = [
         varying={"features": 1},
         sample_inputs={
             **{
-                name: lambda make=make: backward_call(
-                    "three_interpolate", make(), "features", "weight"
-                )
+                name: lambda make=make: backward_call("three_interpolate", make(), *LEAVES)
                 for name, make in INTERPOLATE_SAMPLE_INPUTS.items()
             },
             "features only": lambda: interpolate_backward_call(40, for_weight=False),

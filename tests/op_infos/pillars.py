@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pillar ops over the map of a small cloud."""
 
+from dataclasses import replace
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -179,35 +182,33 @@ HUGE_CANVAS = {**MANY_SAMPLE_INPUTS, "voxel_size": [1e-3, 1e-3, 4.0]}
 OF_POINTS = {"points": 0, "point_voxel": 0, "point_slot": 0}
 
 PILLAR_PLANS = ("pillar_common", "pillar_lists", "pillar_cpu")
+ENCODE = OpInfo(
+    "pillar_encode",
+    encode_call,
+    varying=OF_POINTS,
+    coupled_inputs=MAP,
+    sample_inputs=SOME_SAMPLE_INPUTS,
+    gradients=("weight", "bias"),
+    gradcheck_inputs={
+        name: partial(encode_gradcheck, **MODES.get(name, {}))
+        for name in ["plain", *list(MODES)[:4]]
+    },
+    non_differentiable=("points",),
+    error_inputs=MAP_ERRORS,
+    huge=HUGE_CANVAS,
+    kernels=3,
+    backward_kernels=2,
+    plans=PILLAR_PLANS,
+)
 OPS = [
-    OpInfo(
-        "pillar_encode",
-        encode_call,
-        varying=OF_POINTS,
-        coupled_inputs=MAP,
-        sample_inputs=SOME_SAMPLE_INPUTS,
-        gradients=("weight", "bias"),
-        gradcheck_inputs={
-            name: lambda name=name: encode_gradcheck(**MODES.get(name, {}))
-            for name in ["plain", *list(MODES)[:4]]
-        },
-        non_differentiable=("points",),
-        error_inputs=MAP_ERRORS,
-        huge=HUGE_CANVAS,
-        kernels=3,
-        backward_kernels=2,
-        plans=PILLAR_PLANS,
-    ),
-    OpInfo(
-        "_pillar_encode_train",
-        encode_call,
-        varying=OF_POINTS,
-        coupled_inputs=MAP,
+    ENCODE,
+    replace(
+        ENCODE,
+        name="_pillar_encode_train",
         sample_inputs={k: ENCODE_SAMPLE_INPUTS[k] for k in ("legacy", "every point", "float64")},
-        error_inputs=MAP_ERRORS,
-        huge=HUGE_CANVAS,
-        kernels=3,
-        plans=PILLAR_PLANS,
+        gradients=(),
+        gradcheck_inputs={},
+        non_differentiable=(),
     ),
     OpInfo(
         "_pillar_encode_backward",

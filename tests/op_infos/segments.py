@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """segment_reduce."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -63,9 +65,7 @@ OPS = [
         },
         gradients=("src",),
         gradcheck_inputs={
-            f"{name}{', index' * indexed}": lambda name=name, indexed=indexed: gradcheck_call(
-                name, indexed
-            )
+            f"{name}{', index' * indexed}": partial(gradcheck_call, name, indexed)
             for name in REDUCTIONS
             for indexed in (False, True)
         },
@@ -80,10 +80,7 @@ OPS = [
         varying={"index": 0},
         sample_inputs={
             **{name: lambda name=name: plain_backward_call(name) for name in REDUCTIONS},
-            **{
-                f"{name} of index": lambda name=name: reduce_backward_call(120, reduce=name)
-                for name in REDUCTIONS[1:]
-            },
+            **{f"{k} of index": partial(reduce_backward_call, 120, reduce=k) for k in REDUCTIONS[1:]},
         },
         kernels=6,
     ),

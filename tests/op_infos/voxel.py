@@ -2,6 +2,7 @@
 """Voxel ops."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -59,12 +60,7 @@ SCATTER_SAMPLE_INPUTS = {
     "one row": lambda: {**scatter_call(1200), "point_voxel": torch.zeros(1200, dtype=torch.int32)},
 }
 SCATTER_GRADCHECK = {
-    name: lambda name=name: {
-        "feats": gradcheck_cloud(30),
-        "point_voxel": rows_of_points(30),
-        "num_rows": ROWS,
-        "reduce": name,
-    }
+    name: lambda name=name: {**scatter_call(30, reduce=name), "feats": gradcheck_cloud(30)}
     for name in REDUCTIONS
 }
 
@@ -149,9 +145,7 @@ MAP_SAMPLE_INPUTS = {
 }
 VOXELIZE_SAMPLE_INPUTS = {
     **MAP_SAMPLE_INPUTS,
-    **{
-        name: lambda name=name: voxelize_call(60, reduce=name, max_points=-1) for name in REDUCTIONS
-    },
+    **{name: partial(voxelize_call, 60, reduce=name, max_points=-1) for name in REDUCTIONS},
     "center relative half": lambda: voxelize_call(
         60, reduce="none", out_dtype=torch.float16, center_relative=True
     ),

@@ -12,7 +12,7 @@ from . import bev_channels as channel
 from . import bev_grid as raster
 from .bev_grid import F32
 from .definition import define_op
-from .voxel_grouping import sample_ranges
+from .voxel_grid import sample_ranges
 
 __all__ = [
     "bev_affine",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchvox.reference.definition import define_op
 from torchvox.reference.filter import frame, mix, voxel_cells, voxel_group, voxel_keys
-from torchvox.reference.voxel_grouping import sample_ranges
+from torchvox.reference.voxel_grid import sample_ranges
 
 __all__ = ["grid_cells", "grid_sample", "serialize", "unique_cells"]
 

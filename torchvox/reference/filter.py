@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchvox.reference.definition import define_op
-from torchvox.reference.voxel_grouping import sample_ranges
+from torchvox.reference.voxel_grid import sample_ranges
 
 __all__ = [
     "voxel_cells", "voxel_downsample", "voxel_group", "voxel_keys", "voxel_mean",

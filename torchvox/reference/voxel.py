@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """voxelize and voxel_map as sequential definitions.
 
-docs/voxel.md says in words what this file, voxel_grid.py (which cell) and voxel_grouping.py
-(which voxels) say in code. Points are visited one by one, in input order; a voxel is a Python
-list of point indices.
+docs/voxel.md says in words what this file and voxel_grid.py (which cell, which voxels) say in code.
+Points are visited one by one, in input order; a voxel is a Python list of point indices.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from torch import Tensor
 
 from torchvox.reference.arithmetic import from_working, reduce_values, spread_gradient, to_working
 from torchvox.reference.definition import define_op
-from torchvox.reference.voxel_grid import VoxelGrid
-from torchvox.reference.voxel_grouping import Voxel, group_points, stored_points
+from torchvox.reference.voxel_grid import Voxel, VoxelGrid, group_points, stored_points
 
 __all__ = ["voxel_map", "voxelize", "voxelize_backward"]
 
