@@ -197,7 +197,7 @@ OPS += [
         mean_of_sums_call,
         varying={"sums": 0, "num_points": 0},
         sample_inputs={
-            **{name: partial(mean_of_sums_call, 40, 0, dtype) for name, dtype in ALL_DTYPES.items()},
+            **{name: partial(mean_of_sums_call, 40, 0, kind) for name, kind in ALL_DTYPES.items()},
             "int64 counts": lambda: {
                 **mean_of_sums_call(40),
                 "num_points": mean_of_sums_call(40)["num_points"].long(),

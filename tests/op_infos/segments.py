@@ -80,7 +80,7 @@ OPS = [
         varying={"index": 0},
         sample_inputs={
             **{name: lambda name=name: plain_backward_call(name) for name in REDUCTIONS},
-            **{f"{k} of index": partial(reduce_backward_call, 120, reduce=k) for k in REDUCTIONS[1:]},
+            **{f"{k} of index": partial(reduce_backward_call, 120, 0, k) for k in REDUCTIONS[1:]},
         },
         kernels=6,
     ),

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import bev_channels as channel
 from . import bev_grid as raster
 from .bev_grid import F32
 from .definition import define_op
@@ -52,7 +51,7 @@ def bev_max_height_with_index(
 
     empty = top_index < 0
     if dtype == torch.uint8:
-        codes = lowest_code + np.floor(channel.unit_height(height, grid) * F32(255 - lowest_code))
+        codes = lowest_code + np.floor(raster.unit_height(height, grid) * F32(255 - lowest_code))
         height = np.where(empty, 0, codes).astype(np.uint8)
     elif dtype == torch.uint16:
         millimeters = np.floor((height - grid.lo[2]) * F32(1000))
@@ -80,24 +79,22 @@ def bev_rasterize(
 ) -> tuple[Tensor, Tensor]:
     """(image [B, C, H, W] float32, counts [B + 1, 4]): planes in the order of `channels`."""
     grid = raster.make_grid(point_cloud_range, size, orientation)
-    planes = channel.parse_planes(channels)
-    intensity = channel.intensity_of(points, features, planes)
-    density = channel.density_table(density_base)
+    planes = raster.parse_planes(channels)
+    intensity = raster.intensity_of(points, features, planes)
+    density = raster.density_table(density_base)
 
     ranges = sample_ranges(points.size(0), **samples)
     z = raster.heights(points)
-    empty = np.array(
-        [0 if name in channel.ZERO_WHERE_EMPTY else fill for name, _, _ in planes], F32
-    )
+    empty = np.array([0 if name in raster.ZERO_WHERE_EMPTY else fill for name, _, _ in planes], F32)
     image = np.tile(empty[None, :, None], (len(ranges), 1, grid.nx * grid.ny))
     counts = np.zeros((len(ranges) + 1, 4), np.int32)
     for b, rows in enumerate(ranges):
         for pixel, members in raster.cells_of(points, rows, grid, counts[b + 1]).items():
-            cell = channel.Cell(
+            cell = raster.Cell(
                 z=z[members], intensity=intensity[members], top=int(np.argmax(z[members]))
             )
             for p, (name, k, of) in enumerate(planes):
-                value = channel.value_of(cell, name, k, of, grid, density)
+                value = raster.value_of(cell, name, k, of, grid, density)
                 if value is not None:
                     image[b, p, pixel] = value
     counts[0] = counts[1:].sum(0)
@@ -125,7 +122,7 @@ def bev_rasterize_backward(
     cell: its terms are added in float32 in channel order from +0, then rounded to its dtype.
     """
     grid = raster.make_grid(point_cloud_range, size, orientation)
-    planes = channel.parse_planes(channels)
+    planes = raster.parse_planes(channels)
     z = raster.heights(points)
     samples = sample_ranges(points.size(0), batch_offsets, num_valid)
     grad = grad_image.detach().float().numpy()

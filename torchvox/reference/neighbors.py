@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from .arithmetic import from_working, to_working
-from .clouds import clouds_of, rows_of
 from .definition import define_op
 from .fma import fma
 from .grouping import group_points
+from .neighbors_knn import clouds_of, rows_of
 from .sampling import squared_distance
 
 __all__ = ["ball_query", "group_mlp_max", "query_and_group", "radius_neighbors"]

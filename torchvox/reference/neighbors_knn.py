@@ -4,11 +4,13 @@
 The prose contract is docs/neighbors.md.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from .clouds import clouds_of, rows_of
+from .arithmetic import to_working
 from .definition import define_op
 from .sampling import squared_distance
 
@@ -63,3 +65,32 @@ def distance(points: np.ndarray, q: np.ndarray, norm: int, dist_order: str) -> n
     for axis in range(len(q)):
         total = total + np.abs(points[:, axis] - q[axis])
     return total
+
+
+def rows_of(values: Tensor) -> np.ndarray:
+    """[T, D] rows of all clouds, in working precision."""
+    return to_working(values).reshape(-1, values.size(-1))
+
+
+def clouds_of(
+    points: Tensor,
+    query: Tensor,
+    lengths: Tensor | None = None,
+    query_lengths: Tensor | None = None,
+    batch_offsets: Tensor | None = None,
+    query_batch_offsets: Tensor | None = None,
+) -> Iterator[tuple[int, int, int, int]]:
+    """(begin, end, first, last) of each cloud: its rows of points, its rows of queries.
+
+    Points without a batch and without offsets are one cloud.
+    """
+    if batch_offsets is not None and query_batch_offsets is not None:
+        begins = np.clip(batch_offsets.numpy(), 0, len(points)).tolist()
+        firsts = np.clip(query_batch_offsets.numpy(), 0, len(query)).tolist()
+        yield from zip(begins[:-1], begins[1:], firsts[:-1], firsts[1:], strict=True)
+        return
+    n, m = points.size(-2), query.size(-2)
+    for b in range(points.size(0) if points.dim() == 3 else 1):
+        size = n if lengths is None else min(max(int(lengths[b]), 0), n)
+        count = m if query_lengths is None else min(max(int(query_lengths[b]), 0), m)
+        yield b * n, b * n + size, b * m, b * m + count
