@@ -104,16 +104,15 @@ def bev_rasterize(
 
 @np.errstate(all="ignore")
 def bev_rasterize_backward(
-    grad_image: Tensor,
-    points: Tensor,
-    point_cloud_range: list[float],
-    size: list[int],
-    channels: list[str],
+    grad_image,
+    points,
+    point_cloud_range,
+    size,
+    channels,
     *,
-    features: Tensor | None = None,
-    batch_offsets: Tensor | None = None,
-    num_valid: Tensor | None = None,
-    orientation: str = "grid",
+    features=None,
+    orientation="grid",
+    **samples,
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of `bev_rasterize` to points and features (None when features is None).
 
@@ -124,11 +123,11 @@ def bev_rasterize_backward(
     grid = raster.make_grid(point_cloud_range, size, orientation)
     planes = raster.parse_planes(channels)
     z = raster.heights(points)
-    samples = sample_ranges(points.size(0), batch_offsets, num_valid)
+    ranges = sample_ranges(points.size(0), **samples)
     grad = grad_image.detach().float().numpy()
-    grad = grad.reshape(len(samples), len(planes), grid.nx * grid.ny)
+    grad = grad.reshape(len(ranges), len(planes), grid.nx * grid.ny)
     to_z, to_intensity = np.zeros(len(z), F32), np.zeros(len(z), F32)
-    for b, rows in enumerate(samples):
+    for b, rows in enumerate(ranges):
         for pixel, members in raster.cells_of(points, rows, grid, np.zeros(4, np.int32)).items():
             top, n = members[np.argmax(z[members])], F32(len(members))
             for p, (name, _, _) in enumerate(planes):

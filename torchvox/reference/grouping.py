@@ -177,14 +177,7 @@ def interpolation_weights_backward(
 
 @np.errstate(all="ignore")
 def neighbor_distance_backward(
-    grad_dist2: Tensor,
-    points: Tensor,
-    query: Tensor,
-    idx: Tensor,
-    *,
-    norm: int = 2,
-    count: Tensor | None = None,
-    **clouds,
+    grad_dist2: Tensor, points: Tensor, query: Tensor, idx: Tensor, *, norm=2, count=None, **clouds
 ) -> tuple[Tensor, Tensor]:
     """Gradients of distances of `query` to `points`, to both: [B, N, D] and [B, M, D], or packed.
 

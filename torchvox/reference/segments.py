@@ -79,12 +79,12 @@ def voxel_scatter(
 def voxel_scatter_backward(
     grad_out: Tensor,
     feats: Tensor,
-    point_voxel: Tensor,
-    num_rows: int,
-    reduce: str = "mean",
+    point_voxel,
+    num_rows,
+    reduce="mean",
     *,
-    offsets: Tensor | None = None,
-    perm: Tensor | None = None,
+    offsets=None,
+    perm=None,
 ) -> Tensor:
     """Gradient of feats, given that of out: sum, mean over the count, or only the extreme."""
     if offsets is None or perm is None:

@@ -78,7 +78,7 @@ class Voxel:
 
 
 def sample_ranges(
-    num_points: int, batch_offsets: Tensor | None, num_valid: Tensor | None
+    num_points: int, batch_offsets: Tensor | None = None, num_valid: Tensor | None = None
 ) -> list[tuple[int, int]]:
     """The rows [begin, end) of each sample; every row in none of them is padding."""
     offsets = [0, num_points] if batch_offsets is None else batch_offsets.tolist()
