@@ -19,9 +19,6 @@ def whole(points: Tensor) -> Tensor:
     return points.nan_to_num(0.0).clamp(-1e6, 1e6).int()
 
 
-# ------------------------------------------------------------------------------ keys and cells
-
-
 def keys_call(n: int, seed: int = 0, **options) -> Call:
     valid = torch.tensor([n - n // 10])
     return {"points": cloud(n, 4, seed), "voxel_size": SIZE, "num_valid": valid, **options}
@@ -101,8 +98,6 @@ OPS = [
     ),
 ]
 
-# ------------------------------------------------------------------------------ groups
-
 
 def group_call(n: int, seed: int = 0, **options) -> Call:
     """Repeated keys over 63 bits, and dropped ones."""
@@ -135,8 +130,6 @@ OPS += [
         plans=("voxel_table", "voxel_partitions"),
     )
 ]
-
-# ------------------------------------------------------------------------------ sums and means
 
 
 def values_of(n: int, seed: int, dtype: torch.dtype) -> Tensor:

@@ -46,9 +46,6 @@ def packed(n: int, **options) -> Call:
     }
 
 
-# ------------------------------------------------------------------- gather_points, group_points
-
-
 def gathers(name: str, *each: int) -> list[OpInfo]:
     """The op that reads the rows that indices [2, M, *each] name, and its backward op."""
 
@@ -151,8 +148,6 @@ PACKED_GROUP = replace(
     kernels=2,
 )
 
-# -------------------------------------------------------------------------------- neighbor_rows
-
 
 def rows_call(n: int, seed: int = 0) -> Call:
     return {
@@ -188,8 +183,6 @@ ROWS_OPS = [
         ),
     )
 ]  # fmt: skip
-
-# ------------------------------------------------------------------- the gradient of distances
 
 
 def distance_call(n: int, seed: int = 0, **options) -> Call:

@@ -102,8 +102,6 @@ INTERPOLATE_OPS = [
     ),
 ]
 
-# ------------------------------------------------------------------------- interpolation_weights
-
 
 def some_distances(n: int, seed: int = 0) -> Tensor:
     """[2, n, 3]: ascending, some 0, some infinite, some rows of no neighbor at all."""
@@ -154,8 +152,6 @@ WEIGHTS_OPS = [
         error_inputs=WEIGHTS_ERRORS,
     ),
 ]
-
-# -------------------------------------------------------------------------- interpolate_features
 
 
 def interpolate_features_call(n: int, seed: int = 0, **options) -> Call:

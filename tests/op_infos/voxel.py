@@ -26,8 +26,6 @@ VOXEL_RANGE = [-4.0, -3.0, -2.0, 4.0, 3.0, 2.0]
 GRID = {"voxel_size": [1.0, 1.0, 2.0], "point_cloud_range": VOXEL_RANGE}
 REDUCTIONS = ("mean", "max", "min", "sum")
 
-# ------------------------------------------------------------------------------ csr and scatter
-
 ROWS = 9
 
 
@@ -107,8 +105,6 @@ OPS = [
         },
     ),
 ]
-
-# ------------------------------------------------------------------------------ voxelize and map
 
 
 def voxelize_call(n: int, seed: int = 0, **options) -> Call:
@@ -234,8 +230,6 @@ OPS += [
         },
     ),
 ]
-
-# ------------------------------------------------------------------------------ segments
 
 
 def offsets_of(entries: int) -> Tensor:

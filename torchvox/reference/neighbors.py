@@ -5,8 +5,6 @@
 The prose contract is docs/neighbors.md.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -21,18 +19,6 @@ from .sampling import squared_distance
 __all__ = ["ball_query", "group_mlp_max", "query_and_group", "radius_neighbors"]
 
 
-@dataclass(frozen=True)
-class Ball:
-    """The options of one call, the same for all its queries."""
-
-    radius: float
-    radius2: float | None
-    min_radius: float
-    core_dist2: float
-    closed: bool
-    dist_order: str
-
-
 @define_op
 def ball_query(
     points: Tensor,
@@ -40,25 +26,24 @@ def ball_query(
     radius: float,
     k: int,
     *,
-    fill: str,
-    local_index: bool,
-    radius2,
-    min_radius,
-    core_dist2,
-    closed,
-    dist_order,
-    **clouds,
+    fill,
+    local_index,
+    lengths,
+    query_lengths,
+    batch_offsets,
+    query_batch_offsets,
+    **ball,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dist2 [B, M, k], idx [B, M, k] int32, count [B, M] int32) of points [B, N, D]; of packed
     clouds [U, k], [U, k] and [U]."""
-    ball = Ball(radius, radius2, min_radius, core_dist2, closed, dist_order)
     cloud, queries = rows_of(points), rows_of(query)
     idx = np.full((len(queries), k), 0 if fill == "first" else -1, np.int32)
     dist2, count = np.zeros((len(queries), k), cloud.dtype), np.zeros(len(queries), np.int32)
     of_cloud = local_index or points.dim() == 3
-    for begin, end, first, last in clouds_of(points, query, **clouds):
+    clouds = (lengths, query_lengths, batch_offsets, query_batch_offsets)
+    for begin, end, first, last in clouds_of(points, query, *clouds):
         for row in range(first, last):
-            inside, distances = hits(cloud[begin:end], queries[row], ball)
+            inside, distances = hits(cloud[begin:end], queries[row], radius, **ball)
             kept = min(len(inside), k)
             if kept and fill == "first":
                 idx[row] = inside[0]
@@ -72,16 +57,15 @@ def ball_query(
 
 @define_op
 def radius_neighbors(
-    points, query, radius, capacity, *, return_dist2, batch_offsets, query_batch_offsets, **options
+    points, query, radius, capacity, *, return_dist2, batch_offsets, query_batch_offsets, **ball
 ) -> tuple[Tensor, ...]:
     """(offsets [U + 1] int64, index [capacity] int32, dist2 [capacity], count [1] int64)."""
-    ball = Ball(radius, **options)
     cloud, queries = rows_of(points), rows_of(query)
     lists: list = [(np.zeros(0, np.int64), np.zeros(0, cloud.dtype))] * len(queries)
     offsets = (batch_offsets, query_batch_offsets)
     for begin, end, first, last in clouds_of(points, query, None, None, *offsets):
         for row in range(first, last):
-            inside, distances = hits(cloud[begin:end], queries[row], ball)
+            inside, distances = hits(cloud[begin:end], queries[row], radius, **ball)
             lists[row] = (inside + begin, distances)
     sizes = np.array([0, *(len(inside) for inside, _ in lists)]).cumsum()
     index, dist2 = np.full(capacity, -1, np.int32), np.zeros(capacity, cloud.dtype)
@@ -92,14 +76,16 @@ def radius_neighbors(
     return tuple(torch.from_numpy(out) for out in outs)
 
 
-def hits(cloud: np.ndarray, q: np.ndarray, ball: Ball) -> tuple[np.ndarray, np.ndarray]:
+def hits(
+    cloud: np.ndarray, q, radius: float, *, radius2, min_radius, core_dist2, closed, dist_order
+) -> tuple[np.ndarray, np.ndarray]:
     """The points of the cloud in the ball around q, in ascending index, and their distances."""
     real = cloud.dtype.type
-    low2 = real(ball.min_radius) * real(ball.min_radius)
-    r2 = real(ball.radius) * real(ball.radius) if ball.radius2 is None else real(ball.radius2)
-    core = real(ball.core_dist2)
-    d = squared_distance(cloud, q, ball.dist_order)
-    inside = ((d <= r2 if ball.closed else d < r2) & (d >= low2)) | (d <= core)
+    low2 = real(min_radius) * real(min_radius)
+    r2 = real(radius) * real(radius) if radius2 is None else real(radius2)
+    core = real(core_dist2)
+    d = squared_distance(cloud, q, dist_order)
+    inside = ((d <= r2 if closed else d < r2) & (d >= low2)) | (d <= core)
     inside &= np.isfinite(cloud).all(1) & np.isfinite(q).all()
     rows = np.flatnonzero(inside)
     return rows, d[rows]

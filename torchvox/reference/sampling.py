@@ -4,8 +4,6 @@
 The prose contract is docs/sampling.md.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,25 +21,11 @@ __all__ = [
 INF = float("inf")
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The options of one call, the same for all its clouds."""
-
-    tie: str
-    tie_block: int
-    dist_order: str
-    exhausted: str
-    nonfinite: str
-    skip_origin: bool
-    init_dist2: float | None
-
-
 @define_op
 def furthest_point_sample(
     points: Tensor, num_samples: int, *, lengths, counts, start, start_idx, **options
 ) -> tuple[Tensor, Tensor]:
     """(idx [B, S] int32, dist2 [B, S]) of points [B, N, D]."""
-    rules = Rules(**options)
     b, n, _ = points.shape
     starts = _starts(start, start_idx, b)
 
@@ -52,7 +36,7 @@ def furthest_point_sample(
     dist2 = np.zeros((b, num_samples), clouds.dtype)
     for i in range(b):
         s = counts[i]
-        idx[i, :s], dist2[i, :s] = _sample(clouds[i, : lengths[i]], s, starts[i], rules)
+        idx[i, :s], dist2[i, :s] = _sample(clouds[i, : lengths[i]], s, starts[i], **options)
     return torch.from_numpy(idx), torch.from_numpy(dist2)
 
 
@@ -61,7 +45,6 @@ def furthest_point_sample_ragged(
     points, batch_offsets, out_offsets, max_total, *, start, start_idx, local_index, **options
 ) -> tuple[Tensor, Tensor]:
     """(idx [max_total] int32, dist2 [max_total]) of packed clouds."""
-    rules = Rules(**options)
     starts = _starts(start, start_idx, batch_offsets.size(0) - 1)
     cloud = to_working(points)
     batch_offsets = np.clip(batch_offsets.numpy(), 0, len(cloud))
@@ -70,9 +53,8 @@ def furthest_point_sample_ragged(
     dist2 = np.zeros(max_total, cloud.dtype)
     for b in range(len(batch_offsets) - 1):
         out = slice(out_offsets[b], max(out_offsets[b], out_offsets[b + 1]))
-        local, dist2[out] = _sample(
-            cloud[batch_offsets[b] : batch_offsets[b + 1]], out.stop - out.start, starts[b], rules
-        )
+        own = cloud[batch_offsets[b] : batch_offsets[b + 1]]
+        local, dist2[out] = _sample(own, out.stop - out.start, starts[b], **options)
         idx[out] = np.where((local < 0) | local_index, local, local + batch_offsets[b])
     return torch.from_numpy(idx), torch.from_numpy(dist2)
 
@@ -85,7 +67,7 @@ def furthest_point_sample_with_dist(
     b, n, _ = distances.shape
     idx = np.full((b, num_samples), -1, np.int32)
     lengths = np.full(b, n) if lengths is None else np.clip(lengths.numpy(), 0, n)
-    code = tie_code(np.arange(n), n, Rules(tie, tie_block, "", "", "", False, None))
+    code = tie_code(np.arange(n), n, tie, tie_block)
     for i in range(b):
         length = lengths[i]
         order = np.argsort(code[:length])  # the first of equals wins
@@ -99,7 +81,7 @@ def furthest_point_sample_with_dist(
 
 
 def _sample(
-    cloud: np.ndarray, s: int, starts: np.ndarray, rules: Rules
+    cloud, s, starts, *, tie, tie_block, dist_order, exhausted, nonfinite, skip_origin, init_dist2
 ) -> tuple[np.ndarray, np.ndarray]:
     """idx [s], dist2 [s] of one cloud [n, D], sample by sample."""
     n = len(cloud)
@@ -108,13 +90,13 @@ def _sample(
         return idx, dist2
 
     finite = np.isfinite(cloud).all(1)
-    candidate = finite & ~_near_origin(cloud) if rules.skip_origin else finite
-    order = np.argsort(tie_code(np.arange(n), n, rules))
+    candidate = finite & ~_near_origin(cloud) if skip_origin else finite
+    order = np.argsort(tie_code(np.arange(n), n, tie, tie_block))
     order = order[candidate[order]]  # the candidates in tie order: the first of equals wins
-    spare = np.flatnonzero(~finite) if rules.nonfinite == "last" else order[:0]
+    spare = np.flatnonzero(~finite) if nonfinite == "last" else order[:0]
 
     xyz = cloud[order]
-    d = np.full(len(order), INF if rules.init_dist2 is None else rules.init_dist2, cloud.dtype)
+    d = np.full(len(order), INF if init_dist2 is None else init_dist2, cloud.dtype)
     taken = np.zeros(n, bool)
     done = min(s, len(starts))
     for j in range(done):
@@ -123,13 +105,13 @@ def _sample(
             p, valid = order[0], True
         elif not valid:  # nothing to start from
             unused = spare[~taken[spare]]
-            p = unused[0] if len(unused) else 0 if rules.exhausted == "repeat" else -1
+            p = unused[0] if len(unused) else 0 if exhausted == "repeat" else -1
         idx[j] = p
         if p >= 0:
             taken[p] = True
-            dist2[j] = INF if finite[p] or rules.nonfinite == "skip" else 0
+            dist2[j] = INF if finite[p] or nonfinite == "skip" else 0
         if valid:
-            d = np.minimum(d, squared_distance(xyz, cloud[p], rules.dist_order))
+            d = np.minimum(d, squared_distance(xyz, cloud[p], dist_order))
 
     for j in range(done, s):
         best = int(np.argmax(d)) if len(d) else -1
@@ -137,11 +119,11 @@ def _sample(
             break
         idx[j], dist2[j] = order[best], d[best]
         taken[order[best]] = True
-        d = np.minimum(d, squared_distance(xyz, xyz[best], rules.dist_order))
+        d = np.minimum(d, squared_distance(xyz, xyz[best], dist_order))
         done = j + 1
 
     # Exhausted: every candidate left lies on a sample. dist2 stays 0.
-    if rules.exhausted == "repeat":
+    if exhausted == "repeat":
         idx[done:] = order[0] if len(order) else 0
     else:
         rest = np.concatenate([order[~taken[order]], spare[~taken[spare]]])[: s - done]
@@ -149,12 +131,12 @@ def _sample(
     return idx, dist2
 
 
-def tie_code(i: np.ndarray, n: int, rules: Rules) -> np.ndarray:
+def tie_code(i: np.ndarray, n: int, tie: str, tie_block: int) -> np.ndarray:
     """Among equal distances the smaller code wins. `mmcv`: the order of its tree reduction,
     whose last step compares odd slots with even ones, so that bit 0 of i mod T decides first."""
-    if rules.tie == "lowest":
+    if tie == "lowest":
         return i
-    t = rules.tie_block
+    t = tie_block
     reverse = np.zeros_like(i)
     for bit in range(t.bit_length() - 1):
         reverse = (reverse << 1) | ((i % t >> bit) & 1)
