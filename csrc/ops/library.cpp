@@ -2,7 +2,7 @@
 //
 // The one table of schemas, which configs/cmake/cpp_header.py reads too: the comment above a schema
 // says what its outputs are. N points of C columns, B samples, H x W cells.
-#include "csrc/ops/library.h"
+#include "csrc/ops/core/register.h"
 
 #include <torch/library.h>
 

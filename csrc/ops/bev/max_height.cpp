@@ -91,7 +91,7 @@ Tensor bev_max_height_backward(const Tensor& grad_height, const Tensor& top_inde
   in.add("grad_height", grad_height, Dtypes::kFloat32, "[B, H, W]");
   in.add("top_index", top_index, Dtypes::kInt32, "[B, H, W]");
   BevMaxHeightBackwardArgs args;
-  Tensor grad_points = output(args.grad_points, points.sym_sizes(), points.scalar_type(), points);
+  const Tensor grad_points = output_as(args.grad_points, points);
   if (points.is_meta()) return grad_points;
   const Clouds packed(points, batch_offsets, num_valid);
   Memory memory;

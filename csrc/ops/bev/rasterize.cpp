@@ -212,10 +212,9 @@ std::tuple<Tensor, Tensor> bev_rasterize_backward(const Tensor& grad_image, cons
   in.add("points", points, Dtypes::kFloats, "[N, C]");
   in.add("grad_image", grad_image, Dtypes::kFloat32, "[B, planes, H, W]");
   BevRasterizeBackwardArgs args;
-  Tensor grad_points = output(args.grad_points, points.sym_sizes(), points.scalar_type(), points);
-  Tensor grad_features = features
-      ? output(args.grad_features, features->sym_sizes(), features->scalar_type(), *features)
-      : empty_beside({0}, points.scalar_type(), points);
+  const Tensor grad_points = output_as(args.grad_points, points);
+  const Tensor grad_features = features ? output_as(args.grad_features, *features)
+                                        : empty_beside({0}, points.scalar_type(), points);
   if (points.is_meta()) return {grad_points, grad_features};
 
   const Clouds packed(points, batch_offsets, num_valid);

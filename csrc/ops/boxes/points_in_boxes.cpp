@@ -23,27 +23,19 @@ void check_inside(const char* op, const Tensor& points, const Tensor& boxes, dou
   check_value(margin >= 0 && std::isfinite(margin), op, "margin must be >= 0 and finite", margin);
 }
 
-// What a kernel reads; holds the memory of `args`.
-struct InsideArgs {
-  Tensor points, boxes;
-  OptionalTensor lengths, box_lengths;
+PointsInBoxesArgs inside_args(Memory& memory, const Tensor& points, const Tensor& boxes,
+                              double margin, const OptionalTensor& lengths,
+                              const OptionalTensor& box_lengths) {
   PointsInBoxesArgs args;
-
-  InsideArgs(const Tensor& points_in, const Tensor& boxes_in, double margin,
-             const OptionalTensor& lengths_in, const OptionalTensor& box_lengths_in)
-      : points(readable(points_in)),
-        boxes(readable(boxes_in)),
-        lengths(contiguous(lengths_in)),
-        box_lengths(contiguous(box_lengths_in)) {
-    args.points = box_array(points);
-    args.boxes = box_array(boxes);
-    args.dtype = dtype_of(points.scalar_type());
-    args.batches = points.size(0);
-    args.lengths = index_array(lengths);
-    args.box_lengths = index_array(box_lengths);
-    args.margin = margin;
-  }
-};
+  args.points = box_array(memory.rows(points));
+  args.boxes = box_array(memory.rows(boxes));
+  args.dtype = dtype_of(points.scalar_type());
+  args.batches = points.size(0);
+  args.lengths = memory.indices(lengths);
+  args.box_lengths = memory.indices(box_lengths);
+  args.margin = margin;
+  return args;
+}
 
 c10::SymDimVector output_shape(PointsInBoxesMode mode, const Tensor& points, const Tensor& boxes) {
   switch (mode) {
@@ -54,25 +46,25 @@ c10::SymDimVector output_shape(PointsInBoxesMode mode, const Tensor& points, con
   }
 }
 
-Tensor points_in_boxes(const Tensor& points_in, const Tensor& boxes_in, std::string_view mode,
-                       double margin, const OptionalTensor& lengths_in,
-                       const OptionalTensor& box_lengths_in) {
+Tensor points_in_boxes(const Tensor& points, const Tensor& boxes, std::string_view mode,
+                       double margin, const OptionalTensor& lengths,
+                       const OptionalTensor& box_lengths) {
   const char* op = "points_in_boxes";
-  check_inside(op, points_in, boxes_in, margin, lengths_in, box_lengths_in);
+  check_inside(op, points, boxes, margin, lengths, box_lengths);
   const PointsInBoxesMode parsed =
       parse_choice<PointsInBoxesMode>(op, "mode", mode,
                                       {{"index", PointsInBoxesMode::kIndex},
                                        {"mask", PointsInBoxesMode::kMask},
                                        {"count", PointsInBoxesMode::kCount}});
   const Tensor out =
-      empty_beside(output_shape(parsed, points_in, boxes_in),
-                   parsed == PointsInBoxesMode::kMask ? at::kBool : at::kInt, points_in);
-  if (points_in.is_meta()) return out;
-
-  InsideArgs inside(points_in, boxes_in, margin, lengths_in, box_lengths_in);
-  inside.args.mode = parsed;
-  inside.args.out = out.mutable_data_ptr();
-  run(op, inside.points, inside.args);
+      empty_beside(output_shape(parsed, points, boxes),
+                   parsed == PointsInBoxesMode::kMask ? at::kBool : at::kInt, points);
+  if (points.is_meta()) return out;
+  Memory memory;
+  PointsInBoxesArgs args = inside_args(memory, points, boxes, margin, lengths, box_lengths);
+  args.mode = parsed;
+  args.out = out.mutable_data_ptr();
+  run(op, points, args);
   return out;
 }
 
@@ -100,11 +92,10 @@ std::tuple<Tensor, Tensor> box_query(const Tensor& points, const Tensor& boxes, 
   shape.push_back(std::move(k));
   const Tensor index = output(args.index, shape, points);
   if (points.is_meta()) return {index, count};
-
-  const InsideArgs inside(points, boxes, margin, lengths, box_lengths);
-  args.inside = inside.args;
+  Memory memory;
+  args.inside = inside_args(memory, points, boxes, margin, lengths, box_lengths);
   args.slots = index.size(-1);
-  run(op, inside.points, args);
+  run(op, points, args);
   return {index, count};
 }
 

@@ -185,12 +185,12 @@ inline int parse_tie_block(const char* op, std::string_view tie, int64_t block) 
   return mmcv ? static_cast<int>(block) : 1;
 }
 
-// (x0, y0, z0, x1, y1, z1) in meters, each lower bound below its upper bound.
-inline void check_range(const char* op, c10::ArrayRef<double> range) {
+// (x0, y0, z0, x1, y1, z1) in meters, each lower bound below its upper bound as a Real.
+template <class Real = float>
+void check_range(const char* op, c10::ArrayRef<double> range) {
   check_value(range.size() == 6, op, "point_cloud_range must be (x0, y0, z0, x1, y1, z1)", range);
   for (int axis = 0; axis < 3; ++axis) {
-    const float lower = static_cast<float>(range[axis]);
-    const float upper = static_cast<float>(range[axis + 3]);
+    const Real lower = static_cast<Real>(range[axis]), upper = static_cast<Real>(range[axis + 3]);
     check_value(std::isfinite(lower) && std::isfinite(upper) && lower < upper, op,
                 "point_cloud_range must be finite with each lower bound below its upper bound",
                 range);

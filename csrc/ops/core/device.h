@@ -25,9 +25,13 @@
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/target.h"
 #include "csrc/ops/core/register.h"
-#include "csrc/ops/core/threads.h"
 
 namespace torchvox {
+
+// Threads of torch's pool that a CPU op called here may use, and the ParallelFor of the CPU
+// kernels.
+int cpu_threads();
+void torch_parallel_for(int64_t count, const std::function<void(int64_t, int64_t)>& body);
 
 // A contiguous tensor beside `like`, every element of which the op writes. It goes past the
 // dispatcher, which for a small call costs more than the allocation, except where torch wants to
@@ -69,10 +73,14 @@ inline Tensor empty_as(const Tensor& like) {
   return empty_beside(like.sym_sizes(), like.scalar_type(), like);
 }
 
+// An output of the shape and dtype of `like`.
+inline Tensor output_as(void*& data, const Tensor& like) {
+  return output(data, like.sym_sizes(), like.scalar_type(), like);
+}
+
 // The gradient of `tensor`; [0] and null where it is not requested.
 inline Tensor output_gradient(void*& data, const Tensor& tensor, bool requested) {
-  return requested ? output(data, tensor.sym_sizes(), tensor.scalar_type(), tensor)
-                   : empty_beside({0}, tensor.scalar_type(), tensor);
+  return requested ? output_as(data, tensor) : empty_beside({0}, tensor.scalar_type(), tensor);
 }
 
 // Memory beside `on`, whose device is current, for one call. Bypasses at::empty, which would double
@@ -152,9 +160,16 @@ inline OptionalTensor contiguous(const OptionalTensor& tensor) {
   return tensor ? OptionalTensor(tensor->contiguous()) : std::nullopt;
 }
 
+// The rows of a tensor with unit column stride, any other strides as they are.
+inline Tensor readable(const Tensor& rows) {
+  return rows.stride(-1) == 1 || rows.size(-1) == 1 ? rows : rows.contiguous();
+}
+
 // Contiguous memory for a kernel; copies live as long as this does.
 class Memory {
  public:
+  // readable(), kept as well.
+  Tensor rows(const Tensor& tensor) { return kept_.emplace_back(readable(tensor)); }
   const void* of(const Tensor& tensor) { return keep(tensor).const_data_ptr(); }
   template <class T>
   const T* of(const Tensor& tensor) {
@@ -179,11 +194,6 @@ class Memory {
   }
   c10::SmallVector<Tensor, 4> kept_;
 };
-
-// The rows of a tensor with unit column stride, any other strides as they are.
-inline Tensor readable(const Tensor& rows) {
-  return rows.stride(-1) == 1 || rows.size(-1) == 1 ? rows : rows.contiguous();
-}
 
 // Points as kernels see them, with the tensors that keep their memory alive: [B, N, D] padded, or
 // [N, D] packed. Any row stride is read in place; only another column stride than one costs a copy.

@@ -31,6 +31,9 @@ struct Agreement {
 };
 void register_autocast(const std::string& op, Agreement agreement);
 
+// Every registered schema, without the namespace.
+const std::vector<std::string>& schemas();
+
 // The kernels of the ops of one file, registered as long as the library is loaded.
 class OpLibrary {
  public:

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/ops/core/threads.h"
-
 #include <ATen/Parallel.h>
 #include <pthread.h>
 
-#include "csrc/kernels/core/entry.h"
+#include "csrc/ops/core/device.h"
 
 namespace torchvox {
 namespace {

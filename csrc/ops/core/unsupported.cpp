@@ -10,7 +10,6 @@
 
 #include "csrc/ops/core/checks.h"
 #include "csrc/ops/core/device.h"
-#include "csrc/ops/library.h"
 
 namespace torchvox {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/ops/core/op.h"
-#include "csrc/ops/detection/box_coder_checks.h"
-#include "csrc/ops/detection/decode_nms_checks.h"
+#include "csrc/ops/detection/checks.h"
 
 namespace torchvox {
 namespace {

@@ -2,8 +2,7 @@
 #include "csrc/kernels/detection/box_decode.h"
 
 #include "csrc/ops/core/op.h"
-#include "csrc/ops/detection/box_coder_checks.h"
-#include "csrc/ops/detection/decode_nms_checks.h"
+#include "csrc/ops/detection/checks.h"
 
 namespace torchvox {
 namespace {
@@ -24,7 +23,7 @@ void check_leading(const char* name, const Tensor& tensor, const Tensor& deltas)
 Tensor box_decode(const Tensor& deltas, const Tensor& anchors, const OptionalTensor& direction,
                   double dir_offset, double dir_limit, bool dir_flip) {
   check_value(deltas.dim() >= 1, kBoxOp, "deltas must be [.., 7 to 10]", deltas.sym_sizes());
-  check_type(is_map_type(deltas.scalar_type()), kBoxOp,
+  check_type(deltas.is_floating_point() && deltas.scalar_type() != at::kDouble, kBoxOp,
              "deltas must be float16, bfloat16 or float32", deltas.scalar_type());
   const int64_t values = concrete_size(deltas, -1);
   check_value(is_delta_count(values), kBoxOp, "deltas must be [.., 7 to 10]", deltas.sym_sizes());

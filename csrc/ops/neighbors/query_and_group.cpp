@@ -3,7 +3,6 @@
 
 #include "csrc/kernels/grouping/segment_sum.h"
 #include "csrc/ops/core/op.h"
-#include "csrc/ops/grouping/gradient_limit.h"
 #include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {

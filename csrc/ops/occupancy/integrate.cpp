@@ -103,10 +103,9 @@ Tensor occupancy_integrate_(
   }
   const Tensor counts = output(args.counts, {1, int64_t{kIntegrateCounts}}, points);
   if (points.is_meta()) return counts;
-
-  const RayTensors tensors(points, origins, origin_index, {}, num_valid, ray_flags);
-  tensors.fill(args.rays);
+  const Clouds packed(points, {}, num_valid);
   Memory memory;
+  put_rays(args.rays, memory, packed, origins, origin_index, ray_flags);
   args.limited = max_touched.expect_int() >= 0;
   args.max_touched = args.limited ? max_touched.expect_int() : args.state.capacity;
   args.stamp = memory.of<int32_t>(stamp);

@@ -94,8 +94,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> occupancy_raycast(
   const Tensor indices = output(args.indices, {n, 4}, points);
   const Tensor unknown = output(args.unknown, {n}, points);
   if (points.is_meta()) return {distance, unseen, status, indices, unknown};
-  const RayTensors tensors(points, origins, origin_index, {}, num_valid, {});
-  tensors.fill(args.rays);
+  const Clouds packed(points, {}, num_valid);
+  Memory memory;
+  put_rays(args.rays, memory, packed, origins, origin_index, {});
   args.stop_unknown = stop_unknown;
   args.solid_angle = solid_angle;
   run(op, points, args);

@@ -31,6 +31,21 @@ inline VoxelGrid parse_pillar_grid(const char* op, c10::ArrayRef<double> voxel_s
   return grid;
 }
 
+inline void put_rows(PillarRows& rows, Memory& memory, const Tensor& indices, int64_t batches) {
+  rows.indices = memory.of<int32_t>(indices);
+  rows.rows = indices.size(0);
+  rows.batches = batches;
+}
+
+inline void put_points(PillarMap& map, Memory& memory, const Tensor& points_in) {
+  const Tensor points = memory.rows(points_in);
+  map.points = points.const_data_ptr();
+  map.dtype = dtype_of(points.scalar_type());
+  map.count = points.size(0);
+  map.columns = points.size(1);
+  map.row_stride = points.stride(0);
+}
+
 // Points and the map of their pillars, as an op gets them.
 struct PillarInputs {
   const Tensor& points;
@@ -45,6 +60,13 @@ struct PillarInputs {
     in.add("num_points", num_points, Dtypes::kInt32, "[V]");
     in.add("point_voxel", point_voxel, Dtypes::kInt32, "[N]");
     in.add("point_slot", point_slot, Dtypes::kInt32, "[N]");
+  }
+  void put(PillarMap& map, Memory& memory, int64_t batches) const {
+    put_points(map, memory, points);
+    put_rows(map.rows, memory, indices, batches);
+    map.num_points = memory.of<int32_t>(num_points);
+    map.point_voxel = memory.of<int32_t>(point_voxel);
+    map.point_slot = memory.of<int32_t>(point_slot);
   }
 };
 
@@ -68,34 +90,6 @@ struct PillarOptions {
     map.padded = !parse_word(op, "pad_semantics", pad_semantics, "reference", "none");
     map.rows.nx = map.grid.cells[0];
     map.rows.ny = map.grid.cells[1];
-  }
-};
-
-// The tensors as kernels read them, kept alive beside what refers to them.
-struct PillarTensors {
-  Tensor points, indices, num_points, point_voxel, point_slot;
-
-  PillarTensors(const Tensor& points_in, const Tensor& indices_in)
-      : points(readable(points_in)), indices(indices_in.contiguous()) {}
-  explicit PillarTensors(const PillarInputs& in) : PillarTensors(in.points, in.indices) {
-    num_points = in.num_points.contiguous();
-    point_voxel = in.point_voxel.contiguous();
-    point_slot = in.point_slot.contiguous();
-  }
-
-  void put(PillarMap& map, int64_t batches) const {
-    map.points = points.const_data_ptr();
-    map.dtype = dtype_of(points.scalar_type());
-    map.count = points.size(0);
-    map.columns = points.size(1);
-    map.row_stride = points.stride(0);
-    map.rows.indices = indices.const_data_ptr<int32_t>();
-    map.rows.rows = indices.size(0);
-    map.rows.batches = batches;
-    if (!num_points.defined()) return;
-    map.num_points = num_points.const_data_ptr<int32_t>();
-    map.point_voxel = point_voxel.const_data_ptr<int32_t>();
-    map.point_slot = point_slot.const_data_ptr<int32_t>();
   }
 };
 

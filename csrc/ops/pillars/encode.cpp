@@ -41,10 +41,8 @@ Encoded encode(const char* op, const PillarInputs& in, const Tensor& weight, con
                       calculation(in.points.scalar_type(), weight.scalar_type()), in.points);
   }
   if (in.points.is_meta()) return out;
-
-  const PillarTensors tensors(in);
   Memory memory;
-  tensors.put(args.map, out.canvas.size(0));
+  in.put(args.map, memory, out.canvas.size(0));
   args.weight = memory.of(weight);
   args.bias = memory.of(bias);
   args.weight_dtype = dtype_of(weight.scalar_type());
@@ -99,10 +97,9 @@ std::tuple<Tensor, Tensor> pillar_encode_backward(const Tensor& grad, const Tens
       output(args.grad_weight, {in["O"], in["C"] + 3 + center_axes}, dtype, points);
   Tensor grad_bias = output(args.grad_bias, {in["O"]}, dtype, points);
   if (points.is_meta()) return {grad_weight, grad_bias};
-
-  const PillarTensors tensors(points, indices);
   Memory memory;
-  tensors.put(args.map, grad.size(0));
+  put_points(args.map, memory, points);
+  put_rows(args.map.rows, memory, indices, grad.size(0));
   args.grad = grad.const_data_ptr();
   args.grad_dtype = dtype_of(grad.scalar_type());
   put_strides(grad, args.grad_strides);

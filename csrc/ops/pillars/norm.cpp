@@ -1,16 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// pillar_moments, and the batch norm that is computed from them.
 #include "csrc/kernels/pillars/norm.h"
 
 #include <ATen/ops/zeros_like.h>
 
+#include <limits>
+
+#include "csrc/kernels/pillars/moments.h"
 #include "csrc/ops/core/op.h"
 #include "csrc/ops/pillars/checks.h"
 
 namespace torchvox {
 namespace {
 
-using Norm = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
-                                                        const Tensor&, double);
+// Shared memory of a block holds some rows of the triangle.
+constexpr int64_t kMostColumns = 24;
+
+Tensor pillar_moments(const Tensor& points, const Tensor& indices, const Tensor& num_points,
+                      const Tensor& point_voxel, const Tensor& point_slot,
+                      c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
+                      int64_t max_points, int64_t center_axes, bool legacy,
+                      std::string_view pad_semantics) {
+  const char* op = "pillar_moments";
+  const PillarInputs in{points, indices, num_points, point_voxel, point_slot};
+  Inputs inputs(op);
+  in.add_to(inputs);
+  check_size(points.sym_size(1).sym_le(kMostColumns), op, "points must have at most 24 columns",
+             points.sym_sizes());
+  PillarMomentsArgs args;
+  PillarOptions{voxel_size, range, max_points, center_axes, legacy, pad_semantics}.put(op,
+                                                                                       args.map);
+  const c10::SymInt size = points.sym_size(1) + (4 + center_axes);
+  Tensor moments = output(args.moments, {size * (size + 1) / 2}, points);
+  if (points.is_meta()) return moments;
+  Memory memory;
+  in.put(args.map, memory, std::numeric_limits<int32_t>::max());
+  run(op, points, args);
+  return moments;
+}
 
 void check_norm(const char* op, Inputs& in, const Tensor& moments, const Tensor& weight,
                 const Tensor& gamma, double eps) {
@@ -43,17 +71,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pillar_norm(const Tensor& moments,
   check_norm(op, in, moments, weight_in, gamma, eps);
   in.add("beta", beta, Dtypes::kFloats, "[O]");
   check_dtype(op, "beta", beta.scalar_type(), "weight", weight_in.scalar_type());
-  Tensor weight = empty_as(weight_in), bias = empty_as(beta);
-  Tensor mean = empty_as(beta), var = empty_as(beta);
-  if (weight_in.is_meta()) return {weight, bias, mean, var};
   PillarNormArgs args;
+  const Tensor weight = output_as(args.folded_weight, weight_in);
+  const Tensor bias = output_as(args.folded_bias, beta);
+  const Tensor mean = output_as(args.mean, beta), var = output_as(args.var, beta);
+  if (weight_in.is_meta()) return {weight, bias, mean, var};
   Memory memory;
   put(args, memory, moments, weight_in, gamma, eps);
   args.beta = memory.of(beta);
-  args.folded_weight = weight.mutable_data_ptr();
-  args.folded_bias = bias.mutable_data_ptr();
-  args.mean = mean.mutable_data_ptr();
-  args.var = var.mutable_data_ptr();
   if (args.outputs > 0) run(op, weight_in, args);
   return {weight, bias, mean, var};
 }
@@ -75,22 +100,20 @@ std::tuple<Tensor, Tensor, Tensor> pillar_norm_backward(const OptionalTensor& gr
   in.add("grad_bias", grad_bias, Dtypes::kFloats, "[O]");
   check_dtype(op, "grad_weight", grad_weight.scalar_type(), "weight", weight.scalar_type());
   check_dtype(op, "grad_bias", grad_bias.scalar_type(), "weight", weight.scalar_type());
-  Tensor to_weight = empty_as(weight), to_gamma = empty_as(gamma);
-  Tensor to_beta = empty_as(gamma);
-  if (weight.is_meta()) return {to_weight, to_gamma, to_beta};
   PillarNormBackwardArgs args;
+  const Tensor to_weight = output_as(args.to_weight, weight);
+  const Tensor to_gamma = output_as(args.to_gamma, gamma), to_beta = output_as(args.to_beta, gamma);
+  if (weight.is_meta()) return {to_weight, to_gamma, to_beta};
   Memory memory;
   put(args.norm, memory, moments, weight, gamma, eps);
   args.grad_weight = memory.of(grad_weight);
   args.grad_bias = memory.of(grad_bias);
-  args.to_weight = to_weight.mutable_data_ptr();
-  args.to_gamma = to_gamma.mutable_data_ptr();
-  args.to_beta = to_beta.mutable_data_ptr();
   if (args.norm.outputs > 0) run(op, weight, args);
   return {to_weight, to_gamma, to_beta};
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("pillar_moments", pillar_moments, inference_only());
   ops.add("pillar_norm", pillar_norm);
   ops.autocast("pillar_norm", {{{"weight", "gamma", "beta"}}, {"moments"}, "", at::kDouble});
   ops.differentiable("pillar_norm", {.backward = "_pillar_norm_backward", .constant = "moments"});

@@ -23,9 +23,7 @@ Tensor pillar_scatter(const Tensor& feats, const Tensor& indices, c10::SymInt ba
   if (feats.is_meta() || canvas.numel() == 0) return canvas;
   PillarScatterArgs args;
   Memory memory;
-  args.rows.indices = memory.of<int32_t>(indices);
-  args.rows.rows = indices.size(0);
-  args.rows.batches = canvas.size(0);
+  put_rows(args.rows, memory, indices, canvas.size(0));
   args.rows.nx = size[0];
   args.rows.ny = size[1];
   args.feats = memory.of(feats);
@@ -45,9 +43,7 @@ Tensor pillar_scatter_backward(const Tensor& grad, const Tensor& indices) {
   Tensor grad_feats = output(args.grad_feats, {in["V"], in["C"]}, grad.scalar_type(), grad);
   if (grad.is_meta() || grad_feats.numel() == 0) return grad_feats;
   Memory memory;
-  args.rows.indices = memory.of<int32_t>(indices);
-  args.rows.rows = indices.size(0);
-  args.rows.batches = grad.size(0);
+  put_rows(args.rows, memory, indices, grad.size(0));
   args.rows.nx = grad.size(3);
   args.rows.ny = grad.size(2);
   args.grad = grad.const_data_ptr();

@@ -24,30 +24,18 @@ inline void add_rays(Inputs& in, const Tensor& points, const Tensor& origins,
   }
 }
 
-// The tensors of rays, which must outlive the call, and rays over them.
-struct RayTensors {
-  Clouds packed;
-  Tensor origins;
-  OptionalTensor origin_index, flags;
-
-  RayTensors(const Tensor& points, const Tensor& origins_in, const OptionalTensor& index,
-             const OptionalTensor& batch_offsets, const OptionalTensor& num_valid,
-             const OptionalTensor& ray_flags)
-      : packed(points, batch_offsets, num_valid),
-        origins(readable(origins_in)),
-        origin_index(contiguous(index)),
-        flags(contiguous(ray_flags)) {}
-
-  void fill(RayInput& rays) const {
-    rays.points = packed.view;
-    rays.origins = origins.const_data_ptr();
-    rays.origin_type = dtype_of(origins.scalar_type());
-    rays.origin_rows = origins.size(0);
-    rays.origin_stride = origins.stride(0);
-    rays.origin_index = index_array(origin_index);
-    rays.flags = flags ? flags->const_data_ptr<uint8_t>() : nullptr;
-  }
-};
+// Puts the rays of a call into `rays`. The points come from Clouds, which keep them.
+inline void put_rays(RayInput& rays, Memory& memory, const Clouds& packed, const Tensor& origins_in,
+                     const OptionalTensor& origin_index, const OptionalTensor& ray_flags) {
+  const Tensor origins = memory.rows(origins_in);
+  rays.points = packed.view;
+  rays.origins = origins.const_data_ptr();
+  rays.origin_type = dtype_of(origins.scalar_type());
+  rays.origin_rows = origins.size(0);
+  rays.origin_stride = origins.stride(0);
+  rays.origin_index = memory.indices(origin_index);
+  rays.flags = memory.of<uint8_t>(ray_flags);
+}
 
 // The options of rays in a map's frame.
 inline MapRays parse_map_rays(const char* op, double voxel_size, c10::ArrayRef<double> map_origin,
@@ -72,19 +60,15 @@ inline MapRays parse_map_rays(const char* op, double voxel_size, c10::ArrayRef<d
   rays.drop_long = parse_word(op, "long_rays", long_rays, "truncate", "drop");
   rays.clips = range.has_value();
   if (!range) return rays;
-  check_value(range->size() == 6, op, "point_cloud_range must be (x0, y0, z0, x1, y1, z1)", *range);
+  check_range<double>(op, *range);
   for (int axis = 0; axis < 3; ++axis) {
-    const double lower = (*range)[axis], upper = (*range)[axis + 3];
-    check_value(std::isfinite(lower) && std::isfinite(upper) && lower < upper, op,
-                "point_cloud_range must be finite with each lower bound below its upper bound",
-                *range);
     // No voxel lies beyond kVoxelReach, so that it may stand for all that is farther.
     const auto bound = [](double voxel) {
       const auto reach = static_cast<double>(kVoxelReach);
       return static_cast<int64_t>(std::fmin(std::fmax(voxel, -reach), reach));
     };
-    rays.box.lower[axis] = bound(std::floor((lower - map_origin[axis]) / voxel_size));
-    rays.box.upper[axis] = bound(std::ceil((upper - map_origin[axis]) / voxel_size));
+    rays.box.lower[axis] = bound(std::floor(((*range)[axis] - map_origin[axis]) / voxel_size));
+    rays.box.upper[axis] = bound(std::ceil(((*range)[axis + 3] - map_origin[axis]) / voxel_size));
   }
   return rays;
 }

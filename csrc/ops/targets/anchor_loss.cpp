@@ -55,8 +55,7 @@ void AnchorLossCall::check_tensors() {
     const int64_t bins = check_map(in, "direction", *direction);
     check_value(bins == 2, op, "direction must have 2 bins an anchor", bins);
   }
-  Targets::add(in, boxes, labels, std::nullopt, std::nullopt);
-  check_few_rows(op, boxes);
+  add_targets(in, boxes, labels, std::nullopt, std::nullopt);
   if (codes >= 9) {
     check_size(boxes.sym_size(2).sym_ge(9), op, "boxes must have 9 columns, as box has velocities",
                boxes.sym_sizes());
@@ -100,7 +99,6 @@ LossMap loss_map(const Tensor& map, int64_t per_cell) {
 template <class Body>
 void AnchorLossCall::bind(const Body& body) {
   Memory memory;
-  const Tensor rows = readable(boxes);
   args.cls = loss_map(cls, args.per_cell);
   args.box = loss_map(box, args.per_cell);
   if (direction) args.direction = loss_map(*direction, args.per_cell);
@@ -111,7 +109,7 @@ void AnchorLossCall::bind(const Body& body) {
   check_value(args.num_anchors() < kIndexLimit, op, "anchors must be fewer than 2^31",
               anchors.sym_sizes());
   args.anchors = memory.of<float>(anchors);
-  args.boxes = box_array(rows);
+  args.boxes = box_array(memory.rows(boxes));
   args.labels = memory.indices(labels);
   args.assigned = memory.of<int32_t>(assigned);
   body(args);

@@ -21,17 +21,16 @@ float overlap_threshold(const char* name, double value, bool may_be_0) {
   return static_cast<float>(value);
 }
 
-std::tuple<Tensor, Tensor> anchor_targets(const Tensor& boxes_in, const Tensor& labels_in,
-                                          const OptionalTensor& weight_in,
-                                          const OptionalTensor& num_boxes_in, const Tensor& anchors,
+std::tuple<Tensor, Tensor> anchor_targets(const Tensor& boxes, const Tensor& labels,
+                                          const OptionalTensor& weight,
+                                          const OptionalTensor& num_boxes, const Tensor& anchors,
                                           at::IntArrayRef class_of_anchor,
                                           at::ArrayRef<double> matched,
                                           at::ArrayRef<double> unmatched, std::string_view mode,
                                           std::optional<at::ArrayRef<double>> min_pos) {
   const char* op = kAnchorTargets;
   Inputs in(op);
-  Targets::add(in, boxes_in, labels_in, weight_in, num_boxes_in);
-  check_few_rows(op, boxes_in);
+  add_targets(in, boxes, labels, weight, num_boxes);
   in.add("anchors", anchors, Dtypes::kFloat32, "[H, W, A, 7]");
   const int64_t per_cell = anchors.sym_size(2).guard_int(__FILE__, __LINE__);
   check_value(per_cell <= kMostAnchors, op, "anchors must be [H, W, A, 7] with A <= 64",
@@ -52,17 +51,15 @@ std::tuple<Tensor, Tensor> anchor_targets(const Tensor& boxes_in, const Tensor& 
     args.rule[a].unmatched = overlap_threshold("unmatched", unmatched[a], false);
     args.rule[a].min_pos = overlap_threshold("min_pos", (min_pos ? *min_pos : unmatched)[a], true);
   }
-  const Tensor assigned = output(args.assigned, {in["B"], in["H"], in["W"], per_cell}, boxes_in);
-  const Tensor num_pos = output(args.num_pos, {in["B"]}, boxes_in);
-  if (boxes_in.is_meta()) return {assigned, num_pos};
-
-  const Targets targets(boxes_in, labels_in, weight_in, num_boxes_in);
+  const Tensor assigned = output(args.assigned, {in["B"], in["H"], in["W"], per_cell}, boxes);
+  const Tensor num_pos = output(args.num_pos, {in["B"]}, boxes);
+  if (boxes.is_meta()) return {assigned, num_pos};
   Memory memory;
-  args.targets = targets.view();
+  args.targets = target_boxes(memory, boxes, labels, weight, num_boxes);
   args.anchors = memory.of<float>(anchors);
   args.cells = anchors.size(0) * anchors.size(1);
   args.per_cell = per_cell;
-  run(op, boxes_in, args);
+  run(op, boxes, args);
   return {assigned, num_pos};
 }
 

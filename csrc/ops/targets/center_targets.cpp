@@ -43,14 +43,13 @@ void set_tasks(at::IntArrayRef task_of_class, CenterTargetsArgs& args) {
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> center_targets(
-    const Tensor& boxes_in, const Tensor& labels_in, const OptionalTensor& weight_in,
-    const OptionalTensor& num_boxes_in, at::ArrayRef<double> point_cloud_range,
+    const Tensor& boxes, const Tensor& labels, const OptionalTensor& weight,
+    const OptionalTensor& num_boxes, at::ArrayRef<double> point_cloud_range,
     at::ArrayRef<double> pillar_size, int64_t cells, at::IntArrayRef size,
     at::IntArrayRef task_of_class, c10::SymInt max_objects, double overlap, int64_t min_radius) {
   const char* op = kCenterTargets;
   Inputs in(op);
-  Targets::add(in, boxes_in, labels_in, weight_in, num_boxes_in);
-  check_few_rows(op, boxes_in);
+  add_targets(in, boxes, labels, weight, num_boxes);
   CenterTargetsArgs args;
   set_map(point_cloud_range, pillar_size, cells, size, args);
   set_tasks(task_of_class, args);
@@ -61,16 +60,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> center_targets(
   args.overlap = overlap;
   args.min_radius = min_radius;
   const Tensor heatmap =
-      output(args.heatmap, {in["B"], args.classes, args.height, args.width}, boxes_in);
-  const Tensor cell = output(args.cell, {in["B"], args.tasks, max_objects}, boxes_in);
-  const Tensor box = output(args.box, {in["B"], args.tasks, max_objects}, boxes_in);
-  const Tensor count = output(args.count, {in["B"], args.tasks}, boxes_in);
-  if (boxes_in.is_meta()) return {heatmap, cell, box, count};
-
-  const Targets targets(boxes_in, labels_in, weight_in, num_boxes_in);
-  args.targets = targets.view();
+      output(args.heatmap, {in["B"], args.classes, args.height, args.width}, boxes);
+  const Tensor cell = output(args.cell, {in["B"], args.tasks, max_objects}, boxes);
+  const Tensor box = output(args.box, {in["B"], args.tasks, max_objects}, boxes);
+  const Tensor count = output(args.count, {in["B"], args.tasks}, boxes);
+  if (boxes.is_meta()) return {heatmap, cell, box, count};
+  Memory memory;
+  args.targets = target_boxes(memory, boxes, labels, weight, num_boxes);
   args.max_objects = cell.size(2);
-  run(op, boxes_in, args);
+  run(op, boxes, args);
   return {heatmap, cell, box, count};
 }
 

@@ -1,12 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gradient that every op with differentiable distances to neighbors shares.
+// neighbor_rows, which makes any neighbor list one of flat rows; and the one gradient of the
+// distances of knn, three_nn and ball_query, to both point sets: it follows from the indices, and
+// the counts of balls, alone.
 #include "csrc/kernels/grouping/neighbor_distance.h"
 #include "csrc/ops/core/op.h"
 #include "csrc/ops/grouping/neighbor_index.h"
 
 namespace torchvox {
 namespace {
+
+void add_offsets_of_indices(Inputs& in, const CloudLayout& clouds) {
+  check_value(clouds.packed() || !clouds.local_index, in.op(),
+              "local_index must come with batch_offsets and query_batch_offsets", "neither");
+  if (clouds.packed()) add_offsets(in, clouds);
+}
+
+Tensor neighbor_rows(const Tensor& idx_in, c10::SymInt num_points, const OptionalTensor& count,
+                     const OptionalTensor& batch_offsets, const OptionalTensor& query_batch_offsets,
+                     bool local_index) {
+  const char* op = "neighbor_rows";
+  const CloudLayout clouds{batch_offsets, query_batch_offsets, local_index};
+  const bool flat = batch_offsets || idx_in.dim() == 2;
+  Inputs in(op);
+  in.add("idx", idx_in, Dtypes::kIndices, batch_offsets ? "[U, k]" : "[U, k] or [B, M, k]");
+  in.add("count", count, Dtypes::kIndices, flat ? "[U]" : "[B, M]");
+  check_count(op, "num_points", num_points);
+  add_offsets_of_indices(in, clouds);
+  if (idx_in.is_meta()) return empty_beside(idx_in.sym_sizes(), at::kInt, idx_in);
+  return flat_neighbor_rows(op, idx_in.contiguous(), num_points.guard_int(__FILE__, __LINE__),
+                            count, clouds);
+}
 
 void check(const char* op, const Tensor& grad, const Tensor& points, const Tensor& query,
            const Tensor& idx, int64_t norm, const OptionalTensor& count,
@@ -26,9 +50,7 @@ void check(const char* op, const Tensor& grad, const Tensor& points, const Tenso
   check_value(norm == 1 || norm == 2, op, "norm must be 1 or 2", norm);
   check_value(!(batched && clouds.packed()), op, "points must be [T, D] with batch_offsets",
               points.sym_sizes());
-  check_value(clouds.packed() || !clouds.local_index, op,
-              "local_index must come with batch_offsets and query_batch_offsets", "neither");
-  if (clouds.packed()) add_offsets(in, clouds);
+  add_offsets_of_indices(in, clouds);
 }
 
 std::tuple<Tensor, Tensor> neighbor_distance_backward(
@@ -68,8 +90,32 @@ std::tuple<Tensor, Tensor> neighbor_distance_backward(
   return {grad_points, grad_query};
 }
 
+void check_distance_gradient(const Call& call) {
+  const c10::SymInt k = call.has("k") ? call["k"].toSymInt() : c10::SymInt(3);
+  check_gradient_limit_of(call.op(), call.tensor("points"), -2, call.tensor("query"), -2, k);
+}
+
+// The gradient takes offsets where indices are local to their cloud.
+bool has_local_indices(const Call& call) {
+  return call["local_index"].toBool() && CallLayout(call).clouds.packed();
+}
+
+auto offsets_of_local_indices(const char* name) {
+  return [name](const Call& call) { return has_local_indices(call) ? call[name] : c10::IValue(); };
+}
+
 TORCHVOX_REGISTER_OPS(ops) {
+  ops.add("neighbor_rows", neighbor_rows, not_differentiable());
   ops.add("_neighbor_distance_backward", neighbor_distance_backward, no_second_derivative());
+  for (const char* op : {"ball_query", "knn", "three_nn"}) {
+    ops.differentiable(
+        op,
+        {.backward = "_neighbor_distance_backward",
+         .derived = {{"batch_offsets", offsets_of_local_indices("batch_offsets")},
+                     {"query_batch_offsets", offsets_of_local_indices("query_batch_offsets")},
+                     {"local_index", has_local_indices}},
+         .prepare = check_distance_gradient});
+  }
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the ops over the maps of detection heads have in common.
+// What the ops over the maps of detection heads have in common: lists of maps, and the box coder of
+// anchors.
 #pragma once
 
+#include "csrc/kernels/detection/box_decode.h"
 #include "csrc/kernels/detection/decode_nms/decode_nms.h"
 #include "csrc/ops/core/op.h"
 
@@ -17,8 +19,15 @@ c10::ArrayRef<T> given(const std::optional<c10::ArrayRef<T>>& list) {
   return list.value_or(c10::ArrayRef<T>());
 }
 
-inline bool is_map_type(at::ScalarType type) {
-  return type == at::kHalf || type == at::kBFloat16 || type == at::kFloat;
+inline bool is_delta_count(int64_t values) { return values >= 7 && values <= kMostDeltas; }
+
+inline void set_direction(const char* op, double offset, double limit, bool flip, BoxCoder& coder) {
+  coder.dir_offset = static_cast<float>(offset);
+  coder.dir_limit = static_cast<float>(limit);
+  check_value(std::isfinite(coder.dir_offset), op, "dir_offset must be finite in float32", offset);
+  check_value(std::isfinite(coder.dir_limit), op, "dir_limit must be finite in float32", limit);
+  coder.dir_flip = flip;
+  if (coder.bins > 0) coder.period = static_cast<float>(6.283185307179586 / coder.bins);
 }
 
 // The map of a head. The first map of all says which batch, device and dtype all have, the first
