@@ -43,19 +43,6 @@ __global__ void __launch_bounds__(kSmallThreads)
   for (int i = threadIdx.x; i < cells; i += kSmallThreads) write_cell(args, i, keys[i]);
 }
 
-template <class Key>
-cudaError_t launch_keys(const BevMaxHeightArgs& args, const CudaContext& context) {
-  return with_point_type(args.points.dtype, [&](auto type) {
-    return launch_blocks(small_kernel<decltype(type), Key>, 1, kSmallThreads, context.stream, args,
-                         has_quads(args.points), static_cast<int>(cells_of(args)));
-  });
-}
-
-cudaError_t launch_small(const BevMaxHeightArgs& args, const CudaContext& context) {
-  return has_wide_keys(args, BevPlan::kSmall) ? launch_keys<uint64_t>(args, context)
-                                              : launch_keys<uint32_t>(args, context);
-}
-
 // Enters the points into the table.
 template <class Key>
 struct DeviceHeightVisit {
@@ -228,24 +215,33 @@ cudaError_t launch_sparse(const BevMaxHeightArgs& args, void* workspace,
   });
 }
 
+// Calls body(Key{}) with the type of the keys.
+template <class Body>
+auto with_key(const BevMaxHeightArgs& args, BevPlan plan, const Body& body) {
+  return has_wide_keys(args, plan) ? body(uint64_t{}) : body(uint32_t{});
+}
+
 }  // namespace
 
 int64_t workspace_bytes_cuda(const BevMaxHeightArgs& args, const Target&) {
   const BevPlan plan = plan_of(args);
   if (plan == BevPlan::kSmall) return 0;
-  return has_wide_keys(args, plan) ? BevTable<uint64_t>(args, nullptr).bytes
-                                   : BevTable<uint32_t>(args, nullptr).bytes;
+  return with_key(args, plan, [&](auto key) -> int64_t {
+    return BevTable<decltype(key)>(args, nullptr).bytes;
+  });
 }
 
 cudaError_t launch(const BevMaxHeightArgs& args, void* workspace, const CudaContext& context) {
   const BevPlan plan = plan_of(args);
-  if (plan == BevPlan::kSmall) return launch_small(args, context);
-  if (plan == BevPlan::kDense) {
-    return has_wide_keys(args, plan) ? launch_dense<uint64_t>(args, workspace, context)
-                                     : launch_dense<uint32_t>(args, workspace, context);
-  }
-  return has_wide_keys(args, plan) ? launch_sparse<uint64_t>(args, workspace, context)
-                                   : launch_sparse<uint32_t>(args, workspace, context);
+  return with_key(args, plan, [&](auto key) {
+    using Key = decltype(key);
+    if (plan == BevPlan::kDense) return launch_dense<Key>(args, workspace, context);
+    if (plan != BevPlan::kSmall) return launch_sparse<Key>(args, workspace, context);
+    return with_point_type(args.points.dtype, [&](auto type) {
+      return launch_blocks(small_kernel<decltype(type), Key>, 1, kSmallThreads, context.stream,
+                           args, has_quads(args.points), static_cast<int>(cells_of(args)));
+    });
+  });
 }
 
 }  // namespace torchvox

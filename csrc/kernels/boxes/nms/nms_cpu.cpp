@@ -42,75 +42,63 @@ struct KeptBlock {
   }
 };
 
-class Segment {
- public:
-  Segment(const NmsArgs& args, int64_t segment, const ParallelFor& parallel_for)
-      : args_(args),
-        segment_(segment),
-        threshold_(args.threshold(segment)),
-        parallel_for_(parallel_for),
-        count_(args.count(segment)),
-        boxes_(count_),
-        groups_(count_),
-        dead_(count_) {}
+struct Segment {
+  const NmsArgs& args;
+  const int64_t segment;
+  const ParallelFor& parallel_for;
+  const float threshold = args.threshold(segment);
+  const int64_t count = args.count(segment);
+  std::vector<BevBox<float>> boxes = std::vector<BevBox<float>>(count);
+  std::vector<int64_t> groups = std::vector<int64_t>(count);
+  std::vector<uint8_t> dead = std::vector<uint8_t>(count);
+  KeptBlock block = {};
 
   void run() {
     prepare();
     int64_t kept = 0;
-    int32_t* const out = args_.kept + segment_ * args_.most;
-    for (int64_t begin = 0; begin < count_ && kept < args_.most; begin += kBlock) {
-      const int64_t end = std::min(begin + kBlock, count_);
-      block_.size = 0;
-      for (int64_t i = begin; i < end && kept < args_.most; ++i) {
-        if (dead_[i] || is_suppressed(i)) continue;
-        out[kept++] = static_cast<int32_t>(args_.box_at(segment_, i));
-        block_.add(boxes_[i], groups_[i]);
+    int32_t* const out = args.kept + segment * args.most;
+    for (int64_t begin = 0; begin < count && kept < args.most; begin += kBlock) {
+      const int64_t end = std::min(begin + kBlock, count);
+      block.size = 0;
+      for (int64_t i = begin; i < end && kept < args.most; ++i) {
+        if (dead[i] || is_suppressed(i)) continue;
+        out[kept++] = static_cast<int32_t>(args.box_at(segment, i));
+        block.add(boxes[i], groups[i]);
       }
-      if (kept == args_.most) break;
-      for_each_index(parallel_for_, count_ - end, kBoxesPerTask, [&](int64_t i) {
-        if (!dead_[end + i]) dead_[end + i] = is_suppressed(end + i);
+      if (kept == args.most) break;
+      for_each_index(parallel_for, count - end, kBoxesPerTask, [&](int64_t i) {
+        if (!dead[end + i]) dead[end + i] = is_suppressed(end + i);
       });
     }
-    args_.kept_counts[segment_] = static_cast<int32_t>(kept);
-    std::fill(out + kept, out + args_.most, -1);
+    args.kept_counts[segment] = static_cast<int32_t>(kept);
+    std::fill(out + kept, out + args.most, -1);
   }
 
- private:
   void prepare() {
-    for_each_index(parallel_for_, count_, kBoxesPerTask, [&](int64_t i) {
-      const int64_t box = args_.box_at(segment_, i);
-      const float* const row = args_.row(segment_, box);
-      dead_[i] = !is_finite_box(row);
-      boxes_[i] = nms_box(args_.mode, row);
-      groups_[i] = args_.group_of(segment_, box);
+    for_each_index(parallel_for, count, kBoxesPerTask, [&](int64_t i) {
+      const int64_t box = args.box_at(segment, i);
+      const float* const row = args.row(segment, box);
+      dead[i] = !is_finite_box(row);
+      boxes[i] = nms_box(args.mode, row);
+      groups[i] = args.group_of(segment, box);
     });
   }
 
   bool is_suppressed(int64_t i) const {
-    const BevBox<float>& box = boxes_[i];
-    const bool circle = args_.mode == NmsMode::kCircle;
+    const BevBox<float>& box = boxes[i];
+    const bool circle = args.mode == NmsMode::kCircle;
     uint8_t meets[kBlock];
-    for (int64_t k = 0; k < block_.size; ++k) {
-      const float dx = box.x - block_.x[k], dy = box.y - block_.y[k];
-      const float reach = block_.radius[k] + box.radius;
-      meets[k] = dx * dx + dy * dy <= (circle ? threshold_ : reach * reach);
+    for (int64_t k = 0; k < block.size; ++k) {
+      const float dx = box.x - block.x[k], dy = box.y - block.y[k];
+      const float reach = block.radius[k] + box.radius;
+      meets[k] = dx * dx + dy * dy <= (circle ? threshold : reach * reach);
     }
-    for (int64_t k = 0; k < block_.size; ++k) {
-      if (!meets[k] || block_.group[k] != groups_[i]) continue;
-      if (suppresses(args_.mode, *block_.box[k], box, threshold_)) return true;
+    for (int64_t k = 0; k < block.size; ++k) {
+      if (!meets[k] || block.group[k] != groups[i]) continue;
+      if (suppresses(args.mode, *block.box[k], box, threshold)) return true;
     }
     return false;
   }
-
-  const NmsArgs& args_;
-  const int64_t segment_;
-  const float threshold_;
-  const ParallelFor& parallel_for_;
-  const int64_t count_;
-  std::vector<BevBox<float>> boxes_;
-  std::vector<int64_t> groups_;
-  std::vector<uint8_t> dead_;
-  KeptBlock block_;
 };
 
 }  // namespace
@@ -127,7 +115,7 @@ void run_cpu(const RotatedNmsArgs& args, void* memory, const ParallelFor& parall
 int64_t workspace_bytes_cpu(const NmsArgs&) { return 0; }
 
 void run_cpu(const NmsArgs& args, void*, const ParallelFor& parallel_for) {
-  for (int64_t s = 0; s < args.segments; ++s) Segment(args, s, parallel_for).run();
+  for (int64_t s = 0; s < args.segments; ++s) Segment{args, s, parallel_for}.run();
 }
 
 }  // namespace torchvox

@@ -34,65 +34,65 @@ struct HostWork {
 };
 
 template <class T>
-class DecodeCpu {
- public:
-  DecodeCpu(const DecodeNmsArgs& args, const HostWork& work, const ParallelFor& parallel_for)
-      : args_(args), work_(work), parallel_for_(parallel_for), least_(least_logit(args)) {}
+struct DecodeCpu {
+  const DecodeNmsArgs& args;
+  const HostWork& work;
+  const ParallelFor& parallel_for;
+  const float least = least_logit(args);
 
   // Fills the ordered rows.
   void find() const {
-    const int64_t selections = args_.batches * selections_of(args_);
-    for_each_index(parallel_for_, selections * work_.chunks, 1,
-                   [&](int64_t task) { score_chunk(task / work_.chunks, task % work_.chunks); });
-    for_each_index(parallel_for_, selections, 1, [&](int64_t selection) { select(selection); });
+    const int64_t selections = args.batches * selections_of(args);
+    for_each_index(parallel_for, selections * work.chunks, 1,
+                   [&](int64_t task) { score_chunk(task / work.chunks, task % work.chunks); });
+    for_each_index(parallel_for, selections, 1, [&](int64_t selection) { select(selection); });
   }
 
- private:
-  DecodeSample<T> sample(int64_t b) const { return {args_, b, least_}; }
+  DecodeSample<T> sample(int64_t b) const { return {args, b, least}; }
   uint64_t* selected(int64_t selection) const {
-    const int64_t b = selection / selections_of(args_);
-    const int s = static_cast<int>(selection % selections_of(args_));
-    return work_.keys + b * candidates_of(args_, selects_pairs(args_)) +
-        selection_range(args_, s).begin;
+    const int64_t b = selection / selections_of(args);
+    const int s = static_cast<int>(selection % selections_of(args));
+    return work.keys + b * candidates_of(args, selects_pairs(args)) +
+        selection_range(args, s).begin;
   }
 
   void score_chunk(int64_t selection, int64_t chunk) const {
-    const int s = static_cast<int>(selection % selections_of(args_));
-    const NumberRange range = selection_range(args_, s);
+    const int s = static_cast<int>(selection % selections_of(args));
+    const NumberRange range = selection_range(args, s);
     const int64_t begin = range.begin + chunk * kChunk;
     const int64_t end = std::min(begin + kChunk, range.end);
-    const bool pairs = selects_pairs(args_);
-    const DecodeSample<T> scored = sample(selection / selections_of(args_));
+    const bool pairs = selects_pairs(args);
+    const DecodeSample<T> scored = sample(selection / selections_of(args));
     uint64_t* const out = selected(selection) + chunk * kChunk;
     int64_t count = 0;
     for (int64_t i = begin; i < end; ++i) {
       const uint32_t score = scored.score(pairs, i);
       if (score > 0) out[count++] = candidate_key(score, i);
     }
-    work_.chunk_count[selection * work_.chunks + chunk] = count;
+    work.chunk_count[selection * work.chunks + chunk] = count;
   }
 
   void select(int64_t selection) const {
     uint64_t* const keys = selected(selection);
     int64_t passed = 0;
-    for (int64_t c = 0; c < work_.chunks; ++c) {
-      const int64_t count = work_.chunk_count[selection * work_.chunks + c];
+    for (int64_t c = 0; c < work.chunks; ++c) {
+      const int64_t count = work.chunk_count[selection * work.chunks + c];
       if (count > 0) std::memmove(keys + passed, keys + c * kChunk, count * sizeof(uint64_t));
       passed += count;
     }
-    work_.passed[selection] = passed;
-    const int64_t kept = std::min(passed, work_.rows.capacity);
+    work.passed[selection] = passed;
+    const int64_t kept = std::min(passed, work.rows.capacity);
     if (kept < passed) std::nth_element(keys, keys + kept, keys + passed, std::greater<>());
-    if (!args_.shared_pre) return order(selection, keys, kept, false);
+    if (!args.shared_pre) return order(selection, keys, kept, false);
     // One list of boxes for the groups of all classes.
-    const int64_t b = selection, groups = args_.groups();
+    const int64_t b = selection, groups = args.groups();
     for (int g = 0; g < groups; ++g) order(b * groups + g, keys, kept, true);
   }
 
   // The (class, box) pair of a selected box with the class of a group, 0 if it does not pass.
   uint64_t key_in_group(int64_t b, int group, uint64_t key) const {
-    const Candidate c = candidate_of(args_, false, key_number(key));
-    const DecodeHead& head = args_.head[c.head];
+    const Candidate c = candidate_of(args, false, key_number(key));
+    const DecodeHead& head = args.head[c.head];
     const int cls = group - head.first_class;
     if (cls < 0 || cls >= head.classes) return 0;
     const uint32_t score = sample(b).class_score(head, c.box, cls);
@@ -101,31 +101,26 @@ class DecodeCpu {
 
   // Writes the decoded rows of a segment in order, except those that do not decode.
   void order(int64_t segment, const uint64_t* keys, int64_t count, bool by_class) const {
-    const DecodeRows& rows = work_.rows;
-    const int64_t b = segment / args_.groups();
+    const DecodeRows& rows = work.rows;
+    const int64_t b = segment / args.groups();
     uint64_t* const sorted = rows.keys + segment * rows.capacity;
     int64_t size = 0;
     for (int64_t i = 0; i < count; ++i) {
-      const int group = static_cast<int>(segment % args_.groups());
+      const int group = static_cast<int>(segment % args.groups());
       const uint64_t key = by_class ? key_in_group(b, group, keys[i]) : keys[i];
       if (key > 0) sorted[size++] = key;
     }
     std::sort(sorted, sorted + size, std::greater<>());
     int64_t out = 0;
     for (int64_t i = 0; i < size; ++i) {
-      const Candidate c = candidate_of(args_, !args_.best_class, key_number(sorted[i]));
+      const Candidate c = candidate_of(args, !args.best_class, key_number(sorted[i]));
       const int64_t row = segment * rows.capacity + out;
-      if (!sample(b).decode(c, rows.boxes + row * args_.box_values())) continue;
+      if (!sample(b).decode(c, rows.boxes + row * args.box_values())) continue;
       rows.labels[row] = sample(b).label(c);
       sorted[out++] = sorted[i];
     }
     rows.counts[segment] = static_cast<int32_t>(out);
   }
-
-  const DecodeNmsArgs& args_;
-  const HostWork& work_;
-  const ParallelFor& parallel_for_;
-  float least_;
 };
 
 void write_sample(const DecodeNmsArgs& args, const HostWork& work, int64_t b) {
@@ -148,7 +143,7 @@ void run_cpu(const DecodeNmsArgs& args, void* workspace, const ParallelFor& para
   Workspace memory(workspace);
   const HostWork work(args, memory);
   with_map_type(args.dtype,
-                [&](auto type) { DecodeCpu<decltype(type)>(args, work, parallel_for).find(); });
+                [&](auto type) { DecodeCpu<decltype(type)>{args, work, parallel_for}.find(); });
   if (work.rows.any()) run_cpu(work.rows.nms(args), work.nms, parallel_for);
   for_each_index(parallel_for, args.batches, 1, [&](int64_t b) { write_sample(args, work, b); });
 }

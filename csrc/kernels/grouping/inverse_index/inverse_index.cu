@@ -9,8 +9,7 @@
 //
 //   count  the slots of each row in a partition; reads each index once
 //   scan   four rows per thread: turns counts into places, writes where segments begin, and lists
-//   the
-//          tasks of long rows
+//          the tasks of long rows
 //   place  a warp walks its run in order, reads its indices twice and writes 4 bytes per slot;
 //          lanes that name the same row are ranked by a vote
 #include <algorithm>
@@ -70,14 +69,10 @@ struct CountPlan {
 struct CountWork {
   uint32_t* counts;  // [clouds, partitions, row_stride]
   uint32_t* chunk_totals;  // [clouds, partitions, chunks]
-  int64_t bytes;
 
-  CountWork(const InverseIndex& inverse, const CountPlan& plan, void* base) {
-    Workspace workspace(base);
-    counts = workspace.take<uint32_t>(inverse.clouds * plan.partitions * plan.row_stride);
-    chunk_totals = workspace.take<uint32_t>(inverse.clouds * plan.partitions * plan.chunks);
-    bytes = workspace.bytes();
-  }
+  CountWork(const InverseIndex& inverse, const CountPlan& plan, Workspace& workspace)
+      : counts(workspace.take<uint32_t>(inverse.clouds * plan.partitions * plan.row_stride)),
+        chunk_totals(workspace.take<uint32_t>(inverse.clouds * plan.partitions * plan.chunks)) {}
 };
 
 constexpr int kCountThreads = 1024;
@@ -377,13 +372,6 @@ CountPlan CountPlan::of(const InverseIndex& inverse, const Target& target) {
   return plan;
 }
 
-cudaError_t launch_count(const InverseIndexArgs& args, const CountPlan& plan, void* workspace,
-                         const CudaContext& context) {
-  const CountWork work(args.inverse, plan, workspace);
-  return args.idx.wide ? launch_index<int64_t>(args, plan, work, context)
-                       : launch_index<int32_t>(args, plan, work, context);
-}
-
 constexpr int kThreads = 256;
 constexpr int64_t kSlotsAtOnce = int64_t{1} << 26;  // bounds the buffers of the sort: 1 GiB
 
@@ -471,14 +459,16 @@ CountPlan plan_for(const InverseIndexArgs& args, const Target& target) {
 
 int64_t workspace_bytes_cuda(const InverseIndexArgs& args, const Target& target) {
   const CountPlan plan = plan_for(args, target);
-  if (plan.fits) return CountWork(args.inverse, plan, nullptr).bytes;
+  if (plan.fits) return carved_bytes<CountWork>(args.inverse, plan);
   return carved_bytes<SortBuffers>(clouds_at_once(args.inverse) * args.inverse.slots);
 }
 
 cudaError_t launch(const InverseIndexArgs& args, void* workspace, const CudaContext& context) {
   const CountPlan plan = plan_for(args, context.target);
-  return plan.fits ? launch_count(args, plan, workspace, context)
-                   : launch_sort(args, workspace, context);
+  if (!plan.fits) return launch_sort(args, workspace, context);
+  const auto work = carve<CountWork>(workspace, args.inverse, plan);
+  return args.idx.wide ? launch_index<int64_t>(args, plan, work, context)
+                       : launch_index<int32_t>(args, plan, work, context);
 }
 
 }  // namespace torchvox

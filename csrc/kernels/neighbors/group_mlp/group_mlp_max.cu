@@ -134,8 +134,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-cudaError_t start(const GroupMlpArgs& args, const GroupMlpPlan& plan, const MlpWorkspace& workspace,
-                  cudaStream_t stream) {
+cudaError_t start_portable(const GroupMlpArgs& args, const GroupMlpPlan& plan,
+                           const MlpWorkspace& workspace, cudaStream_t stream) {
   using C = compute_t<T>;
   C* weights = static_cast<C*>(workspace.block);
   int64_t most = 1;
@@ -152,13 +152,6 @@ cudaError_t start(const GroupMlpArgs& args, const GroupMlpPlan& plan, const MlpW
                         plan.widest, static_cast<C*>(workspace.scratch));
 }
 
-cudaError_t start_portable_mlp(const GroupMlpArgs& args, const GroupMlpPlan& plan,
-                               const MlpWorkspace& workspace, cudaStream_t stream) {
-  return with_point_type(args.mlp_dtype, [&](auto type) {
-    return start<decltype(type)>(args, plan, workspace, stream);
-  });
-}
-
 }  // namespace
 
 int64_t workspace_bytes_cuda(const GroupMlpArgs& args, const Target& target) {
@@ -173,8 +166,10 @@ cudaError_t launch(const GroupMlpArgs& args, void* memory, const CudaContext& co
   }
   const GroupMlpPlan plan = make_group_mlp_plan(args, context.target);
   const auto carved = carve<MlpWorkspace>(memory, args, plan);
-  return plan.tensor_cores ? start_mma_mlp(args, plan, carved, context.stream)
-                           : start_portable_mlp(args, plan, carved, context.stream);
+  if (plan.tensor_cores) return start_mma_mlp(args, plan, carved, context.stream);
+  return with_point_type(args.mlp_dtype, [&](auto type) {
+    return start_portable<decltype(type)>(args, plan, carved, context.stream);
+  });
 }
 
 }  // namespace torchvox

@@ -165,29 +165,8 @@ __global__ void __launch_bounds__(kThreads)
   tiles.query[at] = out;
 }
 
-cudaError_t make_knn_block_order(const CandidatePoints& args, SpatialOrder& order,
-                                 const KnnTiles& tiles, cudaStream_t stream) {
-  order.axis_bits = kAxisBits;
-  order.sort.current = 0;
-  const bool small = args.points.rows <= 1024;
-  return launch_blocks(small ? block_order_kernel<256, 4> : block_order_kernel<1024, 4>,
-                       grid_x(order.clouds), small ? 256 : 1024, stream, args, order, tiles);
-}
-
-cudaError_t make_knn_boxes(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
-                           cudaStream_t stream) {
-  if (tiles.groups == 0) return cudaSuccess;
-  return launch_blocks(box_kernel, grid_x(tiles.groups), kKnnGroup, stream, args, order, tiles);
-}
-
-cudaError_t make_knn_queries(const KnnArgs& args, const SpatialOrder& order, const KnnTiles& tiles,
-                             cudaStream_t stream) {
-  const unsigned blocks = grid_x(ceil_div<int64_t>(tiles.rows, kThreads));
-  return launch_blocks(query_kernel, blocks, kThreads, stream, args, order, tiles);
-}
-
-constexpr int64_t kPointsAtOnce = int64_t{1}
-    << 25;  // points to order at once: bounds the workspace
+// Points to order at once: bounds the workspace.
+constexpr int64_t kPointsAtOnce = int64_t{1} << 25;
 
 // The workspace of a call over tiles.
 struct TileScratch {
@@ -218,6 +197,7 @@ cudaError_t launch_tiles(const KnnArgs& args, void* memory, const CudaContext& c
   auto scratch = carve<TileScratch>(memory, args);
   SpatialOrder& order = scratch.order;
   KnnTiles& tiles = scratch.tiles;
+  const CandidatePoints points = points_to_order(args);
   for (int64_t b = 0; b < args.points.clouds; b += scratch.at_once) {
     order.first_cloud = b;
     order.clouds =
@@ -229,13 +209,22 @@ cudaError_t launch_tiles(const KnnArgs& args, void* memory, const CudaContext& c
       tiles.rows = order.clouds * args.query.rows;
     }
     if (is_block_ordered(args)) {
-      TORCHVOX_CUDA_CHECK(
-          make_knn_block_order(points_to_order(args), order, tiles, context.stream));
+      order.axis_bits = kAxisBits;
+      order.sort.current = 0;
+      const bool small = args.points.rows <= 1024;
+      TORCHVOX_CUDA_CHECK(launch_blocks(
+          small ? block_order_kernel<256, 4> : block_order_kernel<1024, 4>, grid_x(order.clouds),
+          small ? 256 : 1024, context.stream, points, order, tiles));
     } else {
-      TORCHVOX_CUDA_CHECK(make_spatial_order(points_to_order(args), order, context.stream));
-      TORCHVOX_CUDA_CHECK(make_knn_boxes(args, order, tiles, context.stream));
+      TORCHVOX_CUDA_CHECK(make_spatial_order(points, order, context.stream));
+      if (tiles.groups > 0) {
+        TORCHVOX_CUDA_CHECK(launch_blocks(box_kernel, grid_x(tiles.groups), kKnnGroup,
+                                          context.stream, args, order, tiles));
+      }
     }
-    TORCHVOX_CUDA_CHECK(make_knn_queries(args, order, tiles, context.stream));
+    const unsigned query_blocks = grid_x(ceil_div<int64_t>(tiles.rows, kThreads));
+    TORCHVOX_CUDA_CHECK(
+        launch_blocks(query_kernel, query_blocks, kThreads, context.stream, args, order, tiles));
     TORCHVOX_CUDA_CHECK(launch_knn_tiles(args, order, tiles, context.stream));
   }
   return cudaSuccess;

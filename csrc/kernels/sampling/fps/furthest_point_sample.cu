@@ -3,6 +3,7 @@
 // The launches of a call on the GPU, and the generic kernel for calls that the fast ones do not
 // take: one block per cloud; for every sample it reads all points and distances once, and writes
 // the distances that became smaller.
+#include <algorithm>
 #include <type_traits>
 
 #include "csrc/kernels/sampling/fps/device.cuh"
@@ -122,15 +123,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-cudaError_t launch_generic(const FpsArgs& args, const GenericScratch& scratch, int64_t first_cloud,
-                           int64_t clouds, cudaStream_t stream) {
-  if (clouds == 0) return cudaSuccess;
-  return with_point_type(args.points.dtype, [&](auto type) {
-    return launch_blocks(generic_kernel<decltype(type)>, static_cast<unsigned>(clouds), kThreads,
-                         stream, args, scratch, first_cloud);
-  });
-}
-
 constexpr int kFillThreads = 256;
 
 // One thread per slot: writes -1 to packed slots of no cloud, before the first and after the last
@@ -175,26 +167,31 @@ cudaError_t launch(const FpsArgs& args, void* memory, const CudaContext& context
   }
   if (plan.large == FpsPlan::Large::kNone) return cudaSuccess;
   Workspace workspace(memory);
-  if (plan.large == FpsPlan::Large::kGeneric) {
-    const GenericScratch scratch(args, plan, workspace);
+  // launch_part(first cloud, clouds) for the clouds that share the workspace, again and again.
+  const auto each_part = [&](const auto& launch_part) {
     for (int64_t b = 0; b < args.points.clouds; b += plan.clouds_at_once) {
-      const int64_t clouds = b + plan.clouds_at_once < args.points.clouds ? plan.clouds_at_once
-                                                                          : args.points.clouds - b;
-      TORCHVOX_CUDA_CHECK(launch_generic(args, scratch, b, clouds, stream));
+      TORCHVOX_CUDA_CHECK(launch_part(b, std::min(plan.clouds_at_once, args.points.clouds - b)));
     }
     return cudaSuccess;
+  };
+  if (plan.large == FpsPlan::Large::kGeneric) {
+    const GenericScratch scratch(args, plan, workspace);
+    return each_part([&](int64_t b, int64_t clouds) {
+      return with_point_type(args.points.dtype, [&](auto type) {
+        return launch_blocks(generic_kernel<decltype(type)>, static_cast<unsigned>(clouds),
+                             kThreads, stream, args, scratch, b);
+      });
+    });
   }
   SpatialOrder order(args, plan.clouds_at_once, plan.block_room(), workspace);
   const LazyScratch scratch(plan, order, workspace);
-  for (int64_t b = 0; b < args.points.clouds; b += plan.clouds_at_once) {
+  return each_part([&](int64_t b, int64_t clouds) {
     order.first_cloud = b;
-    order.clouds =
-        b + plan.clouds_at_once < args.points.clouds ? plan.clouds_at_once : args.points.clouds - b;
-    if (!args.points.packed) order.points = order.clouds * args.points.rows;
+    order.clouds = clouds;
+    if (!args.points.packed) order.points = clouds * args.points.rows;
     TORCHVOX_CUDA_CHECK(make_spatial_order(args, order, stream));
-    TORCHVOX_CUDA_CHECK(launch_fps_lazy(args, plan, order, scratch, stream));
-  }
-  return cudaSuccess;
+    return launch_fps_lazy(args, plan, order, scratch, stream);
+  });
 }
 
 }  // namespace torchvox

@@ -45,59 +45,48 @@ class Numbering {
 // per step over the chunk's runs: about half of them may start a voxel, so one loop with a branch
 // on that would often be predicted wrong.
 template <class Values>
-class PartitionNumbering {
- public:
-  PartitionNumbering(const VoxelizeArgs& args, const VoxelCpuWork& work, const Values& values,
-                     int partition)
-      : work_(work),
-        values_(values),
-        partition_(partition),
-        base_(work.partition_begin[partition]),
-        voxels_(work.voxels + base_),
-        limit_(args.stored(std::numeric_limits<int64_t>::max())),
-        numbering_(work.table + 2 * base_, work.partition_begin[partition + 1] - base_, voxels_) {}
+struct PartitionNumbering {
+  const VoxelizeArgs& args;
+  const VoxelCpuWork& work;
+  const Values& values;
+  const int partition;
+  const int64_t base = work.partition_begin[partition];
+  CpuVoxel* const voxels = work.voxels + base;
+  const int64_t limit = args.stored(std::numeric_limits<int64_t>::max());
+  Numbering numbering{work.table + 2 * base, work.partition_begin[partition + 1] - base, voxels};
 
   // Returns the number of new voxels.
   int64_t add_chunk(int64_t chunk) {
-    const int64_t size_before = numbering_.size();
+    const int64_t size_before = numbering.size();
     uint32_t run[kCpuChunk], id[kCpuChunk], missed[kCpuChunk];
-    const int runs = work_.select_runs(
-        chunk, [this](int64_t r) { return work_.run_partition[r] == partition_; }, run);
+    const int runs = work.select_runs(
+        chunk, [this](int64_t r) { return work.run_partition[r] == partition; }, run);
     int misses = 0;
     for (int k = 0; k < runs; ++k) {
-      const uint64_t key = work_.run_key[run[k]];
-      id[k] = numbering_.guess(key);
+      const uint64_t key = work.run_key[run[k]];
+      id[k] = numbering.guess(key);
       missed[misses] = static_cast<uint32_t>(k);
-      misses += voxels_[id[k]].key != key;
+      misses += voxels[id[k]].key != key;
     }
     for (int m = 0; m < misses; ++m) {
       const int64_t r = run[missed[m]];
-      const uint32_t before = numbering_.size();
+      const uint32_t before = numbering.size();
       id[missed[m]] =
-          numbering_.number(work_.run_key[r], static_cast<uint32_t>(work_.run_begin(chunk, r)));
-      if (numbering_.size() > before) values_.open(base_ + id[missed[m]]);
+          numbering.number(work.run_key[r], static_cast<uint32_t>(work.run_begin(chunk, r)));
+      if (numbering.size() > before) values.open(base + id[missed[m]]);
     }
     for (int k = 0; k < runs; ++k) add_run(chunk, run[k], id[k]);
-    return numbering_.size() - size_before;
+    return numbering.size() - size_before;
   }
 
- private:
   void add_run(int64_t chunk, int64_t run, uint32_t id) {
-    const int64_t begin = work_.run_begin(chunk, run), points = work_.run_end(chunk, run) - begin;
-    const uint32_t slot = voxels_[id].count;
-    voxels_[id].count += static_cast<uint32_t>(points);
-    work_.run_key[run] = static_cast<uint64_t>(base_ + id) << 32 | slot;
-    const int64_t stored = std::min(points, limit_ - slot);
-    if (stored > 0) values_.add(base_ + id, slot, begin, begin + stored);
+    const int64_t begin = work.run_begin(chunk, run), points = work.run_end(chunk, run) - begin;
+    const uint32_t slot = voxels[id].count;
+    voxels[id].count += static_cast<uint32_t>(points);
+    work.run_key[run] = static_cast<uint64_t>(base + id) << 32 | slot;
+    const int64_t stored = std::min(points, limit - slot);
+    if (stored > 0) values.add(base + id, slot, begin, begin + stored);
   }
-
-  const VoxelCpuWork& work_;
-  const Values& values_;
-  const int partition_;
-  const int64_t base_;
-  CpuVoxel* const voxels_;
-  const int64_t limit_;
-  Numbering numbering_;
 };
 
 // The rows [begin, end) of one sample, as many as there are up to `most`; sample -1 for padding.
@@ -119,17 +108,16 @@ struct SampleRows {
 
 // Finds the runs of one chunk: neighboring points with the same key.
 template <class T>
-class RunFinder {
- public:
-  RunFinder(const VoxelizeArgs& args, const VoxelCpuWork& work, int64_t chunk)
-      : args_(args),
-        work_(work),
-        key_of_run_(work.run_key + chunk * kCpuChunk),
-        partition_of_run_(work.run_partition + chunk * kCpuChunk),
-        bound_(work.run_bound + chunk * (kCpuChunk + 1)),
-        partition_runs_(work.chunk_partition_runs + chunk * work.partitions) {
-    bound_[0] = static_cast<uint32_t>(chunk * kCpuChunk);
-  }
+struct RunFinder {
+  using Real = compute_t<T>;
+  const VoxelizeArgs& args;
+  const VoxelCpuWork& work;
+  const int64_t chunk;
+  uint64_t* const key_of_run = work.run_key + chunk * kCpuChunk;
+  uint8_t* const partition_of_run = work.run_partition + chunk * kCpuChunk;
+  uint32_t* const bound = work.run_bound + chunk * (kCpuChunk + 1);
+  int64_t* const partition_runs = work.chunk_partition_runs + chunk * work.partitions;
+  int64_t runs = 0;
 
   // The next rows, which are all of one sample.
   void add(int64_t sample, int64_t begin, int64_t end) {
@@ -137,10 +125,10 @@ class RunFinder {
     const int64_t count = end - begin;
     if (sample < 0) {
       std::fill_n(key, count, kCpuNoKey);
-    } else if (args_.keys != nullptr) {
-      const uint64_t limit = args_.key_limit();
+    } else if (args.keys != nullptr) {
+      const uint64_t limit = args.key_limit();
       for (int64_t j = 0; j < count; ++j) {
-        const uint64_t k = static_cast<uint64_t>(args_.keys[begin + j]);
+        const uint64_t k = static_cast<uint64_t>(args.keys[begin + j]);
         key[j] = k < limit ? k : kCpuNoKey;
       }
     } else {
@@ -148,43 +136,41 @@ class RunFinder {
     }
     key[count] = ~key[count - 1];  // differs, so that the last run ends
     for (int64_t j = 0; j < count; ++j) {
-      key_of_run_[runs_] = key[j];
-      bound_[runs_ + 1] = static_cast<uint32_t>(begin + j + 1);
-      runs_ += key[j] != key[j + 1];
+      key_of_run[runs] = key[j];
+      bound[runs + 1] = static_cast<uint32_t>(begin + j + 1);
+      runs += key[j] != key[j + 1];
     }
   }
   // Assigns the runs to partitions and returns their number.
   int64_t finish() {
-    for (int64_t r = 0; r < runs_; ++r) {
-      const bool dropped = key_of_run_[r] == kCpuNoKey;
+    bound[0] = static_cast<uint32_t>(chunk * kCpuChunk);
+    for (int64_t r = 0; r < runs; ++r) {
+      const bool dropped = key_of_run[r] == kCpuNoKey;
       const uint64_t partition =
-          scale_bits(mix_key(key_of_run_[r]), static_cast<uint64_t>(work_.partitions));
-      partition_of_run_[r] = dropped ? kCpuNoPartition : static_cast<uint8_t>(partition);
+          scale_bits(mix_key(key_of_run[r]), static_cast<uint64_t>(work.partitions));
+      partition_of_run[r] = dropped ? kCpuNoPartition : static_cast<uint8_t>(partition);
     }
-    for (int p = 0; p < work_.partitions; ++p) {
-      partition_runs_[p] =
-          std::count(partition_of_run_, partition_of_run_ + runs_, static_cast<uint8_t>(p));
+    for (int p = 0; p < work.partitions; ++p) {
+      partition_runs[p] =
+          std::count(partition_of_run, partition_of_run + runs, static_cast<uint8_t>(p));
     }
-    return runs_;
+    return runs;
   }
-
- private:
-  using Real = compute_t<T>;
 
   // Plain loops over arrays, which the compiler vectorizes.
   void find_keys(int64_t sample, int64_t begin, int64_t count, uint64_t* key) const {
-    const VoxelGrid& grid = args_.grid;
+    const VoxelGrid& grid = args.grid;
     Real coordinate[3][kCpuChunk];
-    const T* p = static_cast<const T*>(args_.points.data) + begin * args_.points.row_stride;
+    const T* p = static_cast<const T*>(args.points.data) + begin * args.points.row_stride;
     const auto load = [&](auto stride) {
       for (int64_t j = 0; j < count; ++j) {
         for (int axis = 0; axis < 3; ++axis) coordinate[axis][j] = widen(p[j * stride + axis]);
       }
     };
-    if (args_.points.row_stride == 4) {
+    if (args.points.row_stride == 4) {
       load(std::integral_constant<int64_t, 4>());
     } else {
-      load(args_.points.row_stride);
+      load(args.points.row_stride);
     }
     int32_t cell[3][kCpuChunk];
     int32_t finite[kCpuChunk], inside[kCpuChunk];
@@ -206,17 +192,9 @@ class RunFinder {
       const uint64_t k = grid.key(sample, {cell[0][j], cell[1][j], cell[2][j]});
       key[j] = inside[j] & finite[j] ? k : kCpuNoKey;
     }
-    work_.add_tally(sample, kPointsOutOfRange, all_finite - all_inside);
-    work_.add_tally(sample, kPointsNotFinite, count - all_finite);
+    work.add_tally(sample, kPointsOutOfRange, all_finite - all_inside);
+    work.add_tally(sample, kPointsNotFinite, count - all_finite);
   }
-
-  const VoxelizeArgs& args_;
-  const VoxelCpuWork& work_;
-  uint64_t* const key_of_run_;
-  uint8_t* const partition_of_run_;
-  uint32_t* const bound_;
-  int64_t* const partition_runs_;
-  int64_t runs_ = 0;
 };
 
 }  // namespace
@@ -225,7 +203,8 @@ void number_partitions(const VoxelizeArgs& args, const VoxelCpuWork& work,
                        const ParallelFor& parallel_for) {
   with_values(args, work, [&](const auto& values) {
     for_each_index(parallel_for, work.partitions, 1, [&](int64_t p) {
-      PartitionNumbering partition(args, work, values, static_cast<int>(p));
+      PartitionNumbering<std::decay_t<decltype(values)>> partition{args, work, values,
+                                                                   static_cast<int>(p)};
       for (int64_t chunk = 0; chunk < work.chunks; ++chunk) {
         work.chunk_partition_voxels[chunk * work.partitions + p] = partition.add_chunk(chunk);
       }
@@ -237,7 +216,7 @@ void find_runs(const VoxelizeArgs& args, const VoxelCpuWork& work,
                const ParallelFor& parallel_for) {
   with_point_type(args.points.dtype, [&](auto type) {
     for_each_index(parallel_for, work.chunks, 1, [&](int64_t chunk) {
-      RunFinder<decltype(type)> finder(args, work, chunk);
+      RunFinder<decltype(type)> finder{args, work, chunk};
       const int64_t end = std::min(args.points.rows, (chunk + 1) * kCpuChunk);
       for (int64_t begin = chunk * kCpuChunk; begin < end;) {
         const SampleRows rows(args.points, begin, end);
