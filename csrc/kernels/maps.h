@@ -11,8 +11,7 @@
 #include "csrc/kernels/grouping/interpolate.h"
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 #include "csrc/kernels/neighbors/query_and_group.h"
-#include "csrc/kernels/occupancy/query.h"
-#include "csrc/kernels/occupancy/raycast.h"
+#include "csrc/kernels/occupancy/read.h"
 #include "csrc/kernels/pillars/norm.h"
 #include "csrc/kernels/rays/transform_points.h"
 

@@ -4,16 +4,10 @@
 // access leaves the tensors.
 #include <array>
 
-#include "csrc/kernels/occupancy/decay.h"
-#include "csrc/kernels/occupancy/extract.h"
-#include "csrc/kernels/occupancy/insert.h"
+#include "csrc/kernels/occupancy/edit.h"
 #include "csrc/kernels/occupancy/integrate/integrate.h"
-#include "csrc/kernels/occupancy/query.h"
-#include "csrc/kernels/occupancy/raycast.h"
-#include "csrc/kernels/occupancy/remove.h"
-#include "csrc/kernels/rays/regions.h"
-#include "csrc/kernels/rays/visibility.h"
-#include "csrc/kernels/rays/voxels.h"
+#include "csrc/kernels/occupancy/read.h"
+#include "csrc/kernels/rays/rays.h"
 #include "tests/cpp/harness.h"
 
 namespace {

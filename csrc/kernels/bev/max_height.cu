@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// bev_max_height on the GPU. Points are entered into a table of keys (height, then
-// lowest row) by atomic maximum: one thread per point, one read of 16 bytes, at most one atomic,
-// none where a neighbor in the warp has the same cell and a larger key. Then one thread per four
-// cells reads the table and writes the outputs, or one thread per point writes the cell of which it
-// is the top (BevPlan).
+// bev_max_height on the GPU. Points are entered into a table of keys (height, then lowest row) by
+// atomic maximum, none where a neighbor in the warp has the same cell and a larger key. Then cells,
+// or the points on top of them, write the outputs (BevPlan).
 #include <algorithm>
 
 #include "csrc/kernels/bev/max_height.h"

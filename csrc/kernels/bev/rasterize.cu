@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// bev_rasterize and its gradient on the GPU, after the tables are cleared:
-//
-//   scatter  one thread per point, integer atomics into the tables of its cell
-//   mean     warps sum the listed intensities of their cells; one block per cell above 1,024 points
-//   planes   one thread per four cells and eight planes: reads tables, writes 16 bytes per plane
-//
-// The gradient fills the same tables; then one thread per point gathers.
+// bev_rasterize on the GPU: integer atomics into the tables of cells, means, then all planes.
 #include "csrc/kernels/bev/rasterize.h"
 #include "csrc/kernels/bev/scatter.cuh"
 #include "csrc/kernels/core/warp.cuh"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which points lie in which boxes on the GPU: one thread per point; a block stages 128 boxes in
-// shared memory at a time, so that each is read and its sine computed once per block. For counts a
-// thread takes four points; they are summed by block, and then by one warp per box: no atomics.
+// Which points lie in which boxes on the GPU. A block stages 128 boxes in shared memory at a time,
+// so that each is read and its sine computed once per block.
 #include <algorithm>
 
 #include "csrc/kernels/boxes/points_in_boxes.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rotated IoU and its gradient on the GPU. A matrix: one block per tile of 64 x 64 pairs, whose
-// boxes it reads once into shared memory; each entry is written once. Pairs: one thread per pair.
-// Gradients: one thread per pair, or one warp per box, whose lanes sum every 32nd pair: no atomics.
+// Rotated IoU and its gradient on the GPU, of a matrix or of pairs: no atomics.
 
 #include <algorithm>
 

@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_sum and voxel_mean on the GPU: one block per kSpan places of perm and up to kTileColumns
-// columns, in three steps:
-//
-//   rows   finds the rows of its places in the offsets
-//   load   reads all values into shared memory
-//   add    one thread per row and column, or several where there are few rows
-//
-// Where several blocks share a row, they add up by integer atomics, and the last one stores it.
+// voxel_sum and voxel_mean on the GPU. One thread, or several where there are few rows, adds a row
+// and column; where several blocks share a row, they add up by integer atomics, and the last one
+// stores.
 #include <algorithm>
 #include <cstring>
 
 #include "csrc/kernels/core/atomics.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
-#include "csrc/kernels/filter/exact_sum.cuh"
+#include "csrc/kernels/filter/exact_sum.h"
 
 namespace torchvox {
 namespace {

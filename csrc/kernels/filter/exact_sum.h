@@ -180,6 +180,12 @@ struct VoxelSumArgs {
 };
 
 TORCHVOX_KERNEL(VoxelSumArgs);
+#ifdef TORCHVOX_CUDA
+// The two steps of launch(), of which the first can run early; the second is the next of a chain of
+// launches, see launch_after().
+cudaError_t clear_sums(const VoxelSumArgs& args, void* memory, const CudaContext& context);
+cudaError_t add_sums(const VoxelSumArgs& args, void* memory, const CudaContext& context);
+#endif
 
 struct VoxelMeanOfSumsArgs {
   const int64_t* sums = nullptr;  // [rows, columns * words]

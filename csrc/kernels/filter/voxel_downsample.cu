@@ -1,22 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// voxel_downsample on the GPU. Its sums do not depend on order, so with the hash backend and rows
-// in order of first points it needs only the first steps of voxelize:
+// voxel_keys and voxel_downsample on the GPU. Sums do not depend on order, so with the hash backend
+// and rows in order of first points the latter needs only the first steps of voxelize:
 //
 //   insert  points by their cells into the table of voxels
 //   number  voxels by their first points
 //   place   points into the lists of their voxels, in any order
 //   rows    writes all outputs except the means
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/filter/exact_sum.cuh"
+#include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/filter/voxel_downsample.h"
-#include "csrc/kernels/filter/voxel_key.cuh"
 #include "csrc/kernels/voxel/voxelize/points.cuh"
 
 namespace torchvox {
 namespace {
 
 constexpr int kThreads = kVoxelThreads;
+
+// Lives in shared memory; every thread of the block calls each function. The counts of the whole
+// call are added up per block, those of a sample per warp, before they are added to the output.
+struct KeyTally {
+  int32_t sums[kKeyCounts];
+
+  __device__ void begin() {
+    if (threadIdx.x < kKeyCounts) sums[threadIdx.x] = 0;
+    __syncthreads();
+  }
+  // The key of a row, kNoVoxelKey past the last one.
+  template <class T, class Real>
+  __device__ int64_t locate(const VoxelKeysArgs& args, int64_t row) {
+    const CloudBatch& points = args.points;
+    const int64_t sample = row < points.rows ? points.packed_owner(row) : -1;
+    int64_t key = kNoVoxelKey;
+    KeyCount column = kKeyCounts;
+    if (sample >= 0) key = args.template locate_row<T, Real>(row, sample, &column);
+    for (int c = 0; c < kKeyCounts; ++c) {
+      const unsigned votes = __ballot_sync(kFullWarp, column == c);
+      if (threadIdx.x % 32 == 0 && votes) atomicAdd(&sums[c], __popc(votes));
+    }
+    if (points.clouds > 1) {
+      const int64_t place = sample < 0 ? -1 : (sample + 1) * args.counts_stride + column;
+      const unsigned same = __match_any_sync(kFullWarp, static_cast<long long>(place));
+      if (place >= 0 && static_cast<int>(threadIdx.x % 32) == __ffs(static_cast<int>(same)) - 1) {
+        atomicAdd(&args.counts[place], __popc(same));
+      }
+    }
+    return key;
+  }
+  __device__ void flush(const VoxelKeysArgs& args) const {
+    __syncthreads();
+    if (threadIdx.x >= kKeyCounts || sums[threadIdx.x] == 0) return;
+    atomicAdd(&args.counts[threadIdx.x], sums[threadIdx.x]);
+    if (args.points.clouds == 1) {
+      atomicAdd(&args.counts[args.counts_stride + threadIdx.x], sums[threadIdx.x]);
+    }
+  }
+};
+
+// One thread per row: reads a point, writes its key; the block adds its counts at the end.
+template <class T, class Real>
+__global__ void __launch_bounds__(kThreads)
+    keys_kernel(const __grid_constant__ VoxelKeysArgs args) {
+  __shared__ KeyTally tally;
+  tally.begin();
+  for (int64_t first = int64_t{blockIdx.x} * kThreads; first < args.points.rows;
+       first += global_stride()) {
+    const int64_t row = first + threadIdx.x;
+    const int64_t key = tally.locate<T, Real>(args, row);
+    if (row < args.points.rows) args.keys[row] = key;
+  }
+  tally.flush(args);
+}
+
+// voxel_keys; the counts must be cleared.
+cudaError_t make_keys(const VoxelKeysArgs& args, const CudaContext& context) {
+  return with_key_types(args, [&](auto type, auto real) {
+    return launch_items(keys_kernel<decltype(type), decltype(real)>, args.points.rows, kThreads,
+                        context, args);
+  });
+}
 
 bool lists_unordered(const VoxelDownsampleArgs& args) {
   return !args.by_key && args.backend != GroupBackend::kSort;
@@ -76,6 +138,12 @@ int64_t group_bytes(const DownsampleSteps& steps, const Target& target) {
 }
 
 }  // namespace
+
+cudaError_t launch(const VoxelKeysArgs& args, void*, const CudaContext& context) {
+  const int64_t counts = (args.points.clouds + 1) * kKeyCounts;
+  TORCHVOX_CUDA_CHECK(cudaMemsetAsync(args.counts, 0, counts * sizeof(int32_t), context.stream));
+  return make_keys(args, context);
+}
 
 int64_t workspace_bytes_cuda(const VoxelDownsampleArgs& args, const Target& target) {
   Workspace workspace;

@@ -2,10 +2,6 @@
 //
 // voxel_group on the GPU. The automatic choice is the hash backend for rows in order of their first
 // points, the sort backend for rows in order of their keys.
-//
-//   hash  voxelize, prefix sum of the sizes of its rows, place
-//   sort  key, radix sort, prefix sum of the heads of runs; for rows by first points another prefix
-//         sum over the points; finish
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
 #include <cub/device/device_radix_sort.cuh>

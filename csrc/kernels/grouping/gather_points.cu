@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of features by index on the GPU. Channel-last: a row of threads per sample, words of up to
-// 16 bytes, four samples in flight at once. Channels first: one thread per sample and eight planes.
-// Indices are read once, features through the cache; each element is written once, bypassing it.
+// Rows of features by index on the GPU: each element is written once, bypassing the cache.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/gather_points.h"
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Interpolation from three neighbors on the GPU. Channel-last: one block per 64 queries, whose rows
-// and weights are computed once into shared memory; threads move up to 16 bytes of channels.
-// Channels first: one thread per query and eight planes. Gradient of the weights: one warp per
-// query, which reads its gradient once and three rows of features.
+// Interpolation from three neighbors, and the gradient of its weights, on the GPU.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/grouping/interpolate.h"
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Gradients of neighbor distances on the GPU. By the points: a segment sum over the inverse index.
-// With respect to the queries: one thread per axis of a query, which reads its k gradients and
-// gathers k coordinates, eight in flight at once.
 #include "csrc/kernels/grouping/neighbor_distance.h"
 #include "csrc/kernels/grouping/segment_sum.cuh"
 

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// segment_reduce on the GPU, in two launches. reduce_kernel: a group of lanes, one per item,
-// reduces a short segment; the first blocks reduce whole chunks of 1024 entries of long segments.
-// long_kernel, where a segment can be long: a block adds up the chunks of one segment. The sums are
-// the same, since both follow CascadeSum's tree. The gradient takes one launch: a block finds the
-// segments of its entries, then a thread copies a word of an entry. No atomics, each element is
-// written once.
+// segment_reduce on the GPU, in two launches: short segments and whole chunks of 1024 entries of
+// long ones; then, where a segment can be long, the sums of its chunks. The sums are the same,
+// since both follow CascadeSum's tree. No atomics, each element is written once.
 //
 // Where offsets ascend, at most one chunk begins in each 1024 entries (a slot), and it covers the
 // last of them, so that a search finds its segment. Where offsets are in disorder, a segment may

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The grouping step of query_and_group on the GPU. A block takes up to 128 slots; groups of lanes
-// copy the features of a slot in consecutive words and subtract its coordinates; rows are written
-// in 16-byte words, each once.
+// The grouping step of query_and_group on the GPU.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/query_and_group.h"
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// radius_neighbors on the GPU: the ball query counts the hits of each row, CUB sums them, one
-// thread per row clamps its offset and fills the unused slots, and the ball query writes the hits.
-// The points are binned once.
+// radius_neighbors on the GPU: the ball query counts the hits of each row, CUB sums them, and the
+// ball query writes the hits. The points are binned once.
 #include <cub/device/device_scan.cuh>
 
 #include <optional>

@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/occupancy/extract.h"
+#include "csrc/kernels/occupancy/read.h"
 
 namespace torchvox {
 namespace {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// pillar_moments on the GPU. Means: one warp per pillar, its points gathered once. Moments: one
-// block per 1,024 points, decorated once into shared memory; threads sum patches of the triangle.
-// Then the tree of tree_sum.cuh and one thread per entry.
+// pillar_moments on the GPU: means, moments, then the tree of tree_sum.cuh.
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/pillars/moments.h"
 #include "csrc/kernels/pillars/prepare.cuh"

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "csrc/kernels/core/atomics.h"
+#include "csrc/kernels/core/entry.h"
 
 namespace torchvox {
 
@@ -104,6 +105,11 @@ struct RegionSet {
   uint32_t* full = nullptr;  // becomes 1 when there is no place for a key
   int64_t size = 0;  // a power of two
 
+  RegionSet() = default;
+  RegionSet(int64_t most_keys, Workspace& workspace) : size(size_for(most_keys)) {
+    keys = workspace.take<uint64_t>(size);
+    full = workspace.take<uint32_t>(1);
+  }
   static int64_t size_for(int64_t keys) { return power_of_two_from(2 * keys + 2); }
   // The most keys that the set may hold, so that searches end soon.
   TORCHVOX_HD int64_t limit() const { return size - size / 8; }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// furthest_point_sample_with_dist on the GPU: one block per cloud, which reads the row of each
-// sample coalesced and keeps its running distances in shared memory, or in scratch memory if they
-// do not fit. One barrier per sample: the slots of the argmax are double-buffered.
+// furthest_point_sample_with_dist on the GPU. Running distances are in shared memory, or in scratch
+// memory if they do not fit. One barrier per sample: the slots of the argmax are double-buffered.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/sampling/furthest_point_sample_with_dist.h"

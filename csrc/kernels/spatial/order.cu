@@ -2,8 +2,7 @@
 //
 // Puts clouds in order along a Hilbert curve through a cube with one scale for all axes. The order
 // only decides how small the boxes of tiles are: ties, rounding and lost bits cost speed, not
-// exactness. summary: one block per 1,024 points, which it reads once. key, gather: one thread per
-// position, with a radix sort of 8-byte pairs between them.
+// exactness.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "csrc/kernels/spatial/order.cuh"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// anchor_loss and its gradient on the GPU: one thread per anchor. Every logit is read once, boxes
-// and directions only of positive anchors; a block of 256 anchors writes one sum per term, and one
-// block per term and sample adds those up. The gradient reads the same values again and writes
-// every element once.
+// anchor_loss and its gradient on the GPU, whose maps are read once each.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/targets/anchor_loss.h"

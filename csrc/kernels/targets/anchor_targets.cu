@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// anchor_targets on the GPU. Two passes of one kernel, best and assign: one thread per anchor,
-// which stays in registers for all samples of the block. Of each sample the block lists the boxes
-// that reach into its bounds, usually few, in shared memory by rising index. Anchors are read once
-// per pass. Best overlaps are raised by integer atomics on their bits, and positives are added per
+// anchor_targets on the GPU, in two passes of one kernel, best and assign. An anchor stays in
+// registers for all samples of its block, which lists the boxes near it, usually few, by rising
+// index. Best overlaps are raised by integer atomics on their bits, and positives are added per
 // block; the order does not matter to either.
 #include <algorithm>
 

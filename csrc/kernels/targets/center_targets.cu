@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// center_targets on the GPU: one warp per task of a sample fills its slots by rising index of the
-// boxes; then one thread per cell takes the largest Gaussian of the objects that reach into its
-// tile, listed in shared memory in any order. Every cell is written once.
+// center_targets on the GPU: slots, by rising index of the boxes, then cells, each written once.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/targets/center_targets.h"

@@ -197,4 +197,22 @@ void check_range(const char* op, c10::ArrayRef<double> range) {
   }
 }
 
+// A map whose cells are `count` pillars wide: the low corner and the size of a pillar; returns
+// `count`.
+inline float parse_map(const char* op, c10::ArrayRef<double> range, const char* size_name,
+                       c10::ArrayRef<double> pillar, const char* count_name, int64_t count,
+                       float (&low)[2], float (&size)[2]) {
+  check_range(op, range);
+  check_value(pillar.size() == 2 || pillar.size() == 3, op,
+              {size_name, " must be (x, y, z), or (x, y), in meters"}, pillar);
+  check_value(count >= 1 && count < (1 << 24), op, {count_name, " must be in [1, 2^24)"}, count);
+  for (int axis = 0; axis < 2; ++axis) {
+    size[axis] = static_cast<float>(pillar[axis]);
+    check_value(std::isfinite(size[axis]) && size[axis] > 0, op,
+                {size_name, " must be finite and > 0"}, pillar);
+    low[axis] = static_cast<float>(range[axis]);
+  }
+  return static_cast<float>(count);
+}
+
 }  // namespace torchvox

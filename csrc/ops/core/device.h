@@ -156,10 +156,6 @@ inline IndexArray index_array(const OptionalTensor& tensor) {
   return {tensor->const_data_ptr(), tensor->scalar_type() == at::kLong};
 }
 
-inline OptionalTensor contiguous(const OptionalTensor& tensor) {
-  return tensor ? OptionalTensor(tensor->contiguous()) : std::nullopt;
-}
-
 // The rows of a tensor with unit column stride, any other strides as they are.
 inline Tensor readable(const Tensor& rows) {
   return rows.stride(-1) == 1 || rows.size(-1) == 1 ? rows : rows.contiguous();
@@ -199,15 +195,11 @@ class Memory {
 // [N, D] packed. Any row stride is read in place; only another column stride than one costs a copy.
 struct Clouds {
   Tensor points;
-  OptionalTensor batch_offsets;
-  OptionalTensor lengths;
   CloudBatch view;
 
-  Clouds(const Tensor& points_in, const OptionalTensor& offsets_in,
-         const OptionalTensor& lengths_in)
-      : points(readable(points_in)),
-        batch_offsets(contiguous(offsets_in)),
-        lengths(contiguous(lengths_in)) {
+  Clouds(const Tensor& points_in, const OptionalTensor& batch_offsets,
+         const OptionalTensor& lengths)
+      : points(readable(points_in)) {
     view.data = points.const_data_ptr();
     view.dtype = dtype_of(points.scalar_type());
     view.packed = points.dim() == 2;
@@ -220,9 +212,12 @@ struct Clouds {
     } else if (batch_offsets) {
       view.clouds = batch_offsets->size(0) - 1;
     }
-    view.offsets = index_array(batch_offsets);
-    view.lengths = index_array(lengths);
+    view.offsets = memory_.indices(batch_offsets);
+    view.lengths = memory_.indices(lengths);
   }
+
+ private:
+  Memory memory_;
 };
 
 }  // namespace torchvox

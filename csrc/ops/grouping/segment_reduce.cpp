@@ -78,7 +78,7 @@ Tensor segment_reduce_backward(const Tensor& grad_in, const Tensor& offsets_in,
 
   const Tensor grad = grad_in.contiguous(), offsets = offsets_in.contiguous();
   const Tensor arg = arg_in.contiguous();
-  const OptionalTensor index = contiguous(index_in);
+  const OptionalTensor index = index_in ? OptionalTensor(index_in->contiguous()) : std::nullopt;
   if (index && is_extreme(reduce)) {  // several segments may have taken one element
     const Tensor element =
         arg.to(at::kLong).mul_(channels).add_(at::arange(channels, arg.options().dtype(at::kLong)));

@@ -1,15 +1,124 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// occupancy_insert_ adds regions to a map, occupancy_decay_ lowers their log-odds, and
-// occupancy_remove_ takes them out.
-#include "csrc/kernels/occupancy/decay.h"
-#include "csrc/kernels/occupancy/insert.h"
-#include "csrc/kernels/occupancy/remove.h"
+// occupancy_integrate_ adds rays to a map, occupancy_insert_ regions; occupancy_decay_ lowers their
+// log-odds, and occupancy_remove_ takes them out.
+#include "csrc/kernels/occupancy/edit.h"
+#include "csrc/kernels/occupancy/integrate/integrate.h"
 #include "csrc/ops/core/op.h"
 #include "csrc/ops/occupancy/checks.h"
+#include "csrc/ops/rays/checks.h"
 
 namespace torchvox {
 namespace {
+
+constexpr std::array<const char*, 10> kFlagNames = {
+    "end_as_free",        "stop_at_occupied", "exclude_origin",   "exclude_sample", "exclude_ray",
+    "exclude_unobserved", "exclude_free",     "exclude_occupied", "lock_min",       "lock_max"};
+
+uint32_t parse_flags(const char* op, const std::optional<c10::List<std::string>>& names) {
+  uint32_t flags = 0;
+  if (!names) return flags;
+  for (const std::string& name : names->vec()) {
+    const auto* const found = std::find(kFlagNames.begin(), kFlagNames.end(), name);
+    check_value(found != kFlagNames.end(), op,
+                "flags must be of 'end_as_free', 'stop_at_occupied', 'exclude_origin', "
+                "'exclude_sample', 'exclude_ray', 'exclude_unobserved', 'exclude_free', "
+                "'exclude_occupied', 'lock_min' and 'lock_max'",
+                "'", name, "'");
+    flags |= uint32_t{1} << (found - kFlagNames.begin());
+  }
+  return flags;
+}
+
+// Standard deviation of ranges in meters, adaptation, samples of a distribution, log-odds below
+// which a voxel that is hit forgets its samples, and how many it must have for that.
+Ndt parse_ndt(const char* op, std::optional<c10::ArrayRef<double>> given, double voxel_size,
+              const Sensor& sensor) {
+  Ndt ndt;
+  if (!given) return ndt;
+  const c10::ArrayRef<double> v = *given;
+  bool good = v.size() == 5 && v[0] > 0 && v[1] >= 0 && v[1] <= 1 && v[2] >= 1 && v[4] >= 1;
+  for (const double x : v) good = good && std::isfinite(x);
+  check_value(
+      good, op,
+      "ndt must be (noise > 0 m, adaptation from 0 to 1, samples >= 1, reset log-odds, reset "
+      "samples >= 1)",
+      v);
+  ndt.noise = v[0] / voxel_size;
+  ndt.eta = v[1] / 2;
+  ndt.least_samples = v[2];
+  ndt.reset = v[3];
+  ndt.reset_samples = v[4];
+  ndt.lowest = static_cast<double>(sensor.clamp_min - sensor.clamp_max) / kLogOddsUnit;
+  return ndt;
+}
+
+Tensor occupancy_integrate_(
+    at::TensorList state, const Tensor& points, const Tensor& origins, double voxel_size,
+    c10::ArrayRef<double> map_origin, c10::ArrayRef<double> sensor, c10::SymInt max_touched,
+    const OptionalTensor& origin_index, const OptionalTensor& num_valid,
+    const OptionalTensor& ray_flags, std::optional<c10::ArrayRef<double>> point_cloud_range,
+    double min_range, double max_range, std::string_view long_rays, std::string_view rule,
+    const std::optional<c10::List<std::string>>& flags, double threshold, std::string_view missing,
+    const OptionalTensor& stamp, const OptionalTensor& timestamps, double time_base,
+    std::optional<c10::ArrayRef<double>> ndt, const OptionalTensor& intensity,
+    std::optional<c10::ArrayRef<double>> intensity_range) {
+  const char* op = "occupancy_integrate_";
+  OccupancyIntegrateArgs args;
+  args.state = parse_state(op, state);
+  Inputs in(op);
+  add_rays(in, points, origins, origin_index, {}, num_valid, ray_flags);
+  check_device(op, "state", state[kTable], points);
+  args.rays = parse_map_rays(op, voxel_size, map_origin, point_cloud_range, min_range, max_range,
+                             long_rays);
+  args.sensor = parse_sensor(op, sensor);
+  check_size(max_touched.sym_ge(-1), op, "max_touched must be -1 (the capacity) or more",
+             max_touched);
+  check_below(max_touched, int64_t{1} << 30, op, "max_touched must be below 2^30", max_touched);
+  args.scan = parse_word(op, "rule", rule, "every_ray", "scan");
+  args.flags = parse_flags(op, flags);
+  args.threshold = parse_threshold(op, threshold);
+  args.skip_missing = parse_word(op, "missing", missing, "allocate", "skip");
+  check_value(!(args.skip_missing && args.has(kStopAtOccupied)), op,
+              "missing must be 'allocate' with the flag 'stop_at_occupied'", "'skip'");
+  in.add("stamp", stamp, Dtypes::kInt32, "[] or [1]");
+  in.add("timestamps", timestamps, Dtypes::kFloat64, "[N]");
+  in.add("intensity", intensity, Dtypes::kFloat32, "[N]");
+  check_value(std::isfinite(time_base), op, "time_base must be finite", time_base);
+  const auto is_on = [&](int k) { return state[k].sym_size(0) != 0; };
+  check_value(is_on(kSampleCov) == ndt.has_value(), op,
+              "ndt must be given if and only if sample_cov of the state has rows",
+              ndt ? "it without rows" : "rows without it");
+  check_value(!(ndt && args.scan), op, "rule must be 'every_ray' with ndt", "'", rule, "'");
+  args.ndt = parse_ndt(op, ndt, voxel_size, args.sensor);
+  check_value(intensity.has_value() == intensity_range.has_value(), op,
+              "intensity and intensity_range must be given together", "one of them");
+  check_value(is_on(kIntensity) || !intensity, op,
+              "intensity must be left out where intensity of the state has no rows", "it");
+  check_value(!is_on(kIntensity) || intensity || args.has(kEndAsFree) || args.has(kExcludeSample),
+              op, "intensity must be given where intensity of the state has rows", "none");
+  if (intensity_range) {
+    const c10::ArrayRef<double> v = *intensity_range;
+    check_value(v.size() == 2 && std::isfinite(v[1] - v[0]) && v[0] < v[1], op,
+                "intensity_range must be two finite numbers, the lower one first", v);
+    args.dark = v[0];
+    args.span = v[1] - v[0];
+  }
+  const Tensor counts = output(args.counts, {1, int64_t{kIntegrateCounts}}, points);
+  if (points.is_meta()) return counts;
+  const Clouds packed(points, {}, num_valid);
+  Memory memory;
+  put_rays(args.rays, memory, packed, origins, origin_index, ray_flags);
+  args.limited = max_touched.expect_int() >= 0;
+  args.max_touched = args.limited ? max_touched.expect_int() : args.state.capacity;
+  args.stamp = memory.of<int32_t>(stamp);
+  args.timestamps = memory.of<double>(timestamps);
+  args.time_base = time_base;
+  args.intensity = memory.of<float>(intensity);
+  args.threads = cpu_threads();
+  run(op, points, args);
+  return counts;
+}
 
 constexpr std::array kLayers = {kRegionStamp, kLogOdds,   kHitMiss,     kTouch,
                                 kTraversal,   kSampleRow, kSampleCount, kSampleMean,
@@ -122,6 +231,7 @@ Tensor occupancy_remove_(at::TensorList state, const Tensor& mask) {
 }
 
 TORCHVOX_REGISTER_OPS(ops) {
+  ops.add_in_place("occupancy_integrate_", occupancy_integrate_);
   ops.add_in_place("occupancy_insert_", occupancy_insert_);
   ops.add_in_place("occupancy_decay_", occupancy_decay_);
   ops.add_in_place("occupancy_remove_", occupancy_remove_);

@@ -3,9 +3,7 @@
 // Ops that read a map: occupancy_query, occupancy_crop, occupancy_raycast, occupancy_extract.
 #include <limits>
 
-#include "csrc/kernels/occupancy/extract.h"
-#include "csrc/kernels/occupancy/query.h"
-#include "csrc/kernels/occupancy/raycast.h"
+#include "csrc/kernels/occupancy/read.h"
 #include "csrc/ops/core/op.h"
 #include "csrc/ops/occupancy/checks.h"
 #include "csrc/ops/rays/checks.h"

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // transform_points, and the ops over rays without a state: ray_visibility, ray_voxels, ray_regions.
-#include "csrc/kernels/rays/regions.h"
+#include "csrc/kernels/rays/rays.h"
 #include "csrc/kernels/rays/transform_points.h"
-#include "csrc/kernels/rays/visibility.h"
-#include "csrc/kernels/rays/voxels.h"
 #include "csrc/ops/core/op.h"
 #include "csrc/ops/rays/checks.h"
 #include "csrc/ops/voxel/args.h"

@@ -2,11 +2,9 @@
 //
 // NMS of boxes in order on the GPU, 4,096 of them at a time: one kernel finds, tile by tile, which
 // boxes would suppress which; a second one (decide.cu) decides them in order. Boxes of later chunks
-// are first tested against all that were kept. A block tests 64 boxes, the rows, against 256 later
-// ones, one per thread. Few pairs pass the test of their circles, and they are scattered over the
-// lanes: these are listed in shared memory, and whole warps do the long test. About 10 instructions
-// per pair and 300 per listed pair. Preparing takes one thread per box, which reads 28 bytes and
-// writes 32.
+// are first tested against all that were kept. Few pairs pass the test of their circles, and they
+// are scattered over the lanes: these are listed in shared memory, and whole warps do the long
+// test.
 #include "csrc/kernels/boxes/nms/scratch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 

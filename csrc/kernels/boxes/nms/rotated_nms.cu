@@ -2,9 +2,7 @@
 //
 // rotated_nms on the GPU: the argsort of the scores, then NMS. Few boxes (16,384 in one segment,
 // 8,192 in each of four) are sorted by counting, in one kernel: the place of a box is the number of
-// boxes before it. A block takes 32 boxes, one per lane, and its warps share the keys to compare
-// with, 4,096 in shared memory at a time. More boxes take radix sorts of (key, index). Either way
-// one thread per box then writes the box, ready for the rule, to its place.
+// boxes before it. More boxes take radix sorts of (key, index).
 #include <algorithm>
 
 #include "csrc/kernels/boxes/nms/scratch.cuh"

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Decode + top-k + NMS on the GPU, one kernel per step. Score, refine, tie: one block per chunk of
-// the candidates of a selection; the score maps are read once, their 4-byte codes up to three times
-// per level. Decode: one thread per selected candidate. Rank: one warp per four of them. Write: one
-// thread per row of the result. Or all steps up to ordered rows in one cooperative launch, one
-// block per multiprocessor: most selections end at the first level, and for one scan the launches
-// of the further levels would take most of the time.
+// Decode + top-k + NMS on the GPU, one kernel per step, or all steps up to ordered rows in one
+// cooperative launch: most selections end at the first level, and for one scan the launches of the
+// further levels would take most of the time.
 #include "csrc/kernels/detection/decode_nms/select.cuh"
 
 namespace torchvox {

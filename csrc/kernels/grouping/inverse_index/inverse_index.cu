@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Inverse indices on the GPU. A counting sort of the slots of each cloud by row, if its rows can be
-// counted in shared memory; for more rows a stable radix sort of the slots by (cloud, row), with
-// one thread per slot or row before and after it.
+// counted in shared memory; for more rows a stable radix sort of the slots by (cloud, row).
 //
 // Counting splits slots into partitions, one per block, and these into runs, one per warp. The
 // place of a slot is the number of slots before it, so that the order of execution does not matter.
-//
-//   count  the slots of each row in a partition; reads each index once
-//   scan   four rows per thread: turns counts into places, writes where segments begin, and lists
-//          the tasks of long rows
-//   place  a warp walks its run in order, reads its indices twice and writes 4 bytes per slot;
-//          lanes that name the same row are ranked by a vote
 #include <algorithm>
 
 #include "csrc/kernels/core/launch.cuh"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Builds the cells of a ball query. count: one thread per point, with one atomic in its bucket; a
-// warp computes the box of its 32 points. begin: one block per prefix sum over 2,048 buckets.
-// place: one thread per point moves 16 bytes to its bucket.
+// Builds the cells of a ball query: count, begin, place.
 #include "csrc/kernels/neighbors/ball_query/kernels.cuh"
 
 namespace torchvox {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // group_mlp_max on the GPU: its workspace, and the launch of the tensor-core kernels or of the
-// portable ones for any GPU and type. In the portable kernel a block takes one row of balls after
-// another, 16 slots at a time, through all layers between two buffers in shared memory or the
-// workspace; a warp computes 32 channels of eight slots, so that it reads each weight once and
-// broadcasts the inputs.
+// portable ones for any GPU and type. In these a block takes 16 slots at a time through all layers
+// between two buffers in shared memory or the workspace; a warp computes 32 channels of eight
+// slots, so that it reads each weight once and broadcasts the inputs.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/group_mlp/group_mlp_max.h"
 #include "csrc/kernels/neighbors/group_mlp/kernels.cuh"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prepares for mma.cu, in one launch: packs the layers for the tensor cores, 16 bytes per thread,
-// and computes the features' part of the first layer, once per point instead of once per slot: one
-// warp per 32 points and 32 channels.
+// Prepares for mma.cu, in one launch: packs the layers for the tensor cores, and computes the
+// features' part of the first layer, once per point instead of once per slot.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/neighbors/group_mlp/kernels.cuh"
 #include "csrc/kernels/neighbors/group_mlp/mma_tiles.cuh"

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // knn on the GPU: launches the chosen kernel; for tiles the steps order, boxes, queries and search,
-// for as many clouds at a time as share the workspace. The order of a small cloud: one block per
-// cloud, whose points are sorted in registers as words of 32 bits. Boxes: one block per group of
-// tiles, one warp per tile, 16 bytes per point. Queries: one thread per query, which finds its
-// first tile by binary search.
+// for as many clouds at a time as share the workspace.
 #include <cub/block/block_radix_sort.cuh>
 
 #include "csrc/kernels/neighbors/knn/kernels.cuh"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// knn that measures every point. Up to four neighbors: one thread per query; more: one warp per two
-// queries, one lane per point. A block reads the points once, 1,024 at a time into shared memory;
+// knn that measures every point. A block reads the points once, 1,024 at a time into shared memory;
 // lists of neighbors stay in registers.
 #include "csrc/kernels/neighbors/knn/kernels.cuh"
 #include "csrc/kernels/neighbors/knn/list.cuh"

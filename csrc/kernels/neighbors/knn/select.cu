@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// knn for any k, dtype, norm and number of axes: one block per query, one thread per point. A radix
-// select over the bytes of the distances, which are computed again in each pass: a query reads its
-// cloud once per byte and once to collect.
+// knn for any k, dtype, norm and number of axes: a radix select over the bytes of the distances,
+// which are computed again in each pass.
 #include <type_traits>
 
 #include "csrc/kernels/neighbors/knn/kernels.cuh"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // occupancy_integrate_ on the GPU: the steps of integrate.h, one kernel each, whose launches depend
-// on shapes only. A block of `number` takes a tile of the set; a warp initializes and finishes a
-// row. Lanes of `touch` and `walk` take the next ray when theirs ends, and all lanes of a warp make
-// one visit at a time, since rays of a warp differ in length and enter regions at different visits.
+// on shapes only. Lanes of `touch` and `walk` take the next ray when theirs ends, and all lanes of
+// a warp make one visit at a time, since rays of a warp differ in length and enter regions at
+// different visits.
 #include <algorithm>
 
 #include "csrc/kernels/core/launch.cuh"

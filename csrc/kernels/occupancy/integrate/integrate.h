@@ -22,7 +22,7 @@
 #pragma once
 
 #include "csrc/kernels/occupancy/state.h"
-#include "csrc/kernels/rays/regions.h"
+#include "csrc/kernels/rays/rays.h"
 
 namespace torchvox {
 

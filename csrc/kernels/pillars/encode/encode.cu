@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// pillar_encode on the GPU: decoration, linear layer, ReLU, maximum and scatter in one pass. One
-// warp per pillar and 64 channels; points are staged 32 at a time in shared memory, weights stay in
-// registers. Each row of the canvas is written once; cells without a pillar get their zeros from
-// blocks that have finished their pillars. The gradient: one warp per 32 rows and 32 channels, one
-// lane per channel, sums in registers in double; then the tree of tree_sum.cuh. Winners and
-// gradients are read once, a winning point once per channel that it won.
+// pillar_encode on the GPU: decoration, linear layer, ReLU, maximum and scatter in one pass; points
+// are staged 32 at a time in shared memory, weights stay in registers. Each row of the canvas is
+// written once. Winners and gradients are read once, a winning point once per channel that it won.
 #include <cmath>
-#include <type_traits>
 
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/pillars/encode/encode.h"
@@ -285,18 +281,6 @@ __global__ void __launch_bounds__(kThreads)
   share_zeros(zeros, next_cells);
 }
 
-using EncodeKernel = void (*)(PillarEncodeArgs, PillarLists, CanvasZeros, uint32_t*, unsigned);
-
-template <class T, class Real, bool kTrain>
-EncodeKernel encode_kernel_for(int64_t columns) {
-  if constexpr (std::is_same_v<T, float> && std::is_same_v<Real, float>) {
-    const bool common = pillar_common_plan.value() != 0;
-    if (common && columns == 4) return encode_kernel<float, float, 4, kTrain>;
-    if (common && columns == 5) return encode_kernel<float, float, 5, kTrain>;
-  }
-  return encode_kernel<T, Real, 0, kTrain>;
-}
-
 constexpr int kGradientThreads = 128;
 constexpr int kAhead = 4;  // rows read at once, so that their reads overlap
 
@@ -358,16 +342,6 @@ TreeLevels tree_of(const PillarEncodeBackwardArgs& args, Workspace& workspace) {
                     args.outputs * (args.map.decorated() + 1), workspace);
 }
 
-template <class T, class Real>
-void (*gradient_kernel_for(int64_t columns))(PillarEncodeBackwardArgs, double*) {
-  if constexpr (std::is_same_v<T, float> && std::is_same_v<Real, float>) {
-    const bool common = pillar_common_plan.value() != 0;
-    if (common && columns == 4) return gradient_kernel<float, float, 4>;
-    if (common && columns == 5) return gradient_kernel<float, float, 5>;
-  }
-  return gradient_kernel<T, Real, 0>;
-}
-
 }  // namespace
 
 int64_t workspace_bytes_cuda(const PillarEncodeArgs& args, const Target&) {
@@ -386,12 +360,11 @@ cudaError_t launch(const PillarEncodeArgs& args, void* memory, const CudaContext
   const unsigned row_blocks =
       blocks_for(32 * map.rows.rows, kThreads, context.target, kResident - 1);
   const unsigned zero_blocks = blocks_for(ceil_div(work.cells, kCellsAtOnce), 1, context.target, 1);
-  return with_pillar_types(map.dtype, args.wide(), [&](auto type, auto real) {
+  return with_pillar_columns(map, args.wide(), [&](auto type, auto real, auto columns) {
     using T = decltype(type);
     using Real = decltype(real);
-    const EncodeKernel kernel = args.arg != nullptr
-        ? encode_kernel_for<T, Real, true>(map.columns)
-        : encode_kernel_for<T, Real, false>(map.columns);
+    const auto kernel = args.arg != nullptr ? encode_kernel<T, Real, columns(), true>
+                                            : encode_kernel<T, Real, columns(), false>;
     return launch_after(kernel, row_blocks + zero_blocks, kThreads, context, args, lists, zeros,
                         work.table + work.cells, row_blocks);
   });
@@ -408,10 +381,11 @@ cudaError_t launch(const PillarEncodeBackwardArgs& args, void* memory, const Cud
   const TreeLevels tree = tree_of(args, workspace);
   const int64_t warps =
       ceil_div<int64_t>(args.map.rows.rows, kTreeWidth) * ceil_div<int64_t>(args.outputs, 32);
-  TORCHVOX_CUDA_CHECK(with_pillar_types(args.map.dtype, args.wide, [&](auto type, auto real) {
-    const auto kernel = gradient_kernel_for<decltype(type), decltype(real)>(args.map.columns);
-    return launch_items(kernel, 32 * warps, kGradientThreads, context, args, tree.first());
-  }));
+  TORCHVOX_CUDA_CHECK(
+      with_pillar_columns(args.map, args.wide, [&](auto type, auto real, auto columns) {
+        return launch_items(gradient_kernel<decltype(type), decltype(real), columns()>, 32 * warps,
+                            kGradientThreads, context, args, tree.first());
+      }));
   TORCHVOX_CUDA_CHECK(tree.launch(context));
   const int64_t values = args.outputs * (args.map.decorated() + 1);
   return launch_items_after(finish_kernel, values, kGradientThreads, context, args, tree.last(),

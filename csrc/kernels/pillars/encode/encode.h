@@ -11,6 +11,8 @@
 // encode.cu.
 #pragma once
 
+#include <type_traits>
+
 #include "csrc/kernels/pillars/moments.h"
 
 namespace torchvox {
@@ -56,6 +58,20 @@ struct PillarEncodeBackwardArgs {
 
 TORCHVOX_KERNEL(PillarEncodeArgs);
 TORCHVOX_KERNEL(PillarEncodeBackwardArgs);
+
+// Calls body(T{}, Real{}, columns) with the types of the calculation and the columns of a point that
+// loops are unrolled for; 0: any number.
+template <class Body>
+auto with_pillar_columns(const PillarMap& map, bool wide, const Body& body) {
+  return with_pillar_types(map.dtype, wide, [&](auto type, auto real) {
+    if constexpr (std::is_same_v<decltype(type), float> && std::is_same_v<decltype(real), float>) {
+      const bool common = pillar_common_plan.value() != 0;
+      if (common && map.columns == 4) return body(type, real, std::integral_constant<int, 4>{});
+      if (common && map.columns == 5) return body(type, real, std::integral_constant<int, 5>{});
+    }
+    return body(type, real, std::integral_constant<int, 0>{});
+  });
+}
 
 // The weights of one channel but those of the features i.
 template <class Real>

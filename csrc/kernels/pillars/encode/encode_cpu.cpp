@@ -3,7 +3,6 @@
 // pillar_encode and its gradient on the CPU: tasks of 64 pillars, 16 channels at a time in loops
 // that vectorize; the gradient sums groups of 32 rows over the tree of moments.h.
 #include <algorithm>
-#include <type_traits>
 #include <vector>
 
 #include "csrc/kernels/pillars/encode/encode.h"
@@ -183,15 +182,6 @@ void sum_group(const PillarEncodeBackwardArgs& args, int64_t group, double* sums
   }
 }
 
-template <class T, class Real>
-auto sum_group_for(int64_t columns) {
-  if constexpr (std::is_same_v<T, float> && std::is_same_v<Real, float>) {
-    if (columns == 4) return sum_group<float, float, 4>;
-    if (columns == 5) return sum_group<float, float, 5>;
-  }
-  return sum_group<T, Real, 0>;
-}
-
 }  // namespace
 
 int64_t workspace_bytes_cpu(const PillarEncodeArgs& args) {
@@ -211,10 +201,10 @@ int64_t workspace_bytes_cpu(const PillarEncodeBackwardArgs& args) {
 void run_cpu(const PillarEncodeBackwardArgs& args, void* memory, const ParallelFor& parallel_for) {
   const int64_t values = args.outputs * (args.map.decorated() + 1);
   const auto tree = carve<HostTree>(memory, args.map.rows.rows, values);
-  with_pillar_types(args.map.dtype, args.wide, [&](auto type, auto real) {
-    const auto sum = sum_group_for<decltype(type), decltype(real)>(args.map.columns);
-    for_each_index(parallel_for, tree.groups(), 1,
-                   [&](int64_t group) { sum(args, group, tree.of(group)); });
+  with_pillar_columns(args.map, args.wide, [&](auto type, auto real, auto columns) {
+    for_each_index(parallel_for, tree.groups(), 1, [&](int64_t group) {
+      sum_group<decltype(type), decltype(real), columns()>(args, group, tree.of(group));
+    });
   });
   const double* sums = tree.total(parallel_for);
   for (int64_t i = 0; i < values; ++i) store_gradient(args, i, sums[i]);

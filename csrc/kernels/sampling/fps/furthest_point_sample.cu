@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The launches of a call on the GPU, and the generic kernel for calls that the fast ones do not
-// take: one block per cloud; for every sample it reads all points and distances once, and writes
-// the distances that became smaller.
+// take.
 #include <algorithm>
 #include <type_traits>
 

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Ids in order of first appearance. A point is its voxel's first exactly if the table has its index
-// in the voxel's entry, so ids and segments are one exclusive sum over the points in their order,
-// one block per 1,024 points. Before it the insert kernel puts points into the table, and after it
-// the place kernel puts them into their voxels' segments, both with one thread per point. Then, for
-// sorted orders, come the ranks, one thread per voxel.
+// in the voxel's entry, so ids and segments are one exclusive sum over the points in their order.
+// Then, for sorted orders, come the ranks.
 #include <algorithm>
 #include <cub/device/device_radix_sort.cuh>
 #include <type_traits>
