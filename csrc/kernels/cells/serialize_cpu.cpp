@@ -5,17 +5,9 @@
 #include "csrc/kernels/spatial/radix_sort.h"
 
 namespace torchvox {
-namespace {
-
-struct CodedRow {
-  uint64_t key;
-  uint32_t row;
-};
-
-}  // namespace
 
 int64_t workspace_bytes_cpu(const SerializeArgs& args) {
-  return 2 * args.num_curves * args.cells.rows * static_cast<int64_t>(sizeof(CodedRow));
+  return 2 * args.num_curves * args.cells.rows * static_cast<int64_t>(sizeof(KeyedIndex));
 }
 
 void run_cpu(const SerializeArgs& args, void* memory, const ParallelFor& parallel_for) {
@@ -27,14 +19,14 @@ void run_cpu(const SerializeArgs& args, void* memory, const ParallelFor& paralle
     }
   });
   for_each_index(parallel_for, args.num_curves, 1, [&](int64_t k) {
-    CodedRow* const items = static_cast<CodedRow*>(memory) + 2 * k * rows;
+    KeyedIndex* const items = static_cast<KeyedIndex*>(memory) + 2 * k * rows;
     for (int64_t i = 0; i < rows; ++i) {
       items[i] = {static_cast<uint64_t>(args.codes[k * rows + i]), static_cast<uint32_t>(i)};
     }
-    const CodedRow* const sorted = radix_sort(items, items + rows, rows, args.sort_bits());
+    const KeyedIndex* const sorted = radix_sort(items, items + rows, rows, args.sort_bits());
     for (int64_t place = 0; place < rows; ++place) {
-      args.order[k * rows + place] = sorted[place].row;
-      args.inverse[k * rows + sorted[place].row] = place;
+      args.order[k * rows + place] = sorted[place].index;
+      args.inverse[k * rows + sorted[place].index] = place;
     }
   });
 }

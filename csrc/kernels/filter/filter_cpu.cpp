@@ -48,17 +48,12 @@ void run_cpu(const VoxelKeysArgs& args, void*, const ParallelFor& parallel_for) 
 
 namespace {
 
-struct KeyedPoint {
-  uint64_t key;
-  uint32_t point;
-};
-
 struct SortGroup {
-  KeyedPoint* items;  // [2 * points]
+  KeyedIndex* items;  // [2 * points]
   int32_t* row_of;  // [points]: the row of a run in the order of keys
 
   SortGroup(const VoxelGroupArgs& args, Workspace& workspace)
-      : items(workspace.take<KeyedPoint>(2 * args.points)),
+      : items(workspace.take<KeyedIndex>(2 * args.points)),
         row_of(workspace.take<int32_t>(args.points)) {}
 };
 
@@ -77,13 +72,13 @@ void group_by_sort(const VoxelGroupArgs& args, const SortGroup& work) {
     args.point_voxel[i] = -1;
     if (args.is_key(key)) work.items[count++] = {key, static_cast<uint32_t>(i)};
   }
-  const KeyedPoint* const sorted =
+  const KeyedIndex* const sorted =
       radix_sort(work.items, work.items + args.points, count, args.key_bits);
   // Numbers the runs, each noted at its first point.
   int32_t rows = 0;
   for (int64_t i = 0; i < count; ++i) {
     if (i > 0 && sorted[i].key == sorted[i - 1].key) continue;
-    args.point_voxel[sorted[i].point] = rows++;
+    args.point_voxel[sorted[i].index] = rows++;
   }
   int32_t next = 0;
   for (int64_t i = 0; i < args.points && !args.by_key; ++i) {
@@ -105,8 +100,8 @@ void group_by_sort(const VoxelGroupArgs& args, const SortGroup& work) {
   for (int32_t row = 0; row < rows; ++row) args.offsets[row + 1] += args.offsets[row];
   each_run([&](int32_t row, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      args.perm[args.offsets[row] + i - begin] = static_cast<int32_t>(sorted[i].point);
-      args.point_voxel[sorted[i].point] = row;
+      args.perm[args.offsets[row] + i - begin] = static_cast<int32_t>(sorted[i].index);
+      args.point_voxel[sorted[i].index] = row;
     }
   });
   finish(args, rows, count);

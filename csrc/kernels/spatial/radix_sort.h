@@ -9,6 +9,12 @@
 
 namespace torchvox {
 
+// An item for the radix sort on the host.
+struct KeyedIndex {
+  uint64_t key;
+  uint32_t index;
+};
+
 // Sorts stably, on the host, by the low `key_bits` bits of the unsigned `key` of an Item. `items`
 // and `other` both have room for `count` items; returns the one with the result.
 template <class Item>

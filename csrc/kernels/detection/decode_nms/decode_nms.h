@@ -7,8 +7,7 @@
 //   nms             the greedy choice in that order                      boxes/nms/
 //   write           rows of the result                                   rows.h
 //
-// decode_nms.cu launches one kernel per step, or one for all steps up to NMS; work.cuh is their
-// workspace.
+// decode_nms.cu launches one kernel per step, or one for all steps up to NMS.
 #pragma once
 
 #include "csrc/kernels/core/plan_override.h"

@@ -18,7 +18,7 @@
 //
 // A call that does not fit writes nothing but the refusal; all steps after `number` then do
 // nothing. This file has the memory that the steps share, `read`, `number`, `commit` and the
-// status; touch.h has touch and mark, votes.h walk, weigh.h weigh, and update.h hit and finish.
+// status; touch.h has touch and mark, weigh.h weigh, and votes.h walk, hit and finish.
 #pragma once
 
 #include "csrc/kernels/occupancy/state.h"

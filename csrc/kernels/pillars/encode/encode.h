@@ -59,8 +59,8 @@ struct PillarEncodeBackwardArgs {
 TORCHVOX_KERNEL(PillarEncodeArgs);
 TORCHVOX_KERNEL(PillarEncodeBackwardArgs);
 
-// Calls body(T{}, Real{}, columns) with the types of the calculation and the columns of a point that
-// loops are unrolled for; 0: any number.
+// Calls body(T{}, Real{}, columns) with the types of the calculation and the columns of a point
+// that loops are unrolled for; 0: any number.
 template <class Body>
 auto with_pillar_columns(const PillarMap& map, bool wide, const Body& body) {
   return with_pillar_types(map.dtype, wide, [&](auto type, auto real) {

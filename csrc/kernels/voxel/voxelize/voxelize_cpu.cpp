@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "csrc/kernels/spatial/radix_sort.h"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 #include "csrc/kernels/voxel/voxelize/voxelize_cpu.h"
 
@@ -29,7 +28,7 @@ VoxelCpuWork::VoxelCpuWork(const VoxelizeArgs& args, void* base) {
   partition_begin = space.take<int64_t>(partitions + 1);
   table = space.take<uint32_t>(2 * room);
   voxels = space.take<CpuVoxel>(room);
-  if (args.order != VoxelOrder::kFirst) ranked = space.take<Ranked>(2 * n);
+  if (args.order != VoxelOrder::kFirst) ranked = space.take<KeyedIndex>(2 * n);
   voxel_of = space.take<uint32_t>(n);
   row_of = space.take<int32_t>(room);
   sample_begin = space.take<int64_t>(batches + 1);
@@ -97,9 +96,9 @@ void sort_voxels(const VoxelizeArgs& args, const VoxelCpuWork& work) {
     const uint32_t voxel = work.voxel_of[rank];
     work.ranked[rank] = {work.voxels[voxel].key, voxel};
   }
-  const VoxelCpuWork::Ranked* const sorted = radix_sort(
-      work.ranked, work.ranked + work.voxel_count, work.voxel_count, bits_for(args.key_limit()));
-  for (int64_t rank = 0; rank < work.voxel_count; ++rank) work.voxel_of[rank] = sorted[rank].voxel;
+  const KeyedIndex* const sorted = radix_sort(work.ranked, work.ranked + work.voxel_count,
+                                              work.voxel_count, bits_for(args.key_limit()));
+  for (int64_t rank = 0; rank < work.voxel_count; ++rank) work.voxel_of[rank] = sorted[rank].index;
 }
 
 // Writes the rows of the ranks [begin, end), which are of sample b.

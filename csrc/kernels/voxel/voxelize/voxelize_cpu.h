@@ -16,6 +16,7 @@
 
 #include <cstring>
 
+#include "csrc/kernels/spatial/radix_sort.h"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 
 namespace torchvox {
@@ -64,11 +65,7 @@ struct VoxelCpuWork {
   int64_t* cascade_count = nullptr;  // [1] cascades in use
   uint32_t* cascade_of = nullptr;  // [room] by voxel
 
-  struct Ranked {
-    uint64_t key;
-    uint32_t voxel;
-  };
-  Ranked* ranked = nullptr;  // [2 * rows] scratch of sorted orders
+  KeyedIndex* ranked = nullptr;  // [2 * rows] scratch of sorted orders
   uint32_t* voxel_of = nullptr;  // [rows] by rank
   int32_t* row_of = nullptr;  // [room] by voxel; -1: past max_voxels
   int64_t* sample_begin = nullptr;  // [batches + 1] voxels in the samples before

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Segment sums on the CPU: tasks of rows; channel-last, 64 channels at a time, so that they
-// vectorize.
+// Sums over segments on the CPU, in tasks of rows, segments and entries, several channels at a
+// time, so that they vectorize; and the gradients of neighbor distances, element by element.
 #include <algorithm>
 
+#include "csrc/kernels/grouping/neighbor_distance.h"
+#include "csrc/kernels/grouping/segment_reduce.h"
 #include "csrc/kernels/grouping/segment_sum.h"
 
 namespace torchvox {
@@ -11,6 +13,8 @@ namespace {
 
 constexpr int64_t kChannelsAtOnce = 64;  // sums of a row that stay in the L1 cache
 constexpr int64_t kElementsPerTask = 4096;
+constexpr int kReducedAtOnce = 16;  // channels of segment_reduce
+constexpr int64_t kItemsPerTask = 1024;
 
 // Channels [first, first + count) of a row in the channel-last layout: slot by slot, so that rows
 // of grad are read whole and the channels vectorize.
@@ -72,6 +76,53 @@ void run_cpu(const SegmentSumArgs& args, void*, const ParallelFor& parallel_for)
   with_point_type(args.dtype, [&](auto type) {
     using T = decltype(type);
     args.weight ? sum_all<T, true>(args, parallel_for) : sum_all<T, false>(args, parallel_for);
+  });
+}
+
+int64_t workspace_bytes_cpu(const SegmentReduceArgs&) { return 0; }
+
+void run_cpu(const SegmentReduceArgs& args, void*, const ParallelFor& parallel_for) {
+  with_reducer<kReducedAtOnce>(args, true, [&](auto reducer_type) {
+    using Reducer = typename decltype(reducer_type)::type;
+    const int64_t items = Reducer::items(args);
+    for_each_index(parallel_for, args.segments * items, kItemsPerTask, [&](int64_t i) {
+      const int64_t segment = i / items;
+      const EntryRange range = entry_range(args.offsets, segment, args.entries);
+      const Reducer reducer(args, i - segment * items);
+      reducer.store(segment,
+                    reduce_entries<typename Reducer::Tree>(reducer, range.begin, range.end));
+    });
+  });
+}
+
+void run_cpu(const SegmentSpreadArgs& args, void*, const ParallelFor& parallel_for) {
+  with_width_of<kReducedAtOnce>(args, true, [&](auto type, auto width) {
+    const int64_t items = args.channels / width();
+    for_each_index(parallel_for, args.entries, kItemsPerTask / (items + 1) + 1, [&](int64_t e) {
+      const int64_t segment = segment_of(args, e);
+      for (int64_t i = 0; i < items; ++i) spread_item<decltype(type), width()>(args, e, segment, i);
+    });
+  });
+}
+
+int64_t workspace_bytes_cpu(const NeighborDistanceArgs&) { return 0; }
+
+void run_cpu(const NeighborDistanceArgs& args, void*, const ParallelFor& parallel_for) {
+  const InverseIndex& inverse = args.inverse;
+  with_point_type(args.dtype, [&](auto type) {
+    using T = decltype(type);
+    if (args.grad_points) {
+      for_each_index(parallel_for, inverse.clouds * inverse.rows * args.dims, kElementsPerTask,
+                     [&](int64_t i) {
+                       const int64_t row = i / args.dims, cloud = row / inverse.rows;
+                       sum_list<DistanceGradient<T>>(args, cloud, row - cloud * inverse.rows,
+                                                     i - row * args.dims);
+                     });
+    }
+    if (args.grad_query) {
+      for_each_index(parallel_for, inverse.clouds * args.queries * args.dims, kElementsPerTask,
+                     [&](int64_t i) { query_gradient<T>(args, i); });
+    }
   });
 }
 
