@@ -27,7 +27,7 @@ struct Request {
   std::string_view bounds;
 };
 
-struct Reduction {
+struct VoxelReduction {
   std::string_view reduce;
   std::optional<at::ScalarType> out_dtype;
   bool center_relative;
@@ -72,7 +72,7 @@ Plan make_plan(const Request& r) {
   return plan;
 }
 
-void add_reduction(const Request& r, const Reduction& reduction, Plan& plan) {
+void add_reduction(const Request& r, const VoxelReduction& reduction, Plan& plan) {
   VoxelizeArgs& args = plan.args;
   args.reduce = parse_reduce(r.op, reduction.reduce);
   check_value(args.reduce != VoxelReduce::kNone || args.max_points >= 0, r.op,
@@ -85,7 +85,7 @@ void add_reduction(const Request& r, const Reduction& reduction, Plan& plan) {
 }
 
 // Makes the outputs; `args` gets their memory. `reduction` is null for a map without features.
-Outputs make_outputs(const Request& r, Plan& plan, const Reduction* reduction, bool with_slot,
+Outputs make_outputs(const Request& r, Plan& plan, const VoxelReduction* reduction, bool with_slot,
                      bool with_arg) {
   VoxelizeArgs& args = plan.args;
   const c10::SymInt rows = r.points.sym_size(0), columns = r.points.sym_size(1);
@@ -109,7 +109,7 @@ Outputs make_outputs(const Request& r, Plan& plan, const Reduction* reduction, b
   return out;
 }
 
-Outputs compute(const Request& r, const Reduction* reduction, bool with_slot, bool with_arg) {
+Outputs compute(const Request& r, const VoxelReduction* reduction, bool with_slot, bool with_arg) {
   Plan plan = make_plan(r);
   if (reduction != nullptr) add_reduction(r, *reduction, plan);
   Outputs out = make_outputs(r, plan, reduction, with_slot, with_arg);
@@ -129,7 +129,7 @@ auto voxelize(const Tensor& points, c10::ArrayRef<double> voxel_size, c10::Array
               const OptionalTensor& num_valid, std::string_view reduce, std::string_view order,
               std::string_view bounds, std::optional<at::ScalarType> out_dtype,
               bool center_relative) {
-  const Reduction reduction{reduce, out_dtype, center_relative};
+  const VoxelReduction reduction{reduce, out_dtype, center_relative};
   const Outputs out = compute({"voxelize", points, voxel_size, range, max_points, max_voxels,
                                batch_offsets, num_valid, order, bounds},
                               &reduction, kTrain, kTrain);
