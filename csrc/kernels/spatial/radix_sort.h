@@ -34,6 +34,13 @@ Item* radix_sort(Item* items, Item* other, int64_t count, int key_bits) {
   return items;
 }
 
+// The fewest bits that hold every key below `values`; 0 for one value.
+inline int key_bits(int64_t values) {
+  int bits = 0;
+  while ((int64_t{1} << bits) < values) ++bits;
+  return bits;
+}
+
 #ifdef TORCHVOX_CUDA
 // Keys and values in two buffers each; a sort leaves its result in `keys[current]`,
 // `values[current]`.
@@ -46,13 +53,6 @@ struct SortBuffers {
 
   SortBuffers(int64_t count, Workspace& workspace);
 };
-
-// The fewest bits that hold every key below `values`; 0 for one value.
-inline int key_bits(int64_t values) {
-  int bits = 0;
-  while ((int64_t{1} << bits) < values) ++bits;
-  return bits;
-}
 
 // Sorts `count` pairs by the low `bits` bits of their keys, ascending; equal keys keep their order.
 cudaError_t radix_sort(SortBuffers& buffers, int64_t count, int bits, cudaStream_t stream);

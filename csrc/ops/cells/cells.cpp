@@ -38,7 +38,7 @@ std::tuple<Tensor, Tensor, Tensor> serialize(const Tensor& cells, c10::List<std:
                 "batch_index must be None with batch_offsets or num_valid", "a tensor");
     in.add("batch_index", batch_index, Dtypes::kIndices, "[N]");
   } else {
-    const int taken = sample_bits(batches.maybe_as_int().value_or(1));
+    const int taken = key_bits(batches.maybe_as_int().value_or(1));
     args.code_bits = 3 * args.frame.bits + taken;
     check_value(args.code_bits <= kMostKeyBits, op,
                 "3 * depth must leave room for the samples in 63 bits", depth, " for ", batches,

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/ops/core/differentiable.h"
-
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>

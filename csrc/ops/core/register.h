@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "csrc/ops/core/autograd.h"
-#include "csrc/ops/core/differentiable.h"
 
 namespace torchvox {
 

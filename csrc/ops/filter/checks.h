@@ -6,6 +6,7 @@
 #include "csrc/kernels/filter/exact_sum.h"
 #include "csrc/kernels/filter/voxel_group.h"
 #include "csrc/kernels/filter/voxel_key.h"
+#include "csrc/kernels/spatial/radix_sort.h"
 #include "csrc/ops/core/op.h"
 
 namespace torchvox {
@@ -13,13 +14,6 @@ namespace torchvox {
 inline void add_keys(Inputs& in, const Tensor& keys) {
   in.add("keys", keys, Dtypes::kInt64, "[N]");
   check_below(in["N"], kIndexLimit - 1, in.op(), "keys must have N < 2^31 - 1 elements", in["N"]);
-}
-
-// Bits that name the samples of a batch.
-inline int sample_bits(int64_t batches) {
-  int bits = 0;
-  while ((int64_t{1} << bits) < batches) ++bits;
-  return bits;
 }
 
 inline KeyFrame parse_key_frame(const char* op, std::optional<at::IntArrayRef> lower, int64_t bits,
@@ -81,7 +75,7 @@ inline KeyRequest parse_key_request(const char* op, const Tensor& points,
     request.args.origin[axis] = zero;
   }
   request.batches = add_batch(in, batch_offsets, num_valid);
-  const int taken = sample_bits(request.batches.maybe_as_int().value_or(1));
+  const int taken = key_bits(request.batches.maybe_as_int().value_or(1));
   const int room = (kMostKeyBits - taken) / 3;
   request.args.frame = parse_key_frame(op, lower, bits == -1 ? room : bits, layout);
   check_value(request.args.frame.bits <= room, op,
