@@ -5,7 +5,7 @@
 // 1. points_in_boxes writes a bit for every point and box: the only memory that a call needs,
 //    however many points a box holds.
 // 2. The bits of a box are read in ascending order. The slot of a point is its rank among the
-//    points of its cell (box_query.cu, box_query_cpu.cpp).
+//    points of its cell.
 #pragma once
 
 #include "csrc/kernels/boxes/points_in_boxes.h"

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rotated IoU and its gradient on the GPU, of a matrix or of pairs: no atomics.
-
+// Rotated IoU and its gradient on the GPU, of a matrix or of pairs: no atomics. place_boxes: a warp
+// compares one try, or one candidate of a group, with the scene at a time, one box per lane; scene
+// and candidates stay in the caches.
 #include <algorithm>
 
+#include "csrc/kernels/boxes/place_boxes.h"
 #include "csrc/kernels/boxes/rotated_iou.h"
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 
 namespace torchvox {
-
 inline constexpr int kPairTile = 64;
 inline constexpr int kPairTileThreads = 256;
 inline constexpr int kPairRowsPerThread = kPairTile * kPairTile / kPairTileThreads;
@@ -147,6 +148,18 @@ cudaError_t launch_gradient(const RotatedIouBackwardArgs& args, const CudaContex
   return launch_blocks(matrix_gradient_kernel<T>, blocks, 32 * kRowWarps, context.stream, args);
 }
 
+constexpr int kSceneThreads = 512;
+
+// One block per scene: reads its boxes and candidates and writes the choices.
+__global__ void __launch_bounds__(kSceneThreads)
+    place_kernel(const __grid_constant__ PlaceBoxesArgs args, const PlaceScratch scratch) {
+  __shared__ int32_t room;
+  const Team team{static_cast<int>(threadIdx.x), kSceneThreads, 32, &room};
+  for (int64_t batch = blockIdx.x; batch < args.batches; batch += gridDim.x) {
+    ScenePlacer(args, scratch, batch, team).run();
+  }
+}
+
 }  // namespace
 
 int64_t workspace_bytes_cuda(const RotatedIouArgs&, const Target&) { return 0; }
@@ -159,6 +172,13 @@ cudaError_t launch(const RotatedIouArgs& args, void*, const CudaContext& context
 cudaError_t launch(const RotatedIouBackwardArgs& args, void*, const CudaContext& context) {
   return args.forward.dtype == DType::kDouble ? launch_gradient<double>(args, context)
                                               : launch_gradient<float>(args, context);
+}
+
+cudaError_t launch(const PlaceBoxesArgs& args, void* memory, const CudaContext& context) {
+  if (args.batches * args.count == 0) return cudaSuccess;
+  const auto scratch = carve<PlaceScratch>(memory, args);
+  const unsigned blocks = blocks_for(args.batches, 1, context.target);
+  return launch_blocks(place_kernel, blocks, kSceneThreads, context.stream, args, scratch);
 }
 
 }  // namespace torchvox

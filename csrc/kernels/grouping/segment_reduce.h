@@ -2,7 +2,7 @@
 //
 // Entry of segment_reduce and its gradient, and their rules for host and device: the rows of a
 // segment, how rows are reduced, the gradient of an entry. segment_reduce.cu splits long segments,
-// segment_reduce_cpu.cpp reduces each in one go.
+// grouping_cpu.cpp reduces each in one go.
 #pragma once
 
 #include <type_traits>

@@ -5,7 +5,7 @@
 // it has one fixed order of addition and needs no atomics (segment_sum.h).
 //
 // On the GPU inverse_index.cu sorts by counting in shared memory or by radix sort; on the CPU
-// inverse_index_cpu.cpp counts. Before them, NeighborRowsArgs flattens any neighbor list.
+// grouping_cpu.cpp counts. Before them, NeighborRowsArgs flattens any neighbor list.
 #pragma once
 
 #include "csrc/kernels/core/map.h"

@@ -7,7 +7,7 @@
 //   W f + bias = A [u; i] + k,   A = [W_p + W_m + W_c | W_i],   k = bias + W_p c + W_m (c - mean):
 // the maximum over the points needs A alone, and k is added once. Legacy columns drop W_p c.
 //
-// On the GPU ../prepare.cu lists the points of each pillar and the row of each cell before
+// On the GPU ../scatter.cu lists the points of each pillar and the row of each cell before
 // encode.cu.
 #pragma once
 
