@@ -92,18 +92,17 @@ def rows(*shape: int) -> torch.Tensor:
 
 
 class EveryOp(Dataset):
-    """Item i: the outputs of every op on its i-th cloud. Spawned workers import it."""
+    """Item i: the outputs of every op on its i-th cloud. Spawned workers import it. Calls are made
+    here, not in workers: those of gradients run autograd, which torch refuses in forked ones."""
 
-    def __init__(self, length: int = 4, points: int = 300) -> None:
-        self.length, self.points = length, points
+    def __init__(self) -> None:
+        self.calls = [[op.call(300, i) for op in OPS] for i in range(4)]
 
     def __len__(self) -> int:
-        return self.length
+        return len(self.calls)
 
     def __getitem__(self, i: int) -> dict[str, tuple[torch.Tensor, ...]]:
-        if i >= self.length:
-            raise IndexError(i)
-        return {str(op): run(op, op.call(self.points, i)) for op in OPS}
+        return {str(op): run(op, call) for op, call in zip(OPS, self.calls[i], strict=True)}
 
 
 def sample_inputs(op: OpInfo) -> dict[str, Callable[[], Call]]:
