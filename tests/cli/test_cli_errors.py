@@ -108,6 +108,8 @@ WRONG_USE = [
     ((*POSED, "--memory", "lots"), ("--memory", "lots")),
     ((*POSED, "--memory", "1"), ("--memory must hold a region of", "got '1'")),
     ((*SCANS, "--trajectory", "poses.txt"), ("TUM",)),
+    ((*SCANS, "--trajectory", "tum.txt"), ("no file", "gps_time", "coordinates alone", "--times")),
+    ((*SCANS, "--trajectory", "tum.txt", "--times", "names"), ("--times needs --poses",)),
     (("map", "scans", "a.graph", "--poses", "poses.txt"), ("all maps", "all scans")),
     (("map", "a.graph", "--poses", "poses.txt"), ("--poses", "graphs")),
     (("map", "m.bt", "--voxel", "0.1", "--min-range", "1"), ("--voxel-size, --min-range",)),
@@ -162,6 +164,7 @@ def files(scan, detector_file, tmp_path):
     for i in range(3):
         np.ones((9, 3), np.float32).tofile(tmp_path / "scans" / f"{i}.bin")
     (tmp_path / "poses.txt").write_text("1 0 0 0 0 1 0 0 0 0 1 0\n" * 3)
+    (tmp_path / "tum.txt").write_text("0 0 0 0 0 0 0 1\n9 0 0 0 0 0 0 1\n")
     np.save(tmp_path / "plain.npy", np.random.default_rng(0).random((9, 3)))
     np.save(tmp_path / "nan.npy", np.full((5, 3), np.nan))
     columns = {"intensity": np.arange(20, dtype=np.uint16)}

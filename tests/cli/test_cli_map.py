@@ -109,6 +109,34 @@ def test_kitti_poses_take_an_extrinsic_and_a_frame(torchvox_cli, drive, tmp_path
     assert agreement("a.npz", relative.mapped()) > 0.98  # the poses differ in the last bits
 
 
+def test_scans_take_poses_at_their_times(torchvox_cli, drive, tmp_path):
+    lines = [f"{1000 + i / 30:.4f} {i / 3:.9f} {i / 6:.9f} 0.1 0 0 0 1" for i in range(7)]
+    (tmp_path / "fast.txt").write_text("\n".join(lines[::-1]))
+    (tmp_path / "times.txt").write_text("1000.0500\n1000.1\n1000.20004\n")
+    command = ("map", "scans", *XYZ, "--poses", "fast.txt", "--voxel-size", "0.2", "-o", "a.npz")
+    torchvox_cli(*command, "--times", "times.txt").ok("in 3 calls")
+    rows = np.tile(np.eye(3, 4), (3, 1, 1))
+    rows[:, :, 3] = [[0.5, 0.25, 0.1], [1, 0.5, 0.1], [2, 1, 0.1]]
+    assert agreement("a.npz", Drive(drive.clouds, rows).mapped()) > 0.98
+    torchvox_cli(*command, "--times", "times.txt", "--relative").ok("in 3 calls")
+    rows[:, :, 3] -= rows[0, :, 3]
+    assert agreement("a.npz", Drive(drive.clouds, rows).mapped()) > 0.98
+    (tmp_path / "late.txt").write_text("1000.1\n1000.1\n1000.2003\n")
+    for options, code, *words in (
+        ((), 1, "7 poses for 3 scans", "--times"),
+        (("--times", "late.txt"), 2, "1 of 3 scans", "2.bin at 1000.200300 s is outside of"),
+        (("--times", "names"), 2, "3 of 3 scans", "0.bin at 0.000000 s", "1000.000000 to 1000.2"),
+        (("--times", "times.txt", "--max-gap", "0.01"), 2, "1 of 3", "0.bin", "in a gap", "0.01 s"),
+        (("--times", "fast.txt"), 1, "fast.txt is not a readable list of times"),
+        (("--times", "times.txt", "--poses", "poses.txt"), 2, "--times needs poses with times"),
+    ):
+        torchvox_cli(*command, *options).assert_one_sentence(code, *words)
+    (tmp_path / "first.txt").write_text("".join(f"{i} 0 0 0 1 0 0 0\n" for i in range(3)))
+    warned = torchvox_cli(*command, "--poses", "first.txt")
+    assert warned.code == 0 and warned.err.count("if w is first") == 1
+    assert warned.err.startswith("torchvox: warning: first.txt: ")
+
+
 def test_a_capacity_is_a_limit(torchvox_cli, drive, tmp_path):
     result = torchvox_cli(*POSED, "--capacity", "40", "-o", "a.npz")
     assert result.code == 1 and "3 of 3 files failed" in result.err

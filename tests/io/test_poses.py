@@ -2,12 +2,13 @@
 """Poses of scans from three formats, and a moving sensor at the times of points."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from torchvox._util.errors import CloudFileError, WrongUseError
-from torchvox.io import Trajectory, read_extrinsic, read_poses
+from torchvox.io import Trajectory, read_extrinsic, read_poses, read_times
 
 AXIS = np.array([0.6, 0.0, 0.8])
 ARM = np.array([[0.0, 0, 1, 0.5], [1, 0, 0, 0], [0, 1, 0, -0.2]])
@@ -115,13 +116,14 @@ def test_an_extrinsic_is_a_line_of_a_calibration(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "it holds no poses"),
-        ("time,x,y,z,q0,q1,q2,q3\n" + written("wxyz"), "must name .*qw, .* got 8"),
+        ("", "it has no numbers, but poses are lines of 8"),
+        ("time,x,y,z,q0,q1,q2,q3\n" + written("wxyz"), "a header without qw, .*EuRoC's CSV"),
+        ("time x y z roll pitch yaw\n1 2 3 4 5 6 7\n", "a header without qw"),
         ("time (microseconds),x,y,z,qw,qx,qy,qz\n" + written("wxyz"), "must name .*time_ns"),
         ("# time, place, rotation (w, x, y, z)\n" + written("wxyz", " ", False), "w first"),
         (written("xyzw", " ").replace("1403636", "1403"), "are not seconds"),
-        ("7 " + LINES[0] + " 0 0 0 1\n", "got 17 numbers per line"),
-        ("1 2 3\n", r"12 \(KITTI\) or 8 \(TUM\), got 3 numbers per line"),
+        ("7 " + LINES[0] + " 0 0 0 1\n", "it has 17 numbers per line, but"),
+        ("1 2 3\n", r"it has 3 numbers .*\(TUM: .* \(KITTI: .*\[4, 4\]"),
         (f"{LINES[0]}\n{LINES[1]} 7\n", "columns"),
         (f"{LINES[0]}\n{LINES[1]} seven\n", "columns|convert"),
         ("1 0 0 0 0 0 0 0\n", "rotation 0 is not a unit quaternion"),
@@ -136,6 +138,65 @@ def test_a_file_that_holds_no_poses_is_refused(text, words, tmp_path):
     path.write_text(text)
     with pytest.raises(CloudFileError, match=f"{path} is not a readable file of poses: .*{words}"):
         read_poses(path)
+
+
+FIRST = "the sensor upside down in {} of 9 poses, read as w, x, y, z they do not"
+
+
+@pytest.mark.parametrize(
+    ("turns", "words"),
+    [
+        ("0 0 {c} {s}", None),  # x, y, z, w: a level sensor that turns about z
+        ("{c} 0 0 {s}", FIRST.format(5)),  # w first, a whole turn
+        ("1 0 0 0", FIRST.format(9)),
+        ("-1 0 0 0", FIRST.format(9)),
+        ("0.5 -0.5 0.5 -0.5", None),  # a camera's: level in neither order
+        ("0.70710678 0.70710678 0 0", None),  # upside down in both
+    ],
+)
+def test_quaternions_with_w_first_are_noticed(turns, words, tmp_path, recwarn):
+    lines = [
+        f"{i} 0 0 0 {turns.format(c=math.cos(0.7 * i / 2), s=math.sin(0.7 * i / 2))}\n"
+        for i in range(9)
+    ]
+    (tmp_path / "a.txt").write_text("".join(lines))
+    read_poses(tmp_path / "a.txt")
+    assert [words in str(each.message) for each in recwarn] == [True] * (words is not None)
+    recwarn.clear()
+    for names in ("qx qy qz qw", "qw qx qy qz"):
+        (tmp_path / "a.txt").write_text(f"# time x y z {names}\n" + "".join(lines))
+        read_poses(tmp_path / "a.txt")
+    assert len(recwarn) == 0
+    (tmp_path / "transforms.json").write_text('{"frames": [\n0.5\n]}')
+    with pytest.raises(CloudFileError, match="JSON, but poses are lines"):
+        read_poses(tmp_path / "transforms.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "result"),
+    [
+        ("# KITTI\n0.000000e+00\n\n1.036224e-01\n", "ab", [0, 0.1036224]),
+        ("1403636579763555584\n", "a", [1403636579.7635555]),
+        (None, ["12.500.bin", "scan-13.pcd", "a_7.pcd.bin"], [12.5, 13, 7]),
+        (None, ["1403636579763555584.bin", "1403636579863555584.las"],
+         [1403636579.7635555, 1403636579.8635555]),
+        (None, ["1403636579_763555584.bin"], [1403636579.7635555]),
+        (None, ["12.5.bin", "b.bin"], "'b' is not a time"),
+        (None, ["1403636579763555.bin"], "not seconds; nanoseconds are"),
+        ("1\n2\n", "abc", "2 times for 3 scans"),
+        ("1\n2 3\n", "ab", "'2 3' is not a time"),
+    ],
+)  # fmt: skip
+def test_scans_have_times_in_a_file_or_in_their_names(text, names, result, tmp_path):
+    source = "names" if text is None else tmp_path / "times.txt"
+    if text is not None:
+        source.write_text(text)
+    if isinstance(result, str):
+        with pytest.raises(ValueError, match=result):
+            read_times(source, [Path(name) for name in names])
+    else:
+        actual = read_times(source, [Path(name) for name in names])
+        assert actual.dtype == np.float64 and np.abs(actual - result).max() < 1e-6
 
 
 def test_other_counts_and_arrays_are_refused(tmp_path):

@@ -14,7 +14,7 @@ import typer
 from torchvox._util.errors import WrongUseError
 from torchvox._util.extras import require
 from torchvox.cli import options
-from torchvox.cli.notes import open_noted
+from torchvox.cli.notes import noted_warnings, open_noted
 from torchvox.cli.options import argument, declare, numbers, option, option_class
 from torchvox.cli.work import attempt_each, choose_device, console, milliseconds, note, spans
 from torchvox.io import find_clouds
@@ -29,7 +29,7 @@ from torchvox.viz.plan import plan_image, write_gray_png, write_ros_yaml
 
 SUFFIXES = (*MAP_SUFFIXES, *VOXEL_SUFFIXES, ".png", ".html")
 Height = tuple[float, ...] | None  # lowest, highest
-POSED = ("poses", "trajectory", "extrinsic", "relative", "layout", "batch_seconds")
+POSED = ("poses", "times", "trajectory", "extrinsic", "relative", "layout", "batch_seconds")
 MODEL = ("voxel_size", "origin", "point_cloud_range", "min_range", "max_range", "preset", "layers",
          "ndt")  # fmt: skip
 BOX = "X0,Y0,Z0,X1,Y1,Z1"
@@ -75,6 +75,7 @@ class MapCommand(MapOptions):
 
     DECLARED: ClassVar = {
         **dict.fromkeys(("poses", "extrinsic", "trajectory"), declare(metavar="FILE")),
+        "times": declare(metavar="FILE | names"),
         "max_gap": declare(min=0),
         "batch_seconds": declare(min=1e-6),
         "voxel_size": declare("--voxel-size", "--voxel", show_default="0.1"),
@@ -92,7 +93,8 @@ def map_(args: MapCommand) -> None:
     """Map the space around a sensor from scans and poses; merge maps, draw and convert them."""
     files = find_clouds(args.paths)
     outputs = MapOutputs(args.output, args.page, args.ros_yaml)
-    inputs = [*files, args.poses, args.trajectory, args.extrinsic]
+    times = Path(args.times) if args.times not in (None, "names") else None
+    inputs = [*files, args.poses, times, args.trajectory, args.extrinsic]
     options.check_outputs(inputs, {"--output": outputs.targets})
     whole = set(MAP_SUFFIXES) >= {path.suffix.lower() for path in outputs.targets}
     if (args.height or args.select) and whole:
@@ -102,7 +104,8 @@ def map_(args: MapCommand) -> None:
     read = options.cloud_reader(files, args.layout, open_noted) if kind == "scans" else open_noted
     where, device_name = choose_device(args.device)
     start = time.perf_counter()
-    job = MapJob(files, args, where, read)
+    with noted_warnings():
+        job = MapJob(files, args, where, read)
     failed = attempt_each(files, job.add)
     if failed == len(files) or job.map is None:
         raise typer.Exit(1)
@@ -139,8 +142,8 @@ def _check(args: MapOptions, kind: str) -> None:
     if kind == "scans":
         if (args.poses is None) == (args.trajectory is None):
             raise WrongUseError("scans need either --poses, one each, or --trajectory for gps_time")
-        if args.relative and args.poses is None:
-            raise WrongUseError("--relative needs --poses")
+        if (alone := [*args.chosen("relative", "times")]) and args.poses is None:
+            raise WrongUseError(f"--{alone[0]} needs --poses")
         if args.batch_seconds is not None and args.trajectory is None:
             raise WrongUseError("--batch-seconds needs --trajectory: with --poses a scan is a call")
     if args.memory is not None and args.capacity is not None:

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from torchvox._util.errors import printable
@@ -18,6 +21,18 @@ if TYPE_CHECKING:
 def note(message: str) -> None:
     """Print a remark in one line on stderr, so that pipes get results only."""
     print(printable(message.replace("\n", " "), "\t"), file=sys.stderr)
+
+
+@contextmanager
+def noted_warnings() -> Iterator[None]:
+    """Prints each different warning of the block as a note."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            for text in dict.fromkeys(str(each.message) for each in caught):
+                note(f"torchvox: warning: {text}")
 
 
 def open_noted(path: Path, layout: str | None = None) -> PointReader:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import re
+import warnings
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +14,7 @@ import numpy as np
 
 from torchvox._util.errors import CloudFileError, WrongUseError, expect, explained
 from torchvox.io.binary import load_npy
+from torchvox.io.readers import cloud_stem
 from torchvox.io.words import are_numbers
 
 if TYPE_CHECKING:
@@ -20,10 +23,17 @@ if TYPE_CHECKING:
 KITTI, SQUARE, TUM, EUROC = 12, 16, 8, 17  # numbers per line
 ORDER = ("time", "x", "y", "z", "qx", "qy", "qz", "qw")  # of TUM
 NAMES = "time (seconds, or time_ns), x, y, z, qx, qy, qz, qw"
+FORMS = (
+    "poses are lines of 8 numbers (TUM: time x y z qx qy qz qw, as in 0.1 5 2 0 0 0 0 1), of 12 "
+    "(KITTI: the rows of [3, 4], as in 1 0 0 5 0 1 0 2 0 0 1 0), of 16 (of [4, 4]: the same and "
+    "0 0 0 1), EuRoC's CSV (time_ns,x,y,z,qw,qx,qy,qz, as in 1403636579763555584,5,2,0,1,0,0,0) "
+    "or a .npy file [S, 3, 4] or [S, 4, 4]"
+)
 EUROC_ORDER = [1, 2, 3, 5, 6, 7, 4]  # of x, y, z, qx, qy, qz, qw
 NANOSECONDS = 1e17  # whole numbers from here on are times in nanoseconds
 NO_SECONDS = 1e11  # numbers from here on are not times in seconds
 SLACK = 1e-3  # of a rotation that is written in few digits
+ROUNDING = 1e-4  # s: KITTI's times.txt has 7 digits, so a scan may seem to be after the last pose
 GPS_SHIFT = 1e9  # seconds that LAS files subtract from GPS time ("adjusted")
 
 
@@ -63,11 +73,14 @@ def read_poses(
         Those of KITTI's odometry are the camera's: use Tr of the calibration (`read_extrinsic`).
     count: number of scans, each of which needs one pose.
     relative: the map's frame is that of the first scan, as for KITTI, whose world has z ahead.
+    Warns where quaternions without a header turn the sensor over as x, y, z, w, not with w first.
     Raises CloudFileError for a file that holds anything else.
     """
     path = Path(path)
     times = None
     with explained(path, "file of poses"):
+        if path.suffix.lower() == ".json":
+            raise _unknown(path, "JSON")
         if path.suffix.lower() == ".npy":
             rows = load_npy(path)
             if rows.ndim != 3 or rows.shape[1:] not in ((3, 4), (4, 4)) or rows.dtype.kind != "f":
@@ -78,7 +91,7 @@ def read_poses(
             if table.shape[1] in (KITTI, SQUARE) and "qw" not in roles:
                 rows = table.reshape(len(table), -1, 4)
             else:
-                times, table = _timed(roles, commas, stamps, table)
+                times, table = _timed(path, roles, commas, stamps, table)
                 rows = np.concatenate([rotations(table[:, 3:]), table[:, :3, None]], axis=2)
         if len(rows) == 0 or (times is not None and not np.isfinite(times).all()):
             raise ValueError("it holds no poses, or times that are not numbers")
@@ -88,9 +101,30 @@ def read_poses(
     if extrinsic is not None:
         poses = joined(poses, _matrix(extrinsic))
     if relative:
-        back = poses[0, :, :3].T
-        poses = joined(np.concatenate([back, -back @ poses[0, :, 3:]], axis=1), poses)
+        poses = from_first(poses)
     return Poses(poses, times)
+
+
+def read_times(source: str | Path, scans: Sequence[Path]) -> np.ndarray:
+    """Times [S] float64 of scans in seconds.
+
+    source: a file with one time per line (KITTI's times.txt), or "names": the number at the end of
+        the name of each scan, also written as seconds_nanoseconds. Whole numbers from 1e17 up are
+        nanoseconds.
+    Raises CloudFileError for other content or names, WrongUseError for another number of times.
+    """
+    with explained(Path(source), "list of times"):
+        if str(source) == "names":
+            stems = [re.sub(r"(\d{10})_(\d{9})$", r"\1.\2", cloud_stem(path)) for path in scans]
+            words = [(re.findall(r"\d+(?:\.\d+)?$", stem) or [stem])[0] for stem in stems]
+        else:
+            lines = Path(source).read_text(encoding="utf-8-sig").splitlines()
+            words = [line.strip() for line in lines if line.strip()[:1] not in "#%"]
+        if odd := next((word for word in words if not are_numbers([word])), ""):
+            raise ValueError(f"{odd!r} is not a time, such as 12.5")
+        if len(words) != len(scans):
+            raise WrongUseError(f"{source} has {len(words)} times for {len(scans)} scans")
+        return _seconds(words)
 
 
 def read_extrinsic(path: str | Path) -> np.ndarray:
@@ -188,6 +222,12 @@ def joined(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return turned
 
 
+def from_first(poses: np.ndarray) -> np.ndarray:
+    """Poses [S, 3, 4] in the frame of the first one."""
+    back = poses[0, :, :3].T
+    return joined(np.concatenate([back, -back @ poses[0, :, 3:]], axis=1), poses)
+
+
 def rigid(poses: np.ndarray) -> np.ndarray:
     """The poses [S, 3, 4] float64 of [S, 3, 4] or [S, 4, 4]. Raises ValueError unless they are
     finite, with rotations to 1e-3 and a last row 0, 0, 0, 1."""
@@ -277,7 +317,7 @@ def _table(path: Path) -> tuple[list[str], bool, list[str], np.ndarray]:
         numbers.extend(map(float, words))
         stamps.append(words[min(at, count - 1)])
     if not stamps:
-        raise ValueError("it holds no poses")
+        raise _unknown(path, "no numbers")
     return roles, commas, stamps, np.frombuffer(numbers).reshape(-1, count)
 
 
@@ -294,29 +334,63 @@ def _role(name: str) -> str:
 
 
 def _timed(
-    roles: list[str], commas: bool, stamps: list[str], table: np.ndarray
+    path: Path, roles: list[str], commas: bool, stamps: list[str], table: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Times [n] float64 in seconds, and x, y, z, qx, qy, qz, qw [n, 7]. Raises ValueError."""
     count = table.shape[1]
-    is_whole = all(word.lstrip("+-").isdecimal() for word in stamps)
-    times: list[float] = [int(word) if is_whole else float(word) for word in stamps]
-    largest = max(map(abs, times))
-    is_ns = "ns" in roles or (is_whole and largest >= NANOSECONDS)
+    is_ns = "ns" in roles or _are_nanoseconds(stamps)
     if roles:
         one_each = all(roles.count(role) == 1 for role in ORDER[1:])
+        if "qw" not in roles:
+            raise _unknown(path, "a header without qw")
         if not one_each or roles.count("time") + roles.count("ns") != 1 or len(roles) != count:
             raise ValueError(f"its header must name {NAMES}, once each, got {count} columns")
         order = [roles.index(role) for role in ORDER[1:]]
     elif commas and (count == EUROC or (count == TUM and is_ns)):
-        order, is_ns = EUROC_ORDER, is_whole
+        order, is_ns = EUROC_ORDER, all(map(_is_whole, stamps))
     elif count == TUM:
         order = list(range(1, TUM))
+        _warn_if_w_first(path, table[:, 4:])
     else:
-        formats = f"{EUROC} (EuRoC), {SQUARE} ([4, 4]), {KITTI} (KITTI) or {TUM} (TUM)"
-        raise ValueError(f"poses have {formats}, got {count} numbers per line")
-    if largest >= NO_SECONDS and not is_ns:
-        raise ValueError(f"times up to {largest:g} are not seconds: name their unit in a header")
-    return np.array([time / 10**9 if is_ns else time for time in times]), table[:, order]
+        raise _unknown(path, f"{count} numbers per line")
+    return _seconds(stamps, is_ns), table[:, order]
+
+
+def _is_whole(word: str) -> bool:
+    return word.lstrip("+-").isdecimal()
+
+
+def _are_nanoseconds(words: Sequence[str]) -> bool:
+    return all(map(_is_whole, words)) and max(abs(int(word)) for word in words) >= NANOSECONDS
+
+
+def _seconds(words: Sequence[str], is_ns: bool | None = None) -> np.ndarray:
+    """Times [n] float64 in seconds. is_ns: None to tell by their size. Raises ValueError."""
+    is_ns = _are_nanoseconds(words) if is_ns is None else is_ns
+    whole = all(map(_is_whole, words))  # their last digits would be lost in a float
+    times: list[float] = [int(word) if whole else float(word) for word in words]
+    if (largest := max(map(abs, times))) >= NO_SECONDS and not is_ns:
+        units = "are not seconds; nanoseconds are whole, from 1e17 up, or named by a header"
+        raise ValueError(f"times up to {largest:g} {units}")
+    return np.array([time / 10**9 if is_ns else time for time in times])
+
+
+def _warn_if_w_first(path: Path, turns: np.ndarray) -> None:
+    """A warning where quaternions [n, 4] turn the sensor over as x, y, z, w, not as w, x, y, z. A
+    quarter of the poses is enough: of a loop that is read in the wrong order a half looks right."""
+    up, other = (rotations(turns[:, order])[:, 2, 2] for order in ([0, 1, 2, 3], [1, 2, 3, 0]))
+    if 4 * (down := int((up < 0).sum())) >= len(up) and (other > 0.5).mean() > 0.9:
+        header = "# time x y z qw qx qy qz"
+        warnings.warn(
+            f"{path}: read as x, y, z, w, its quaternions turn the sensor upside down in {down} of "
+            f"{len(up)} poses, read as w, x, y, z they do not: if w is first, put the line "
+            f"'{header}' on top (one that ends in 'qx qy qz qw' silences this)",
+            stacklevel=4,
+        )
+
+
+def _unknown(path: Path, got: str) -> CloudFileError:
+    return CloudFileError(f"{path} is not a readable file of poses: it has {got}, but {FORMS}")
 
 
 def _matrix(pose: ArrayLike) -> np.ndarray:

@@ -7,6 +7,7 @@ merged into the first one.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections import Counter
@@ -19,8 +20,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 
-from torchvox._util.errors import WrongUseError
-from torchvox.io import PointReader, Trajectory, open_points, read_extrinsic, read_poses
+from torchvox._util.errors import CloudFileError, TorchvoxError, WrongUseError
+from torchvox.io import PointReader, Trajectory, open_points, read_extrinsic, read_poses, read_times
+from torchvox.io.poses import ROUNDING, from_first
 from torchvox.mapping.counts import IntegrateCounts
 from torchvox.mapping.files import is_map
 from torchvox.mapping.map import OccupancyMap
@@ -36,13 +38,21 @@ class MapOptions:
     """How files become a map: arguments of `OccupancyMap`, `integrate`, `read_poses`, `Trajectory`
     and `open_points`, None for their defaults. The text of each field is the help of its option."""
 
-    poses: Annotated[Path | None, "Poses, one per scan: KITTI, TUM or .npy."] = None
+    poses: Annotated[
+        Path | None, "Poses, one per scan or with --times: KITTI, TUM, EuRoC, [4, 4] or .npy."
+    ] = None
+    times: Annotated[
+        str | None,
+        "Times of the scans, to interpolate --poses (TUM, EuRoC) at: a file with one per line "
+        "(KITTI's times.txt), or names, for the number that ends the name of each scan; in "
+        "seconds, or whole nanoseconds. Default: line i of --poses is for scan i.",
+    ] = None
     extrinsic: Annotated[
         Path | None, "KITTI calib.txt (its Tr is needed: KITTI poses are camera poses)."
     ] = None
     relative: Annotated[bool, "Use the frame of the first scan as that of the map."] = False
-    trajectory: Annotated[Path | None, "TUM poses, for points that have gps_time."] = None
-    max_gap: Annotated[float, "Most seconds between poses of --trajectory."] = 0.5
+    trajectory: Annotated[Path | None, "TUM or EuRoC poses, for points with gps_time."] = None
+    max_gap: Annotated[float, "Most seconds between two poses of --trajectory or --times."] = 0.5
     batch_seconds: Annotated[
         float | None, "Integrate points in batches of this many seconds of gps_time."
     ] = None
@@ -152,7 +162,8 @@ class MapJob:
         if self.kind == "graphs":
             batches = (Batch(*scan) for scan in read_graph(path))
         elif self._moving is not None:
-            batches = _moving_batches(self.read(path), self._moving, self.options.batch_seconds)
+            reader = self._opened.pop(path, None) or self.read(path)
+            batches = _moving_batches(reader, self._moving, self.options.batch_seconds)
         else:  # a scan is a batch, whatever its size: its misses count before its hits
             batches = iter([Batch(self.read(path).coordinates(), self._poses[i])])
         for batch in batches:
@@ -163,19 +174,24 @@ class MapJob:
         options = self.options
         extrinsic = None if options.extrinsic is None else read_extrinsic(options.extrinsic)
         self._moving: Trajectory | None = None
+        self._opened: dict[Path, PointReader] = {}
         if options.trajectory is None:
-            assert options.poses is not None
-            count = len(self.files)
-            poses = read_poses(options.poses, extrinsic, count=count, relative=options.relative)
-            self._poses = poses.matrices
+            self._poses = poses_of_scans(self.files, options, extrinsic)
             return
-        poses = read_poses(options.trajectory)
-        if poses.times is None:
-            rule = "--trajectory needs times: lines of 8 numbers (TUM)"
-            raise WrongUseError(f"{options.trajectory}: {rule}")
-        self._moving = Trajectory(
-            poses.times, poses.matrices, extrinsic=extrinsic, max_gap=options.max_gap
-        )
+        self._moving = _trajectory(options.trajectory, "--trajectory", extrinsic, options.max_gap)
+        listing = ""
+        for path in self.files:
+            with contextlib.suppress(TorchvoxError):  # of this file alone: add reports it
+                reader = self.read(path)
+                if "gps_time" in reader.columns:
+                    self._opened = {path: reader}  # whose problems are printed by now
+                    return
+                listing = (
+                    listing or f"{path} has {', '.join(reader.columns) or 'coordinates alone'}"
+                )
+        if listing:
+            rule = "no file has the column gps_time that --trajectory needs"
+            raise WrongUseError(f"{rule}: {listing}; scans without it take --poses and --times")
 
     def _empty_map(self) -> OccupancyMap:
         """A map after a call without rays, which refuses what is wrong for every scan."""
@@ -206,6 +222,50 @@ class MapJob:
         path = place[None, :, 3] if name == "pose" else place
         if len(points) > 0:
             tally.path.append(path[:: 1 + len(path) // 1000])
+
+
+def _trajectory(
+    path: Path, option: str, extrinsic: np.ndarray | None, max_gap: float
+) -> Trajectory:
+    poses = read_poses(path)
+    if poses.times is None:
+        raise WrongUseError(f"{path}: {option} needs poses with times, of TUM or EuRoC")
+    return Trajectory(poses.times, poses.matrices, extrinsic=extrinsic, max_gap=max_gap)
+
+
+def poses_of_scans(
+    files: list[Path], options: MapOptions, extrinsic: np.ndarray | None = None
+) -> np.ndarray:
+    """Poses [S, 3, 4] float64 of scans: those of the lines of a file, or at the times of the scans.
+
+    Raises CloudFileError for another number of poses, WrongUseError for a scan whose time is not
+    between those of two poses.
+    """
+    assert options.poses is not None
+    if options.times is None:
+        lines = read_poses(options.poses, extrinsic, relative=options.relative)
+        if len(lines.matrices) != len(files):
+            hint = "--times FILE or --times names matches them by time"
+            hint = hint if lines.times is not None else "poses with times could be matched: --times"
+            number = f"{len(lines.matrices)} poses for {len(files)} scans"
+            raise CloudFileError(f"{options.poses} has {number}: {hint}")
+        return lines.matrices
+    moving = _trajectory(options.poses, "--times", extrinsic, options.max_gap)
+    times = read_times(options.times, files)
+    first, last = moving.times[[0, -1]]
+    ends = np.clip(times, first, last)
+    is_lost = ~(np.abs(times - ends) <= ROUNDING)  # NaN is
+    words = f"outside of the times of {options.poses}, {first:.6f} to {last:.6f} s"
+    if not is_lost.any():
+        result = moving.at(ends)
+        is_lost, words = (
+            ~result.kept,
+            f"in a gap of the poses above --max-gap {options.max_gap:g} s",
+        )
+    if is_lost.any():
+        i, number = int(np.argmax(is_lost)), f"{is_lost.sum():,} of {len(files):,} scans"
+        raise WrongUseError(f"{number} have no pose: {files[i]} at {times[i]:.6f} s is {words}")
+    return from_first(result.poses) if options.relative else result.poses
 
 
 def is_graph(path: Path) -> bool:
