@@ -31,6 +31,13 @@ def test_a_folder_that_is_right_is_counted(torchvox_cli, folder):
     )
 
 
+def test_scans_without_boxes_are_named(torchvox_cli, folder):
+    (folder / "boxes" / "2.csv").unlink()
+    result = torchvox_cli("data", "check", "mine", "--layout", "kitti")
+    result.ok("empty     1 scan without boxes: trained as empty (2)\n", "5 of 5 scans are right")
+    torchvox_cli("data", "check", "mine").assert_one_sentence(2, "points/0.bin", "give --layout")
+
+
 def test_every_scan_that_is_wrong_is_reported(torchvox_cli, folder):
     (folder / "boxes" / "0.csv").write_text(HEAD + "Car,0,0,0,4,2,0,0\n")
     (folder / "boxes" / "4.csv").write_text(HEAD + "Car,0,0,0,4,2,2,90\n")

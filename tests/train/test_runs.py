@@ -170,6 +170,23 @@ def test_a_split_without_samples_is_refused_before_the_first_epoch(tmp_path):
         fit(config, tmp_path / "run", quiet=True)
 
 
+def test_scans_without_boxes_are_named_before_training(tmp_path, monkeypatch, capsys):
+    for name in ("points", "boxes"):
+        (tmp_path / name).mkdir()
+    for i in range(10):
+        (tmp_path / "points" / f"{i}.npy").touch()
+        if i > 6:
+            (tmp_path / "boxes" / f"{i}.json").touch()
+    data = {"kind": "folder", "root": str(tmp_path), "classes": ["Car", "Pedestrian", "Cyclist"]}
+    config = make_config(load_config("pointpillars_kitti").plain() | {"data": data})
+    monkeypatch.setattr("torchvox.train.runs.build_model", lambda *_: 1 / 0)
+    for quiet, words in ((False, "7 scans without boxes: trained as empty (0, 1, 2, 3, 5, ..)\n"),
+                         (True, "")):  # fmt: skip
+        with pytest.raises(ZeroDivisionError):
+            fit(config, tmp_path / "run", quiet=quiet)
+        assert capsys.readouterr().out == words
+
+
 def test_a_run_that_never_began_leaves_its_folder_free(tmp_path):
     missing = content(epochs=1) | {"data": {"kind": "modelnet40", "root": str(tmp_path / "none")}}
     with pytest.raises(TorchvoxError):

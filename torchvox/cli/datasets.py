@@ -15,7 +15,7 @@ from torchvox.cli import options
 from torchvox.cli.options import argument, option, option_class
 from torchvox.cli.work import console, note
 from torchvox.data.readers import kitti
-from torchvox.data.readers.folder import PLACE, ScanFolder
+from torchvox.data.readers.folder import PLACE, ScanFolder, unlabelled
 from torchvox.ops import points_in_boxes
 
 data = typer.Typer(
@@ -40,6 +40,7 @@ def check(args: CheckOptions) -> None:
         scans: ScanFolder = kitti.Kitti(folder, None)
     else:
         scans = ScanFolder(folder, None, classes=[], columns=PLACE[:3], layout=args.layout)
+        options.cloud_reader([scan.points for scan in scans.scans], args.layout)
     lists = folder / "ImageSets" if is_kitti else folder
     allowed = [name.strip() for name in args.classes.split(",")] if args.classes else None
     rows: dict[str, list[list[float]]] = defaultdict(list)
@@ -61,6 +62,8 @@ def check(args: CheckOptions) -> None:
         text = f"{len(boxes):,} boxes, mean {edges} m, "
         text += f"{np.median(counts):,.0f} points (median), {(counts == 0).sum():,} without"
         out.print(f"{name:<9} {text}", soft_wrap=True, markup=False)
+    if empty := unlabelled(scans.scans):
+        out.print(f"{'empty':<10}{empty}", soft_wrap=True, markup=False)
     out.print(f"{'checked':<10}{len(scans) - failed:,} of {len(scans):,} scans are right")
     if failed:
         raise typer.Exit(1)

@@ -24,6 +24,7 @@ from torchvox._util import config_files
 from torchvox._util.errors import WrongUseError
 from torchvox._util.locks import lock
 from torchvox.data.generated import Generated
+from torchvox.data.readers.folder import ScanFolder, unlabelled
 from torchvox.io.writers import write_text, write_whole
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
@@ -70,6 +71,9 @@ def fit(
 def _fit(config: Config, output: Path, resume: bool, quiet: bool) -> dict[str, float]:
     _prepare(config, output, resume)
     data = RunData(config)
+    scans = [s for d in data.sets.values() if isinstance(d, ScanFolder) for s in d.scans]
+    if not quiet and _is_first(config) and (empty := unlabelled(scans)):
+        say(empty)
     labels = labels_of(config, data.sets["train"])
     torch.manual_seed(config.train.seed)
     model = build_model(config, labels)

@@ -129,6 +129,14 @@ def find_scans(root: str | Path, split: str | None = None) -> list[Scan]:
     return scans if split is None else listed_scans(scans, root / f"{split}.txt", usual.get(split))
 
 
+def unlabelled(scans: Sequence[Scan]) -> str:
+    """A sentence that names scans without a file of boxes, "" if all have one."""
+    names = [scan.name for scan in scans if scan.boxes is None]
+    more = ", .." if len(names) > 5 else ""
+    what = f"{len(names):,} scan{'s' if len(names) > 1 else ''} without boxes: trained as empty"
+    return f"{what} ({', '.join(names[:5])}{more})" if names else ""
+
+
 def _by_name(files: Iterable[tuple[str, Path]]) -> dict[str, Path]:
     paths: dict[str, Path] = {}
     for name, path in files:
