@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from torchvox.compat.table import PEERS
+
 FILES = {
     "nets/a.py": """
 import pointnet2_ops.pointnet2_utils as pu
@@ -120,6 +122,83 @@ def test_scan_finds(torchvox_cli, tmp_path, case):
     content = json.loads(torchvox_cli("compat", "scan", tmp_path / path, "--json").out)
     assert [one["name"] for one in content["names"]] == names
     assert content["install"] == [f"torchvox.compat.install{line}" for line in lines]
+
+
+PORT = {
+    "mine/a.py": """
+from importlib import import_module
+import importlib as il
+import MinkowskiEngine as ME, frnn
+from torch_geometric.nn import knn_graph, GCNConv
+from mmdet3d.ops import (
+    ball_query,
+)
+import spconv.pytorch as spconv
+cluster = il.import_module("torch_cluster")
+scatter = __import__("torch_scatter")
+def f(x):
+    spconv.SubMConv3d(1), spconv.SubMConv3d.forward(x), spconv.SparseConvTensor
+    return scatter.scatter_mul(knn_graph(x)), import_module("torchsparse.nn").Conv3d
+""",
+    "mine/b.py": "from spconv.pytorch import SubMConv3d\nfrom torch_cluster import knn\nknn(1)\n",
+    "mine/frnn.py": "import numpy\n",
+    "none/a.py": "import numpy, importlib\nimportlib.import_module(numpy.name)\n",
+    "alone/a.py": "import knn_cuda\n",
+    "right/a.py": "from torch_cluster import radius_graph as r\nr(\n    1,\n)\n",
+}
+HIDDEN = "imported by import_module, or passed on whole: its names that are used are not visible"
+TEXTS = {  # folder -> exit code and text, without and with --files
+    "mine": (1, f"""\
+not covered    spconv.pytorch.SparseConvTensor: 1 use in 1 file
+               mine/a.py:13
+not covered    spconv.pytorch.SubMConv3d: 2 uses in 2 files
+               mine/a.py:13
+               mine/b.py:1
+partly         torch_cluster: 1 use in 1 file
+               {HIDDEN}
+               mine/a.py:10
+covered        torch_cluster.knn: 1 use in 1 file
+               Among equal distances the lower index comes first; cosine works on the CPU too.
+               mine/b.py:2 *
+               mine/b.py:3 *
+not covered    torch_scatter.scatter_mul: 1 use in 1 file
+               mine/a.py:14
+also imported, no adapter: MinkowskiEngine, mmdet3d.ops, torch_geometric.nn.knn_graph, torchsparse
+               mine/a.py:4 MinkowskiEngine
+               mine/a.py:6 mmdet3d.ops
+               mine/a.py:5 torch_geometric.nn.knn_graph
+               mine/a.py:14 torch_geometric.nn.knn_graph
+               mine/a.py:14 torchsparse
+torch_geometric.nn calls pyg_lib or torch_cluster, which have adapters
+torchvox.compat.install("torch_cluster")
+"""),
+    "none": (0, f"no names of {', '.join(PEERS)} are used\n"),
+    "alone": (1, f"no names of {', '.join(PEERS)} are used\n"
+                 "also imported, no adapter: knn_cuda\n               alone/a.py:1 knn_cuda\n"),
+    "right": (0, """\
+covered        torch_cluster.radius_graph: 1 use in 1 file
+               At most max_num_neighbors without loops: 1.6.3 may return one more.
+               right/a.py:1 *
+               right/a.py:2 *
+torchvox.compat.install("torch_cluster")
+"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", TEXTS)
+def test_scan_says_where_each_name_is(torchvox_cli, tmp_path, monkeypatch, folder):
+    write(tmp_path, PORT)
+    monkeypatch.setenv("COLUMNS", "80")  # in which nothing is cut
+    code, text = TEXTS[folder]
+    few = "".join(line for line in text.splitlines(True) if not line.endswith(" *\n"))
+    for options, expected in (((), few), (("--files",), text.replace(" *\n", "\n"))):
+        result = torchvox_cli("compat", "scan", folder, *options)
+        assert (result.code, result.out) == (code, expected)
+    content = json.loads(torchvox_cli("compat", "scan", folder, "--json").out)
+    places = [p for one in content["names"] for p in one["places"]]
+    places += [f"{p} {name}" for name, each in content["no_adapter"].items() for p in each]
+    stars = [line.strip(" *") for line in text.splitlines() if ".py:" in line]
+    assert places == stars
 
 
 PROGRAM = """

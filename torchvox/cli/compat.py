@@ -11,12 +11,15 @@ import signal
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from torchvox._util.errors import WrongUseError
-from torchvox.cli.work import console, leave, table_of
+from torchvox.cli.work import console, leave
+
+if TYPE_CHECKING:
+    from torchvox.compat.scan import Finding
 
 compat = typer.Typer(
     name="compat",
@@ -32,30 +35,60 @@ def scan_(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A folder of Python code, or one file.")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    files: Annotated[
+        bool,
+        typer.Option(
+            "--files",
+            metavar="",
+            help="List path:line of each import and use of every name. Default: of names that "
+            "are not wholly covered.",
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", metavar="", help="Print JSON, with path:line of every import and use."
+        ),
+    ] = False,
 ) -> None:
     """List the names of other libraries that code uses, and whether torchvox covers each.
 
-    Exit code 0 if all are covered, 1 if some are not.
+    Exit code 0: all are covered, or none is used.
+    Exit code 1: some are not covered, or a package without an adapter is imported.
+    Exit code 2: there are no Python files.
     """
-    from torchvox.compat import scan
+    from torchvox.compat import scan, table
 
-    findings = scan.scan(path)
+    findings, others = scan.scan(path)
     lines = scan.install_lines(findings)
     if as_json:
-        print(json.dumps({"names": [f._asdict() for f in findings], "install": lines}, indent=1))
+        names = [one._asdict() for one in findings]
+        print(json.dumps({"names": names, "no_adapter": others, "install": lines}, indent=1))
     else:
-        rows = []
-        for one in findings:
-            what = one.status + (f": {one.reason}" if one.reason else "")
-            where = f" ({one.at})" if one.at else ""
-            rows.append((one.name + where, str(one.files), str(one.uses), what))
+        text = [line for one in findings for line in scan_lines(one, files)]
+        text = text or [f"no names of {', '.join(table.PEERS)} are used"]
+        if others:
+            text.append(f"also imported, no adapter: {', '.join(others)}")
+            text += [f"{'':15}{place} {name}" for name in others for place in others[name]]
+            if any(name.startswith("torch_geometric.") for name in others):
+                text.append(
+                    "torch_geometric.nn calls pyg_lib or torch_cluster, which have adapters"
+                )
         out = console()
-        out.print(table_of("", ("name", "files", "uses", ""), rows))
-        for line in lines:
+        for line in [*text, *lines]:
             out.print(line, markup=False, soft_wrap=True)
-    if any(one.status != scan.COVERED for one in findings):
+    if others or any(one.status != scan.COVERED for one in findings):
         raise typer.Exit(1)
+
+
+def scan_lines(one: Finding, files: bool) -> list[str]:
+    """A name, what becomes of it, and where it is: always unless it is covered."""
+    uses = f"{one.uses} {'use' if one.uses == 1 else 'uses'} in" if one.uses else "imported in"
+    count = f"{uses} {one.files} {'file' if one.files == 1 else 'files'}"
+    where = f" ({one.at})" if one.at else ""
+    more = [one.reason] if one.reason else []
+    more += one.places if files or one.status != "covered" else []
+    return [f"{one.status:<15}{one.name}{where}: {count}", *(f"{'':15}{text}" for text in more)]
 
 
 @compat.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

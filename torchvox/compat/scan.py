@@ -5,13 +5,13 @@ imported       the absolute names behind a file's names
 used           those that it uses, and registered names in type="Voxelization"
 Names.source   through modules of the codebase that pass on what they import
 Names.place    which module of which peer such a name belongs to, also in forks and copies
-scan           a Finding for each
+scan           a Finding for each, and packages that have no adapter
 install_lines  what to add to the program
 """
 
 import ast
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
@@ -23,11 +23,21 @@ from torchvox.compat._finder import FINDER
 
 COVERED, PARTLY, PEER, NOTHING = "covered", "partly", "from the peer", "not covered"
 PLAIN = {"index_points", "query_ball_point"}  # a file that has both is a copy of yanx27's
+UNSEEN = "imported by import_module, or passed on whole: its names that are used are not visible"
+# Packages of point-cloud ops that have no adapter, and names of larger ones.
+_OTHERS = """
+MinkowskiEngine chamfer_distance chamferdist frnn fvdb kaolin.metrics.pointcloud kaolin.ops.spc
+knn_cuda mmdet3d.ops open3d.ml.torch.ops simple_knn torch_points_kernels
+torchsparse warpconvnet torch_geometric.nn.fps torch_geometric.nn.knn torch_geometric.nn.knn_graph
+torch_geometric.nn.nearest torch_geometric.nn.radius torch_geometric.nn.radius_graph
+torch_geometric.nn.voxel_grid
+"""
 COPIES = {"pointnet2_cuda": "pointnet2_batch_cuda", "pointnet2._ext": "_ext"}  # openpoints, votenet
 
 
 class Finding(NamedTuple):
-    """name: of the peer. at: what install() needs where the codebase has a copy of its module."""
+    """name: of the peer. at: what install() needs where the codebase has a copy of its module.
+    places: path:line of each import and use."""
 
     name: str
     peer: str
@@ -36,11 +46,28 @@ class Finding(NamedTuple):
     uses: int
     status: str
     reason: str
+    places: List[str]
+
+
+class Scan(NamedTuple):
+    """findings: one per name of a peer, by peer and name. others: packages that are imported and
+    have no adapter -> path:line of each import and use."""
+
+    findings: List[Finding]
+    others: Dict[str, List[str]]
 
 
 class Parsed(NamedTuple):
     tree: ast.Module
     package: bool
+    path: Path
+
+
+class Bound(NamedTuple):
+    """The absolute name behind a local one, and the line that binds it."""
+
+    whole: str
+    line: int
 
 
 def parse(path: Path) -> Dict[str, Parsed]:
@@ -61,32 +88,37 @@ def parse(path: Path) -> Dict[str, Parsed]:
                 tree = ast.parse(file.read_bytes())
             except (SyntaxError, ValueError):  # not Python 3
                 continue
-        modules[".".join(parts[: len(parts) - package])] = Parsed(tree, package)
+        modules[".".join(parts[: len(parts) - package])] = Parsed(tree, package, file)
     return modules
 
 
-def imported(module: str, parsed: Parsed) -> Dict[str, str]:
+def imported(module: str, parsed: Parsed) -> Dict[str, Bound]:
     """The absolute name behind each local one."""
-    bound = {}
+    bound, assigned = {}, []
     for node in ast.walk(parsed.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 whole = alias.name if alias.asname else alias.name.partition(".")[0]
-                bound[alias.asname or whole] = whole
+                bound[alias.asname or whole] = Bound(whole, node.lineno)
         elif isinstance(node, ast.ImportFrom):
             above = module.split(".")
             kept = above[: len(above) - node.level + parsed.package] if node.level else []
             source = table.join(*kept, node.module or "")
             for alias in node.names:
-                bound[alias.asname or alias.name] = f"{source}.{alias.name}"
+                bound[alias.asname or alias.name] = Bound(f"{source}.{alias.name}", node.lineno)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            assigned += [(one.id, node.value) for one in node.targets if isinstance(one, ast.Name)]
+    for name, call in assigned:
+        if whole := dotted(call, bound):
+            bound[name] = Bound(whole, call.lineno)
     return bound
 
 
-def used(node: ast.AST, bound: Dict[str, str], registered: Dict[str, str]) -> Iterator[str]:
-    """The absolute names used below a node."""
-    whole = dotted(node, bound)
+def used(node: ast.AST, bound: Dict[str, Bound], registered: Dict[str, str]) -> Iterator[Bound]:
+    """The absolute names used below a node, and their lines."""
+    whole = "" if isinstance(getattr(node, "ctx", None), ast.Store) else dotted(node, bound)
     if whole:
-        yield whole
+        yield Bound(whole, getattr(node, "lineno", 0))
         return
     pairs: List[Tuple[Optional[ast.expr], ast.expr]] = []
     if isinstance(node, ast.Dict):
@@ -95,14 +127,22 @@ def used(node: ast.AST, bound: Dict[str, str], registered: Dict[str, str]) -> It
         pairs = [(ast.Constant(node.arg), node.value)]
     for key, value in pairs:
         if getattr(key, "value", None) == "type" and isinstance(value, ast.Constant):
-            yield from filter(None, [registered.get(str(value.value))])
+            yield Bound(registered.get(str(value.value), ""), value.lineno)
     for child in ast.iter_child_nodes(node):
         yield from used(child, bound, registered)
 
 
-def dotted(node: ast.AST, bound: Dict[str, str]) -> str:
+def dotted(node: ast.AST, bound: Dict[str, Bound]) -> str:
+    """The absolute name of an expression, also of import_module("literal"); "" without one."""
     if isinstance(node, ast.Name):
-        return bound.get(node.id, "")
+        return bound[node.id].whole if node.id in bound else ""
+    if isinstance(node, ast.Call):
+        first = node.args[0] if len(node.args) == 1 else None
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            own = isinstance(node.func, ast.Name) and node.func.id == "__import__"
+            if own or dotted(node.func, bound) == "importlib.import_module":
+                return first.value.partition(".")[0] if own else first.value
+        return ""
     left = dotted(node.value, bound) if isinstance(node, ast.Attribute) else ""
     return f"{left}.{node.attr}" if left and isinstance(node, ast.Attribute) else ""
 
@@ -123,20 +163,23 @@ class Names:
         self.roots = {name.partition(".")[0]: row.peer for name, row in self.rows.items()}
         for one in ("torch_geometric", *parsed):  # which is not ours, or scanned itself
             self.roots.pop(one.partition(".")[0], None)
-        self.plain: Dict[str, Set[str]] = {}
+        own = {one.partition(".")[0] for one in parsed}
+        self.others = [one for one in _OTHERS.split() if one.partition(".")[0] not in own]
+        self.plain: Dict[str, Dict[str, int]] = {}  # names -> lines
         for module, file in parsed.items():
-            defined = {n.name for n in file.tree.body if isinstance(n, ast.FunctionDef)}
-            if defined >= PLAIN:
-                self.plain[module] = defined & {*table.literals("pointnet2_plain").covered}
+            defined = {n.name: n.lineno for n in file.tree.body if isinstance(n, ast.FunctionDef)}
+            if defined.keys() >= PLAIN:
+                covered = {*table.literals("pointnet2_plain").covered}
+                self.plain[module] = {n: line for n, line in defined.items() if n in covered}
 
     def source(self, whole: str, hops: int = 9) -> str:
         """The name behind one that a module of the codebase imports itself. hops: imports may be
         circular."""
         parts = whole.split(".")
         for i in range(len(parts) - 1, 0, -1):
-            behind = self.bound.get(".".join(parts[:i]), {}).get(parts[i], "")
+            behind = self.bound.get(".".join(parts[:i]), {}).get(parts[i])
             if behind and hops:
-                return self.source(table.join(behind, *parts[i + 1 :]), hops - 1)
+                return self.source(table.join(behind.whole, *parts[i + 1 :]), hops - 1)
         return whole
 
     def place(self, whole: str) -> Optional[Place]:
@@ -159,46 +202,69 @@ class Names:
         above = any(f"{module}.".startswith(f"{whole}.") for module in self.rows)
         if above or parts[0] not in self.roots:
             return None
-        i = next((i for i, part in enumerate(parts) if part[0].isupper()), len(parts) - 1)
-        return self.roots[parts[0]], "", ".".join(parts[:i]), ""  # one finding per module
+        i = next((i for i, part in enumerate(parts) if part[0].isupper()), len(parts))
+        return self.roots[parts[0]], "", ".".join(parts[: i + 1]), ""  # a class, not its methods
+
+    def other(self, whole: str) -> str:
+        """The name in _OTHERS that an absolute name is or belongs to, "" if to none."""
+        return next((one for one in self.others if f"{whole}.".startswith(f"{one}.")), "")
 
 
-def scan(path: Path) -> List[Finding]:
-    """One finding per name of a peer, by peer and name."""
+def scan(path: Path) -> Scan:
+    """The names of peers in a folder of code or in a file. Raises WrongUseError for a path without
+    Python files."""
     parsed = parse(path)
     names = Names(parsed)
     layers = [n for n in table.literals("mmcv_ops").names if n[0].isupper()]
     registered = {name: f"mmcv.ops.{name}" for name in layers if not hasattr(nn, name)}
-    files: Dict[Place, Set[str]] = {}
-    uses: Dict[Place, int] = {}
+    seen: Dict[Place, List[Tuple[str, int, bool]]] = {}  # path, line, whether it is a use
+    others: Dict[str, Set[Tuple[str, int]]] = {}
     for module, file in parsed.items():
         bound = {**names.bound[module]}
-        row = names.rows.get(bound.pop("*", "")[:-2])  # the last star import, usually the only one
-        bound.update({name: f"{module}.{name}" for name in names.plain.get(module, ())})
-        counts = [(whole, 0) for whole in bound.values()]
+        row = names.rows.get(bound.pop("*", Bound("", 0)).whole[:-2])  # the last star, usually one
+        plain = names.plain.get(module, {})
+        bound.update({name: Bound(f"{module}.{name}", line) for name, line in plain.items()})
+        lines = [(*one, False) for one in bound.values()]
         if row is not None:
-            bound = {**{n: f"{row.module}.{n}" for n in table.literals(row.shim).names}, **bound}
-        counts += [(whole, 1) for whole in used(file.tree, bound, registered)]
-        for whole, count in counts:
-            place = names.place(names.source(whole))
-            if place is not None and not place[2].startswith("__"):
-                files.setdefault(place, set()).add(module)
-                uses[place] = uses.get(place, 0) + count
-    return [finding(place, len(files[place]), uses[place]) for place in sorted(uses)]
+            stars = {n: Bound(f"{row.module}.{n}", 0) for n in table.literals(row.shim).names}
+            bound = {**stars, **bound}
+        lines += [(*one, True) for one in used(file.tree, bound, registered)]
+        for name, line, is_use in lines:
+            whole = names.source(name)
+            if other := names.other(whole):
+                others.setdefault(other, set()).add((str(file.path), line))
+            place = names.place(whole)
+            if place is None and is_use and whole in names.rows:
+                is_seen = any(one.startswith(f"{whole}.") for one, *_ in lines)
+                place = None if is_seen else (names.rows[whole].peer, whole, "", "")
+            if place is not None and not place[2].rpartition(".")[2].startswith("__"):
+                seen.setdefault(place, []).append((str(file.path), line, is_use))
+    findings = [finding(place, seen[place]) for place in sorted(seen)]
+    # Modules that are imported for the sake of names that are listed themselves.
+    parents = {f.name.rpartition(".")[0] for f in findings}
+    findings = [f for f in findings if f.uses or f.status == COVERED or f.name not in parents]
+    return Scan(findings, {name: written(others[name]) for name in sorted(others)})
 
 
-def finding(place: Place, files: int, uses: int) -> Finding:
+def written(places: Iterable[Tuple[str, int]]) -> List[str]:
+    return [f"{path}:{line}" for path, line in sorted(set(places))]
+
+
+def finding(place: Place, seen: List[Tuple[str, int, bool]]) -> Finding:
     peer, module, name, at = place
     rows = [row for row in table.every() if (row.peer, row.module) == (peer, module)]
     facts = table.literals(rows[0].shim) if rows else None
     status, reason = NOTHING, ""
-    if facts is not None and name in facts.covered:
+    if facts is not None and not name:
+        status, reason = PARTLY, UNSEEN
+    elif facts is not None and name in facts.covered:
         status = PARTLY if name in facts.partly else COVERED
         reason = facts.partly.get(name, facts.differs.get(name, ""))
     elif FINDER.elsewhere(table.PEERS[peer].root.partition(".")[0]) is not None:
         status = PEER
     whole = table.join(module or (peer if at else ""), name)
-    return Finding(whole, peer, at, files, uses, status, reason)
+    files, uses = len({path for path, _, _ in seen}), sum(is_use for _, _, is_use in seen)
+    return Finding(whole, peer, at, files, uses, status, reason, written(one[:2] for one in seen))
 
 
 def install_lines(findings: List[Finding]) -> List[str]:
