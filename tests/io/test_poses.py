@@ -117,7 +117,7 @@ def test_an_extrinsic_is_a_line_of_a_calibration(tmp_path):
     ("text", "words"),
     [
         ("", "it has no numbers, but poses are lines of 8"),
-        ("time,x,y,z,q0,q1,q2,q3\n" + written("wxyz"), "a header without qw, .*EuRoC's CSV"),
+        ("time,x,y,z,q0,q1,q2,q3\n" + written("wxyz"), "a header without qw, .*EuRoC CSV"),
         ("time x y z roll pitch yaw\n1 2 3 4 5 6 7\n", "a header without qw"),
         ("time (microseconds),x,y,z,qw,qx,qy,qz\n" + written("wxyz"), "must name .*time_ns"),
         ("# time, place, rotation (w, x, y, z)\n" + written("wxyz", " ", False), "w first"),

@@ -24,10 +24,9 @@ KITTI, SQUARE, TUM, EUROC = 12, 16, 8, 17  # numbers per line
 ORDER = ("time", "x", "y", "z", "qx", "qy", "qz", "qw")  # of TUM
 NAMES = "time (seconds, or time_ns), x, y, z, qx, qy, qz, qw"
 FORMS = (
-    "poses are lines of 8 numbers (TUM: time x y z qx qy qz qw, as in 0.1 5 2 0 0 0 0 1), of 12 "
-    "(KITTI: the rows of [3, 4], as in 1 0 0 5 0 1 0 2 0 0 1 0), of 16 (of [4, 4]: the same and "
-    "0 0 0 1), EuRoC's CSV (time_ns,x,y,z,qw,qx,qy,qz, as in 1403636579763555584,5,2,0,1,0,0,0) "
-    "or a .npy file [S, 3, 4] or [S, 4, 4]"
+    "poses are lines of 8 numbers (TUM: time x y z qx qy qz qw, as in 0.1 5 2 0 0 0 0 1), 12 (KITTI"
+    ": rows of [3, 4], as in 1 0 0 5 0 1 0 2 0 0 1 0), 16 ([4, 4]: the same and 0 0 0 1), EuRoC CSV"
+    " (time_ns,x,y,z,qw,qx,qy,qz, as in 1403636579763555584,5,2,0,1,0,0,0) or .npy [S, 3 or 4, 4]"
 )
 EUROC_ORDER = [1, 2, 3, 5, 6, 7, 4]  # of x, y, z, qx, qy, qz, qw
 NANOSECONDS = 1e17  # whole numbers from here on are times in nanoseconds
@@ -108,23 +107,25 @@ def read_poses(
 def read_times(source: str | Path, scans: Sequence[Path]) -> np.ndarray:
     """Times [S] float64 of scans in seconds.
 
-    source: a file with one time per line (KITTI's times.txt), or "names": the number at the end of
-        the name of each scan, also written as seconds_nanoseconds. Whole numbers from 1e17 up are
-        nanoseconds.
+    source: a file with one per line (KITTI's times.txt), or "names": the number at the end of each
+        scan's name, also seconds_nanoseconds. Whole numbers from 1e17 up are nanoseconds.
     Raises CloudFileError for other content or names, WrongUseError for another number of times.
     """
-    with explained(Path(source), "list of times"):
-        if str(source) == "names":
+    path, kind = Path(source), "list of times"
+    if source == "names":
+        path, kind = scans[0], "name that ends in a time"
+    with explained(path, kind):
+        if source == "names":
             stems = [re.sub(r"(\d{10})_(\d{9})$", r"\1.\2", cloud_stem(path)) for path in scans]
             words = [(re.findall(r"\d+(?:\.\d+)?$", stem) or [stem])[0] for stem in stems]
         else:
-            lines = Path(source).read_text(encoding="utf-8-sig").splitlines()
-            words = [line.strip() for line in lines if line.strip()[:1] not in "#%"]
+            lines = map(str.strip, path.read_text(encoding="utf-8-sig").splitlines())
+            words = [line for line in lines if line[:1] not in "#%"]
         if odd := next((word for word in words if not are_numbers([word])), ""):
             raise ValueError(f"{odd!r} is not a time, such as 12.5")
         if len(words) != len(scans):
             raise WrongUseError(f"{source} has {len(words)} times for {len(scans)} scans")
-        return _seconds(words)
+        return _seconds(words, _are_nanoseconds(words))
 
 
 def read_extrinsic(path: str | Path) -> np.ndarray:
@@ -364,9 +365,8 @@ def _are_nanoseconds(words: Sequence[str]) -> bool:
     return all(map(_is_whole, words)) and max(abs(int(word)) for word in words) >= NANOSECONDS
 
 
-def _seconds(words: Sequence[str], is_ns: bool | None = None) -> np.ndarray:
-    """Times [n] float64 in seconds. is_ns: None to tell by their size. Raises ValueError."""
-    is_ns = _are_nanoseconds(words) if is_ns is None else is_ns
+def _seconds(words: Sequence[str], is_ns: bool) -> np.ndarray:
+    """Times [n] float64 in seconds. Raises ValueError."""
     whole = all(map(_is_whole, words))  # their last digits would be lost in a float
     times: list[float] = [int(word) if whole else float(word) for word in words]
     if (largest := max(map(abs, times))) >= NO_SECONDS and not is_ns:
