@@ -18,6 +18,7 @@ from torchvox.cli import options
 from torchvox.cli.notes import note, open_noted
 from torchvox.cli.options import argument, option, option_class
 from torchvox.cli.work import console, milliseconds
+from torchvox.data.folder import read_boxes
 from torchvox.filter import suggest_voxel_size
 from torchvox.io import PointReader, PointTable
 from torchvox.io.roles import column_named, is_whole, with_colors
@@ -74,6 +75,11 @@ class ViewOptions:
     voxel_size: float | None = option(
         None, "Voxel size of B, for the caption and the histogram.", "--voxel-size", "--voxel"
     )
+    boxes: Path | None = option(
+        None,
+        "Boxes to draw in an .html page: a .json of torchvox detect, or a .csv or .json file with "
+        "class,x,y,z,l,w,h,yaw.",
+    )
     output: Path = option(Path("view.html"), "An .html page, or a .png picture.", "--output", "-o")
 
 
@@ -84,9 +90,12 @@ def view(args: ViewOptions) -> None:
     if suffix not in MAX_POINTS:
         raise WrongUseError(f"{output}: views are written as .html or .png")
     files = [args.cloud] if args.other is None else [args.cloud, args.other]
-    options.check_outputs(files, {"--output": output})
+    options.check_outputs([*files, args.boxes], {"--output": output})
+    if args.boxes is not None and suffix != ".html":
+        raise WrongUseError("--boxes are drawn in an .html page; torchvox detect --plot draws .png")
     if voxel_size is not None and not 0 < voxel_size < float("inf"):
         raise WrongUseError(f"--voxel-size must be positive, got {voxel_size:g}")
+    boxes = () if args.boxes is None else read_boxes(args.boxes)[:2]
     if suffix == ".png":
         require("matplotlib", "to draw pictures")
     start = time.perf_counter()
@@ -108,22 +117,30 @@ def view(args: ViewOptions) -> None:
         facts.append(f"voxel size {voxel_size:g} {readers[0].schema.unit}")
     facts.append(f"read in {milliseconds(1e3 * (time.perf_counter() - start))}")
     title = " and ".join(reader.path.name for reader in readers)
-    _write(layers, color, title, facts, args)
+    if boxes:
+        facts.append(f"{len(boxes[0])} boxes")
+    _write(layers, color, title, facts, args, boxes)
     points = sum(len(layer.xyz) for layer in layers)
     console().print(f"{title}: {points:,} points; wrote {output}", soft_wrap=True, markup=False)
 
 
 def _write(
-    layers: list[Layer], color: Color, title: str, facts: list[str], args: ViewOptions
+    layers: list[Layer],
+    color: Color,
+    title: str,
+    facts: list[str],
+    args: ViewOptions,
+    boxes: tuple[np.ndarray, list[str]] | tuple[()],
 ) -> None:
-    """Write the page or the picture. facts: for the line below the title."""
+    """Write the page or the picture. facts: for the line below the title. boxes: and their
+    classes."""
     values, unit = [_values(layer, color) for layer in layers], layers[0].reader.schema.unit
     scale, label = None, f"z  [{unit}]" if color == "height" else color
     if values[0].ndim == 1:
         scale = Scale.of(label, np.concatenate(values), MAPS.get(color, style.HEIGHT))
     panes = [Pane(layer.caption, layer.xyz, v) for layer, v in zip(layers, values, strict=True)]
     if args.output.suffix.lower() == ".html":
-        page = viewer_page(panes, " · ".join([title, *facts]), scale)
+        page = viewer_page(panes, " · ".join([title, *facts]), scale, *boxes)
         write_whole(args.output, lambda buffer: buffer.write(page))
         return
     counts, size = _counts(layers, args.voxel_size)

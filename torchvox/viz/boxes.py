@@ -89,3 +89,13 @@ def headings(boxes: np.ndarray) -> np.ndarray:
     along = np.stack([np.cos(boxes[:, 6]), np.sin(boxes[:, 6])], 1)
     reach = (0.5 * boxes[:, 3] + 0.4)[:, None]
     return np.stack([boxes[:, :2], boxes[:, :2] + reach * along], 1)
+
+
+def edges(boxes: np.ndarray) -> np.ndarray:
+    """Lines [K, 13, 2, 3] of boxes in space: bottom, top, uprights, and one through the front."""
+    flat, half = corners(boxes), boxes[:, None, 5:6] / 2
+    z = np.broadcast_to(boxes[:, None, 2:3], (len(boxes), 4, 1))
+    low, high = (np.concatenate([flat, z + side], 2) for side in (-half, half))
+    rings = [np.stack([ring, np.roll(ring, -1, 1)], 2) for ring in (low, high)]
+    front = np.concatenate([headings(boxes), z[:, :2]], 2)[:, None]
+    return np.concatenate([*rings, np.stack([low, high], 2), front], 1)

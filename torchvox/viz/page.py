@@ -29,7 +29,8 @@ STOPS = {
 
 class Section(NamedTuple):
     """A pane. arrays: indices [N, 3] int32, cells from their least corner; of a map units [N]
-    int16, of a cloud colors [N, 3] uint8; path [S, 3] float32, from the middle."""
+    int16, of a cloud colors [N, 3] uint8; path [S, 3] float32, from the middle; edges [L, 2, 3]
+    float32, lines from the middle, tints [L, 2, 3] uint8, their colors."""
 
     title: str
     arrays: Mapping[str, np.ndarray]

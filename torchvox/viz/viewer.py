@@ -13,6 +13,7 @@ import torch
 import torchvox
 from torchvox._util.errors import WrongUseError
 from torchvox.viz import style
+from torchvox.viz.boxes import COLORS, edges
 from torchvox.viz.page import Section, color_stops, page
 
 if TYPE_CHECKING:
@@ -71,23 +72,40 @@ def spread(xyz: np.ndarray, count: int) -> np.ndarray:
     return np.sort(order[(2 * np.arange(count) + 1) * len(xyz) // (2 * count)])
 
 
-def viewer_page(panes: Sequence[Pane], caption: str, scale: Scale | None = None) -> bytes:
+def viewer_page(
+    panes: Sequence[Pane],
+    caption: str,
+    scale: Scale | None = None,
+    boxes: np.ndarray | None = None,
+    names: Sequence[str] = (),
+) -> bytes:
     """The page, in UTF-8.
 
     panes: at least one has a point; two have linked cameras. caption: text above them. scale: of
-    values that are not colors.
+    values that are not colors. boxes: [K, >= 7] x, y, z, l, w, h, yaw, drawn in each pane; names:
+    their classes, K.
     Raises WrongUseError for a page above 200 MB.
     """
     everything = np.concatenate([pane.xyz for pane in panes])
     low, high = everything.min(axis=0), everything.max(axis=0)
     center, extent = (low + high) / 2, max(float((high - low).max()), 1e-9)
     step = float(2.0 ** np.floor(np.log2(extent / STEPS)))
-    sections = []
+    sections, lines, legend = [], {}, _legend(scale) if scale else ""
+    if boxes is not None:
+        classes = sorted(set(names))
+        tints = [COLORS[classes.index(name) % len(COLORS)] for name in names]
+        colors = np.array([list(bytes.fromhex(tint[1:])) for tint in tints], np.uint8)
+        places = edges(boxes.astype(np.float64)) - center
+        lines = {"edges": places.astype("<f4")}
+        lines["tints"] = np.broadcast_to(colors.reshape(-1, 1, 1, 3), places.shape)
+        for i, name in enumerate(classes):
+            words = html.escape(f"{name} ({list(names).count(name)})")
+            legend += f' · <span style="color:{COLORS[i % len(COLORS)]}">{words}</span>'
     for pane in panes:
         places = np.rint((pane.xyz - center) / step).astype("<i4")
         arrays = {"indices": places, "colors": _painted(pane.values, scale)}
-        sections.append(Section(pane.caption, arrays))
-    heading = html.escape(caption) + (_legend(scale) if scale else "")
+        sections.append(Section(pane.caption, {**arrays, **lines}))
+    heading = html.escape(caption) + legend
     look = {"size": step, "middle": [0.5] * 3, "extent": extent, "edges": (DOT, DOT)}
     content, points = page(heading, sections, look), len(everything)
     if len(content) > LIMIT:

@@ -2,8 +2,8 @@
 """Your own labelled scans: a folder of point clouds and a folder of boxes, one file per scan.
 
     points/0001.bin   any cloud that torchvox.io reads, in the frame of the sensor, z up
-    boxes/0001.csv    one line per box: class,x,y,z,l,w,h,yaw, and optionally vx, vy and ignore
-    boxes/0001.json   or a list of objects with these names
+    boxes/0001.csv    one line per box: class,x,y,z,l,w,h,yaw, and optionally vx, vy, ignore, score
+    boxes/0001.json   or a list of objects with these names, or what torchvox detect writes
     train.txt         names of the scans in a split, one per line; without such files every fifth
                       scan is in "val", the others in "train"
 
@@ -35,7 +35,7 @@ from torchvox.io.readers import cloud_stem, find_clouds
 
 PLACE = ("x", "y", "z", "l", "w", "h", "yaw")
 NAMES = ("class", *PLACE)
-MORE = ("vx", "vy", "ignore")
+MORE = ("vx", "vy", "score", "ignore")
 REST = "values past the names"  # of a line of a .csv file
 SUFFIXES = (".csv", ".json")
 IGNORE = {word: False for word in ("", "0", "0.0", "false", "none")}
@@ -78,6 +78,7 @@ def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     with explained(path, "file of boxes"), path.open(newline="", encoding="utf-8-sig") as file:
         if path.suffix.lower() == ".json":
             rows = json.load(file)
+            rows = rows.get("boxes") if isinstance(rows, dict) else rows
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise ValueError("it must be a list of objects")
             return [(f"box {i}", row) for i, row in enumerate(rows)]
