@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the commands do when all is well."""
 
+import json
 import warnings
 from importlib import util
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import torchvox
-from torchvox.io import grid_names, read_cloud
-from torchvox.models.detection.running import Detections
+from torchvox.io import PointCloud, grid_names, read_cloud
+from torchvox.models import Boxes
 
 GRID = ("--voxel-size", "0.5", "--range", "0,0,0,20,20,2")
 KITTI = ("--layout", "kitti", "--device", "cpu")
@@ -174,16 +174,22 @@ def test_reducing_over_a_grid_without_a_name_takes_every_point(torchvox_cli, tmp
 
 
 def test_boxes_are_written_with_six_digits_of_the_score_and_five_of_the_rest():
-    from torchvox.cli.detect import as_json
+    from torchvox.cli.detect import as_text
 
     box = [1.123456, -2.5, 0.25, 3.75, 1.5, 1.0, -0.785398, 0.123456, -9.0]
-    scores = np.array([0.87654321, 0.5], np.float32)
-    boxes, labels = np.array([box, box], np.float32), np.array([1, 0])
-    detections = Detections(boxes, scores, labels, ("car", "van"), overflow=3)
-    one = {"box": [1.12346, -2.5, 0.25, 3.75, 1.5, 1.0, -0.7854], "velocity": [0.12346, -9.0]}
+    scores, labels = np.array([0.87654321, 0.5], np.float32), np.array([1, 0])
+    cloud = PointCloud(np.zeros((7, 3), np.float32), ("x", "y", "z"), unit="m")
+    place = {"x": 1.12346, "y": -2.5, "z": 0.25, "l": 3.75, "w": 1.5, "h": 1.0, "yaw": -0.7854}
+    one = {**place, "vx": 0.12346, "vy": -9.0}
     classes = [{"class": "van", "score": 0.876543, **one}, {"class": "car", "score": 0.5, **one}]
-    content = {"file": "a.bin", "points": 7, "boxes": classes, "overflow": 3}
-    assert as_json(Path("in") / "a.bin", 7, detections) == content
+    head = {"file": "a.bin", "points": 7, "overflow": 3, "unit": "m"}
+    head["frame"] = "coordinates of the scan; yaw about +z from +x, in radians"
+    for count in (2, 0):
+        rows = np.array([box, box], np.float32)[:count]
+        boxes = Boxes(rows, scores[:count], labels[:count], ("car", "van"), overflow=3)
+        text = as_text(cloud, "a.bin", boxes)
+        assert json.loads(text) == {**head, "boxes": classes[:count]}
+        assert text.count("\n") == 9 + count
 
 
 def test_the_density_of_a_pillar_is_the_sum_over_its_voxels():

@@ -2,6 +2,7 @@
 """torchvox import, torchvox export and torchvox detect."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,16 +121,52 @@ def test_an_export_that_fails_leaves_the_older_file(
 
 def test_detect_writes_boxes_and_a_picture(torchvox_cli, detector_file, scan, tmp_path):
     pytest.importorskip("matplotlib", reason="the extra viz is not installed")
-    detect = ("detect", scan, *KITTI, "-m", detector_file, "-o")
-    torchvox_cli(*detect, "a.json", "--plot", "a.png").ok("20 boxes", "wrote a.json and a.png")
+    detect = ("detect", scan, *KITTI, "-m", detector_file, "--score", 0, "-o")
+    result = torchvox_cli(*detect, "a.json", "--plot", "a.png", "--time")
+    result.ok("20 boxes", "wrote a.json and a.png", "read ", "detect ")
     content = json.loads((tmp_path / "a.json").read_text())
     assert content["points"] == 3000 and content["overflow"] >= 0
     scores = [box["score"] for box in content["boxes"]]
     assert len(scores) == 20 and scores == sorted(scores, reverse=True)
-    assert {len(box["box"]) for box in content["boxes"]} == {7}
+    names = ["class", "score", "x", "y", "z", "l", "w", "h", "yaw"]
+    assert all(list(box) == names for box in content["boxes"])
     assert {box["class"] for box in content["boxes"]} <= {"Car", "Pedestrian", "Cyclist"}
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
-    torchvox_cli(*detect, "b.json", "--score", 1).ok("no boxes")
+    torchvox_cli(*detect[:-3], "--score", 1, "-o", "b.json").ok("no boxes")
+
+
+def test_detect_draws_labelled_boxes_of_a_file_or_a_folder(
+    torchvox_cli, detector_file, scan, tmp_path
+):
+    pytest.importorskip("matplotlib", reason="the extra viz is not installed")
+    detect = ("detect", scan, *KITTI, "-m", detector_file)
+    (tmp_path / "boxes").mkdir()
+    (tmp_path / "b.bin").write_bytes(scan.read_bytes())
+    truth, plot = ("--truth", "boxes"), ("--plot", "out")
+    torchvox_cli(*detect, *truth).assert_one_sentence(2, "give --plot too")
+    torchvox_cli(*detect, *plot, *truth).assert_one_sentence(2, "such as scan.csv or scan.json")
+    torchvox_cli(*detect, *plot, "--truth", "a").assert_one_sentence(2, "a does not exist")
+    (tmp_path / "boxes" / "scan.csv").write_text("class,x,y,z,l,w,h,yaw\nCar,10,0,1,4,2,2,0.3\n")
+    file = ("--truth", "boxes/scan.csv")
+    one = torchvox_cli(*detect, "b.bin", *plot, *file)
+    one.assert_one_sentence(2, "must be a folder for several scans")
+    both = torchvox_cli(*detect, "b.bin", *plot, *truth, "--time").ok("median of 2 scans: read ")
+    assert "1 of 2 scans have no boxes in boxes: b.bin" in both.err
+    marked, plain = (
+        (tmp_path / "out" / f"{name}.boxes.png").read_bytes() for name in ("scan", "b")
+    )
+    assert marked != plain
+    torchvox_cli(
+        *detect, "--plot", "c.png", "--truth", "torchvox_out/scan.boxes.json", "-o", "c.json"
+    ).ok()
+
+
+def test_intensities_that_do_not_fit_the_detector_are_noted_once(torchvox_cli, detector_file, scan):
+    points = np.fromfile(scan, np.float32).reshape(-1, 4) * [1, 1, 1, 255]
+    for name in ("a", "b"):
+        points.astype(np.float32).tofile(scan.parent / f"{name}.bin")
+    err = torchvox_cli("detect", "a.bin", "b.bin", *KITTI, "-m", detector_file).ok().err
+    assert err.count("a.bin: intensities reach 25") == err.count("intensities") == 1
 
 
 def test_commands_take_the_name_of_a_model_with_weights(torchvox_cli, scan, tmp_path):
@@ -157,7 +194,7 @@ def test_a_point_with_an_intensity_that_is_no_number_is_none(torchvox_cli, detec
     boxes = []
     for name in ("nan", "less"):
         arguments = (f"{name}.bin", *KITTI, "-m", detector_file, "-o", f"{name}.json")
-        torchvox_cli("detect", *arguments).ok()
+        torchvox_cli("detect", *arguments, "--score", 0).ok()
         boxes.append(json.loads((scan.parent / f"{name}.json").read_text())["boxes"])
     assert boxes[0] == boxes[1] and len(boxes[0]) == 20
 
@@ -187,7 +224,9 @@ def test_an_exported_script_detects_what_the_model_detects(torchvox_cli, detecto
     for name in ("a", "b"):
         (scan.parent / "in" / f"{name}.bin").write_bytes(scan.read_bytes())
     for model, folder in ((detector_file, "one"), ("model.script.pt", "two")):
-        result = torchvox_cli("detect", "in", "--layout", "kitti", "-m", model, "-o", folder).ok()
+        result = torchvox_cli(
+            "detect", "in", "--layout", "kitti", "-m", model, "-o", folder, "--score", 0
+        ).ok()
         assert len(result.out.splitlines()) == 2
     one, two = (scan.parent / f / "b.boxes.json" for f in ("one", "two"))
     assert one.read_text() == two.read_text()

@@ -4,21 +4,29 @@
 from __future__ import annotations
 
 import json
+import statistics
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
-from torchvox._util.errors import CloudFileError
+from torchvox._util.errors import WrongUseError
 from torchvox.cli import options
+from torchvox.cli.notes import note
 from torchvox.cli.options import option, option_class
-from torchvox.cli.work import for_each, use_device, warn_if_none
+from torchvox.cli.work import console, for_each, milliseconds, timed, use_device, warn_if_none
+from torchvox.io import PointCloud, cloud_stem, read_cloud
 from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
-    from torchvox.models.detection.running import Detections
+    from torch import Tensor
+
+    from torchvox.models import Boxes, Detector
 
 MOST_NAMED = 3  # classes in the line of a scan
+FRAME = "coordinates of the scan; yaw about +z from +x, in radians"
 
 
 @option_class
@@ -33,14 +41,22 @@ class DetectOptions(options.FileOptions):
     plot: Path | None = option(
         None, "Picture of the boxes from above: a .png for one scan, else a folder."
     )
-    score: float = option(0.0, "Drop boxes with a lower score.", min=0.0, max=1.0)
+    truth: Path | None = option(
+        None,
+        "Labelled boxes to draw beside them with --plot: a .csv or .json file for one scan "
+        "(class,x,y,z,l,w,h,yaw), else a folder of files named as the scans.",
+    )
+    score: float = option(0.3, "Drop boxes with a lower score.", min=0.0, max=1.0)
+    time: bool = option(
+        False, "Print the time to read a scan and to detect: medians after a warm-up."
+    )
     device: options.Device = "auto"
 
 
 @options.command
 def detect(args: DetectOptions) -> None:
     """Detect objects in scans: boxes as .json, and pictures of them."""
-    from torchvox.models.detection.running import load_runner
+    from torchvox.models import Detector
 
     options.check_model(args.model)
     files, targets = args.files("boxes", (".json",))
@@ -48,54 +64,122 @@ def detect(args: DetectOptions) -> None:
     if args.plot is not None:
         drawings = options.output_paths(files, args.plot, "boxes", (".png",), None)
         pictures = dict(zip(targets, drawings, strict=True))
+    truths = _truths(files, args)
     outputs = {"--output": targets, "--plot": pictures.values()}
-    options.check_outputs([*files, args.model], outputs)
+    options.check_outputs([*files, *truths.values(), args.model], outputs)
     read = options.cloud_reader(files, args.layout)
-    runner = load_runner(args.model, use_device(args.device))
+    again = options.cloud_reader(files, args.layout, read_cloud)  # without notes
+    detector = Detector(args.model, args.score, use_device(args.device))
+    times: list[tuple[float, float]] = []
 
     def work(source: Path, target: Path) -> str:
-        cloud, picture = read(source), pictures.get(target)
-        if any(cloud.origin):
-            raise CloudFileError(
-                f"{source}: coordinates are not relative to the sensor, which a detector needs"
-            )
-        low, high = np.split(np.array(runner.point_cloud_range), 2)
+        cloud, line = read(source), ""
+        rows = _noted_points(detector, cloud)
+        low, high = np.split(np.array(detector.point_cloud_range), 2)
         inside = ((cloud.points[:, :3] >= low) & (cloud.points[:, :3] < high)).all(axis=1).sum()
-        warn_if_none(int(inside), cloud, runner.point_cloud_range)
-        boxes = runner(cloud).above(args.score)
-        write_text(target, json.dumps(as_json(source, len(cloud), boxes), indent=1) + "\n")
+        warn_if_none(int(inside), cloud, detector.point_cloud_range)
+        boxes = detector(rows)
+        if args.time:
+            _, reading = timed(lambda: detector.points(again(source)), torch.device("cpu"))
+            boxes, detecting = timed(lambda: detector(rows), detector.device)
+            times.append((reading, detecting))
+            line = f"; {_times(times[-1:])}"
+        write_text(target, as_text(cloud, source.name, boxes))
         outputs, head = str(target), f"{source.name}: {len(cloud):,} points"
-        if picture is not None:
-            from torchvox import viz
-
-            rows = (boxes.boxes, boxes.labels, boxes.classes, runner.point_cloud_range)
-            note = f"{head}, {len(boxes.boxes)} boxes"
-            figure = viz.boxes_picture(cloud.points[:, :3], *rows, scores=boxes.scores, note=note)
-            viz.save(figure, picture)
+        if (picture := pictures.get(target)) is not None:
+            _draw(cloud, boxes, detector, truths.get(source), head, picture)
             outputs += f" and {picture}"
-        return f"{head}, {_summary(boxes)}; wrote {outputs}"
+        return f"{head}, {_summary(boxes)}{line}; wrote {outputs}"
 
-    for_each(files, targets, work)
-
-
-def as_json(source: Path, points: int, detections: Detections) -> dict[str, object]:
-    """What is written: boxes by falling score, [x, y, z, l, w, h, yaw] with z at the center."""
-    boxes = []
-    rows = detections.boxes, detections.scores, detections.labels
-    for box, score, label in zip(*rows, strict=True):
-        numbers = [round(float(v), 5) for v in box]
-        entry = {"class": detections.classes[label], "score": round(float(score), 6)}
-        velocity = {"velocity": numbers[7:9]} if len(box) > 7 else {}
-        boxes.append({**entry, "box": numbers[:7], **velocity})
-    overflow = detections.overflow
-    return {"file": source.name, "points": points, "boxes": boxes, "overflow": overflow}
+    try:
+        for_each(files, targets, work)
+    finally:
+        if len(times) > 1:
+            console().print(f"median of {len(times)} scans: {_times(times)}", soft_wrap=True)
 
 
-def _summary(detections: Detections) -> str:
-    total, classes = len(detections.boxes), detections.classes
+def _truths(files: list[Path], args: DetectOptions) -> dict[Path, Path]:
+    """The files of labelled boxes of scans. Raises WrongUseError."""
+    truth = args.truth
+    if truth is None:
+        return {}
+    from torchvox.data.readers.folder import SUFFIXES
+
+    if args.plot is None:
+        raise WrongUseError("--truth is drawn in a picture: give --plot too")
+    if not truth.is_dir():
+        if len(files) > 1 or not truth.is_file():
+            what = "must be a folder for several scans" if truth.is_file() else "does not exist"
+            raise WrongUseError(f"--truth {truth} {what}")
+        return {files[0]: truth}
+    places = {f: [truth / f"{cloud_stem(f)}{suffix}" for suffix in SUFFIXES] for f in files}
+    truths = {f: path for f, paths in places.items() for path in paths if path.is_file()}
+    if not truths:
+        names = " or ".join(path.name for path in places[files[0]])
+        raise WrongUseError(f"--truth {truth} has no boxes of the scans, such as {names}")
+    if rest := [f.name for f in files if f not in truths]:
+        note(f"torchvox: {len(rest)} of {len(files)} scans have no boxes in {truth}: {rest[0]}")
+    return truths
+
+
+def _noted_points(detector: Detector, cloud: PointCloud) -> Tensor:
+    """What the detector sees of a scan, with a note for what does not fit."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rows = detector.points(cloud)
+    for one in caught:
+        note(f"torchvox: warning: {cloud.path.name if cloud.path else 'scan'}: {one.message}")
+    return rows
+
+
+def _draw(
+    cloud: PointCloud, boxes: Boxes, detector: Detector, truth: Path | None, head: str, to: Path
+) -> None:
+    from torchvox import viz
+
+    known, words = None, ""
+    if truth is not None:
+        from torchvox.data.readers.folder import read_boxes
+
+        known = read_boxes(truth).boxes
+        words = f", {len(known)} labelled (dashed)"
+    figure = viz.boxes_picture(
+        cloud.points[:, :3],
+        boxes.boxes,
+        boxes.labels,
+        boxes.classes,
+        detector.point_cloud_range,
+        scores=boxes.scores,
+        known=known,
+        note=f"{head}, {len(boxes)} boxes{words}",
+    )
+    viz.save(figure, to)
+
+
+def as_text(cloud: PointCloud, name: str, boxes: Boxes) -> str:
+    """The JSON of a scan, a box a line by falling score."""
+    entries = []
+    for box in boxes:
+        entry = {"class": box.class_name, "score": round(box.score, 6)}
+        numbers = {k: v for k, v in box._asdict().items() if k not in ("class_name", "score")}
+        entry |= {k: round(v, 5) for k, v in numbers.items() if v is not None}
+        entries.append(json.dumps(entry))
+    head = {"file": name, "points": len(cloud), "overflow": boxes.overflow}
+    text = json.dumps({**head, "frame": FRAME, "unit": cloud.unit}, indent=1)[:-2]
+    rows = ",".join(f"\n  {entry}" for entry in entries)
+    return f'{text},\n "boxes": [{rows}\n ]\n}}\n'
+
+
+def _times(times: list[tuple[float, float]]) -> str:
+    read, detected = (milliseconds(statistics.median(each)) for each in zip(*times, strict=True))
+    return f"read {read}, detect {detected}"
+
+
+def _summary(boxes: Boxes) -> str:
+    total, classes = len(boxes), boxes.classes
     if not total:
         return "no boxes"
-    counts = {name: int((detections.labels == i).sum()) for i, name in enumerate(classes)}
+    counts = {name: int((boxes.labels == i).sum()) for i, name in enumerate(classes)}
     names = sorted((n for n in counts if counts[n]), key=lambda n: -counts[n])
     words = ", ".join(f"{name} {counts[name]}" for name in names[:MOST_NAMED])
     return f"{total} boxes ({words}{', ...' if len(names) > MOST_NAMED else ''})"

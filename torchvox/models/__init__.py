@@ -9,6 +9,7 @@ from torchvox.models.detection import (
     PointPillars,
     PointPillarsConfig,
 )
+from torchvox.models.detection.running import Box, Boxes, Detector
 from torchvox.models.export import export_model, export_program
 from torchvox.models.fuse import fuse_batch_norms, merge_heads
 from torchvox.models.importing import import_checkpoint, parity
@@ -20,9 +21,9 @@ from torchvox.models.pointnet2 import (
 from torchvox.models.registry import ModelWeights, get_model, get_model_weights, list_models
 
 __all__ = [
-    "PRESETS", "CenterPointPillars", "CenterPointPillarsConfig", "CheckpointError", "Conventions",
-    "Level", "ModelWeights", "PointNet2Classifier", "PointNet2PartSegmenter", "PointNet2Segmenter",
-    "PointPillars", "PointPillarsConfig", "export_model", "export_program", "fuse_batch_norms",
-    "get_model", "get_model_weights", "import_checkpoint", "list_models", "load", "merge_heads",
-    "parity", "save",
+    "PRESETS", "Box", "Boxes", "CenterPointPillars", "CenterPointPillarsConfig", "CheckpointError",
+    "Conventions", "Detector", "Level", "ModelWeights", "PointNet2Classifier",
+    "PointNet2PartSegmenter", "PointNet2Segmenter", "PointPillars", "PointPillarsConfig",
+    "export_model", "export_program", "fuse_batch_norms", "get_model", "get_model_weights",
+    "import_checkpoint", "list_models", "load", "merge_heads", "parity", "save",
 ]  # fmt: skip

@@ -11,7 +11,18 @@ import json
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Dict,
+    List,
+    Literal,
+    Mapping,
+    Optional,
+    Tuple,
+    Union,
+    overload,
+)
 
 from torch import nn
 
@@ -20,9 +31,23 @@ from torchvox._util.errors import WrongUseError, short
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 
+if TYPE_CHECKING:
+    from torchvox.models.detection import CenterPointPillars, PointPillars
+    from torchvox.models.pointnet2 import (
+        PointNet2Classifier,
+        PointNet2PartSegmenter,
+        PointNet2Segmenter,
+    )
+
 FOLDER = Path(__file__).parent
 DEFAULT = "default"
 Weights = Union[None, str, Path]
+# The names of each class, for editors; a test compares them with the registry.
+Centers = Literal["center_world_small", "centerpoint_pillars_nuscenes", "centerpoint_world"]
+Anchors = Literal["pointpillars_kitti", "pointpillars_nuscenes_multihead", "pointpillars_world"]
+Classifiers = Literal["pointnet2_cls_shapes", "pointnet2_cls_shapes_small"]
+Parts = Literal["pointnet2_part_shapes"]
+Segmenters = Literal["pointnet2_rooms"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +92,26 @@ def get_model_weights(name: str) -> Dict[str, ModelWeights]:
     return sets
 
 
+@overload
+def get_model(
+    name: Centers, weights: Weights = ..., **overrides: object
+) -> "CenterPointPillars": ...
+@overload
+def get_model(name: Anchors, weights: Weights = ..., **overrides: object) -> "PointPillars": ...
+@overload
+def get_model(
+    name: Classifiers, weights: Weights = ..., **overrides: object
+) -> "PointNet2Classifier": ...
+@overload
+def get_model(
+    name: Parts, weights: Weights = ..., **overrides: object
+) -> "PointNet2PartSegmenter": ...
+@overload
+def get_model(
+    name: Segmenters, weights: Weights = ..., **overrides: object
+) -> "PointNet2Segmenter": ...
+@overload
+def get_model(name: str, weights: Weights = ..., **overrides: object) -> nn.Module: ...
 def get_model(name: str, weights: Weights = None, **overrides: object) -> nn.Module:
     """A network by its name, on the CPU, in evaluation mode with weights, in training mode without.
 

@@ -31,7 +31,7 @@ from torchvox.models.detection.validation import map_size, stride_of, validated
 from torchvox.nn import PillarFeatureNet, RayVisibility
 from torchvox.nn.rays import channel_count, visibility_channels
 
-Detector = Union[PointPillarsConfig, CenterPointPillarsConfig]
+AnyConfig = Union[PointPillarsConfig, CenterPointPillarsConfig]
 
 
 class VisibilityPlanes(nn.Module):
@@ -58,7 +58,7 @@ class VisibilityPlanes(nn.Module):
 class PillarDetector(nn.Module):
     """Base of the two detectors: from points to maps."""
 
-    def __init__(self, config: Detector) -> None:
+    def __init__(self, config: AnyConfig) -> None:
         super().__init__()
         self.columns = config.columns
         self.pillar_size: List[float] = list(config.pillar_size)
@@ -139,8 +139,18 @@ class PillarDetector(nn.Module):
         return self.head(self.features(self.canvas(points, num_points)))
 
     def forward(
-        self, points: Tensor, num_points: Tensor
+        self, points: Tensor, num_points: Optional[Tensor] = None
     ) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        if not torch.jit.is_scripting():
+            for name, value in (("points", points), ("num_points", num_points)):
+                if not isinstance(value, Tensor) and (value is not None or name == "points"):
+                    kind = type(value).__name__
+                    hint = "torchvox.models.Detector takes arrays and files"
+                    raise TypeError(f"{name} must be a tensor, got {kind}; {hint}")
+        if num_points is None:
+            num_points = torch.full(
+                [points.size(0)], points.size(1), dtype=torch.int32, device=points.device
+            )
         return self.decoder(self.maps(points, num_points))
 
     @torch.jit.unused
@@ -189,13 +199,13 @@ class PointPillars(PillarDetector):
 
     config: `PointPillarsConfig`, or a mapping of the same values.
 
-    forward(points [B, N, columns] float32, num_points [B] int32) returns (boxes [B, K, 7 or 9]
-    float32: x, y, z of the center, l, w, h, yaw, and velocities where the head has them; scores
-    [B, K] float32; labels [B, K] int32; count [B] int32, how many rows of the others are in use;
-    overflow [B] int32, candidates past the cap before the suppression). Unused rows are 0, their
-    labels -1. Rows of points past num_points do not exist; points out of range, and those with a
-    column that is not finite, are dropped. An empty scan is a count of 0 in a buffer of two rows at
-    least.
+    forward(points [B, N, columns] float32, num_points [B] int32, None: all N) returns (boxes
+    [B, K, 7 or 9] float32: x, y, z of the center, l, w, h, yaw, and velocities where the head has
+    them; scores [B, K] float32; labels [B, K] int32; count [B] int32, how many rows of the others
+    are in use; overflow [B] int32, candidates past the cap before the suppression). Unused rows are
+    0, their labels -1. Rows of points past num_points do not exist; points out of range, and those
+    with a column that is not finite, are dropped. An empty scan is a count of 0 in a buffer of two
+    rows at least. `torchvox.models.Detector` takes one scan, also an array or a file.
     """
 
     def __init__(self, config: Union[PointPillarsConfig, Mapping[str, Any]]) -> None:
@@ -261,6 +271,6 @@ def _groups(classes: Sequence[str], tasks: Sequence[Sequence[str]]) -> List[List
     return [[classes.index(name) for name in names] for names in tasks]
 
 
-def _area(config: Detector, given: Sequence[float]) -> Sequence[float]:
+def _area(config: AnyConfig, given: Sequence[float]) -> Sequence[float]:
     limits = config.point_cloud_range
     return given or (limits[0], limits[1], limits[3], limits[4])
