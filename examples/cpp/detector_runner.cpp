@@ -3,7 +3,7 @@
 // Raw points to boxes with a detector that torchvox export wrote, without Python:
 //   detector_runner model columns outputs.pt scan.bin...
 // The model takes points [B, N, columns] and num_points [B] and gives boxes [B, K, 7 or 9], scores,
-// labels, count and overflow; rows past a count do not exist.
+// labels, count and overflow; rows past a count do not exist. Prints the time per scan.
 #include <iomanip>
 
 #include "program.h"
@@ -31,7 +31,9 @@ void print_best(const std::vector<at::Tensor>& outputs, int64_t scan, int64_t mo
 void detect(const std::vector<std::string>& arguments) {
   const std::vector<std::string> paths{arguments.begin() + 3, arguments.end()};
   const auto [points, num_points] = read_batch(paths, std::stol(arguments[1]), at::kInt);
-  const std::vector<at::Tensor> outputs = run_model(arguments[0], {points, num_points});
+  double milliseconds = 0;
+  const std::vector<at::Tensor> outputs =
+      run_model(arguments[0], {points, num_points}, &milliseconds);
   if (outputs.size() != kOutputs) {
     throw std::runtime_error(arguments[0] + " is no detector: it gives " +
                              std::to_string(outputs.size()) +
@@ -45,6 +47,7 @@ void detect(const std::vector<std::string>& arguments) {
               << outputs[kOverflow][scan].item<int32_t>() << " candidates past the cap\n";
     print_best(outputs, scan, 3);
   }
+  std::cout << milliseconds / static_cast<double>(paths.size()) << " ms per scan\n";
   write_outputs(outputs, arguments[2]);
 }
 

@@ -15,9 +15,13 @@
 #include <torchvox/torchvox.h>  // keeps the library linked, so that its ops are registered
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <iterator>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -60,14 +64,35 @@ inline std::pair<at::Tensor, at::Tensor> read_batch(const std::vector<std::strin
 // The outputs of a model: TorchScript (.pt) or a package of AOTInductor (.pt2). A package does not
 // contain torchvox: the ops come from libtorchvox.so, which is linked here and registers them
 // before main. (A program that does not link it calls dlopen on it before it loads the package.)
+// milliseconds: if asked for, the median of three further runs after one more to warm up.
 inline std::vector<at::Tensor> run_model(const std::string& path,
-                                         const std::vector<at::Tensor>& inputs) {
+                                         const std::vector<at::Tensor>& inputs,
+                                         double* milliseconds = nullptr) {
+  std::function<c10::IValue()> run;
   if (path.size() > 4 && path.substr(path.size() - 4) == ".pt2") {
-    return torch::inductor::AOTIModelPackageLoader(path).run(inputs);
+    const auto loader = std::make_shared<torch::inductor::AOTIModelPackageLoader>(path);
+    run = [loader, &inputs] {
+      const std::vector<at::Tensor> outputs = loader->run(inputs);
+      return c10::ivalue::Tuple::create({outputs.begin(), outputs.end()});
+    };
+  } else {
+    torch::jit::Module model = torch::jit::load(path);
+    model.eval();
+    run = [model, &inputs]() mutable { return model.forward({inputs.begin(), inputs.end()}); };
   }
-  torch::jit::Module model = torch::jit::load(path);
-  model.eval();
-  const c10::IValue result = model.forward({inputs.begin(), inputs.end()});
+  const c10::IValue result = run();
+  if (milliseconds != nullptr) {
+    std::array<double, 3> times{};
+    run();
+    for (double& time : times) {
+      const auto start = std::chrono::steady_clock::now();
+      run();
+      const auto end = std::chrono::steady_clock::now();
+      time = std::chrono::duration<double, std::milli>(end - start).count();
+    }
+    std::sort(times.begin(), times.end());
+    *milliseconds = times[1];
+  }
   if (result.isTensor()) return {result.toTensor()};
   std::vector<at::Tensor> outputs;
   for (const c10::IValue& value : result.toTupleRef().elements()) {

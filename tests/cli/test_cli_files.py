@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """convert, info and view: what they keep, what they refuse, and what they print."""
 
+import json
+
 import numpy as np
 import pytest
 from helpers import read_points as read
@@ -273,6 +275,22 @@ def test_view_says_how_much_it_shows(torchvox_cli, tmp_path):
     np.save(tmp_path / "c.npy", xyz[[3, 3]])
     nothing = torchvox_cli("view", "c.npy")
     assert nothing.code == 1 and "c.npy has no finite point to show" in nothing.err
+
+
+def test_view_draws_boxes_in_a_page(torchvox_cli, tmp_path):
+    write(tmp_path / "a.npz")
+    box = {"class": "<b>", "x": 1, "y": 2, "z": 0, "l": 4, "w": 2, "h": 1.5, "yaw": 0.3}
+    files = {"a.json": [box], "b.json": {"boxes": [{**box, "score": 0.5}, {**box, "class": "c"}]}}
+    for name, words in (("a.json", "(1)</span>"), ("b.json", "&lt;b&gt; (1)</span> ·")):
+        (tmp_path / name).write_text(json.dumps(files[name]))
+        torchvox_cli("view", "a.npz", "--boxes", name).ok()
+        page = (tmp_path / "view.html").read_text()
+        assert words in page and "<b>" not in page and 'data-name="edges"' in page, name
+    picture = torchvox_cli("view", "a.npz", "--boxes", "a.json", "-o", "a.png")
+    picture.assert_one_sentence(2, "--boxes are drawn in an .html page")
+    over = torchvox_cli("view", "a.npz", "--boxes", "view.html")
+    over.assert_one_sentence(2, "would replace the file that it is made from")
+    torchvox_cli("view", "a.npz", "--boxes", "no.json").assert_one_sentence(1, "no.json: No such")
 
 
 @pytest.mark.parametrize("options", [(), ("--voxel", "1")])

@@ -2,7 +2,6 @@
 """torchvox import, torchvox export and torchvox detect."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest

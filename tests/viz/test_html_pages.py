@@ -149,6 +149,16 @@ def test_two_panes_turn_together_offline(opened):
     assert messages == []
 
 
+def test_a_browser_shows_boxes_around_points(opened):
+    boxes = np.array([[0, 0, 0, 2.0, 2.0, 2.0, 0.5]])
+    panes = [Pane("a", *cube(200))]
+    before = pixels(opened(viewer_page(panes, ""))[0])
+    tab, _, messages = opened(viewer_page(panes, "", None, boxes, ["car"]))
+    assert messages == [] and "car (1)" in tab.inner_text("header")
+    orange = np.abs(pixels(tab) - [0xFF, 0xB4, 0x54]).max(axis=2) < 3
+    assert orange.sum() > 50 and not (np.abs(before - [0xFF, 0xB4, 0x54]).max(axis=2) < 3).any()
+
+
 # ---- maps ---------------------------------------------------------------------------------------
 
 

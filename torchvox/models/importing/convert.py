@@ -18,6 +18,7 @@ from torchvox.models.sizes import check_network, check_tensors, check_values
 # Where training programs keep the tensors: yanx27, Lightning, older Pointnet2_PyTorch.
 WRAPPERS = ("model_state_dict", "state_dict", "model_state")
 PREFIXES = ("module.", "model.")
+SPARSE = ("backbone_3d.", "middle_encoder.")  # OpenPCDet, mmdetection3d
 # What values of a configuration can raise that are not of the type they should be.
 UNFIT = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError)
 
@@ -114,6 +115,10 @@ def _layout_of(content: object, state: State, name: Optional[str]) -> Layout:
     for one in named:
         if one.matches(state) and (name is not None or release.startswith(one.release)):
             return one
+    for part in SPARSE:
+        if any(key.startswith(part) for key in state):
+            kind = f"a sparse-convolution detector ({part}*)"
+            raise CheckpointError(f"{kind}: torchvox imports pillar detectors only")
     sources = " or ".join(one.source for one in named)
     raise CheckpointError(f"the tensors are not named as in {sources}: {_some(list(state))}")
 
