@@ -35,13 +35,6 @@ def cells() -> Names:
     }
 
 
-def detectors() -> Names:
-    Path("mine.yaml").write_text("base: pointpillars_kitti\n")
-    points = street()[None]
-    num_points = torch.tensor([points.shape[1]], dtype=torch.int32, device=DEVICE)
-    return {"points": points.to(DEVICE), "num_points": num_points, "scan": points[0].to(DEVICE)}
-
-
 def downsample() -> Names:
     pytest.importorskip("laspy", reason="the extra las is not installed")
     times = np.linspace(0, 1, len(street()))

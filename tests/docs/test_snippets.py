@@ -30,7 +30,7 @@ NOT_RUN = {
 BLOCK = re.compile(
     r"(?:<!-- not run: (.+?) -->\n)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
-SHELL = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)  # those of a shell: ""
 # What a page asks of a machine, and what a test does with.
 SMALLER = [
     ('"2GiB"', '"64MiB"'),
@@ -81,9 +81,9 @@ def test_few_blocks_are_left_out_and_each_says_why(page):
 
 def command_lines(page: Path):
     """Words of the lines that call torchvox or make, less comments."""
-    for block in SHELL.findall(page.read_text()):
+    for language, block in FENCED.findall(page.read_text()):
         for line in block.splitlines():
-            if line.startswith(("torchvox ", "make ")):
+            if not language and line.startswith(("torchvox ", "make ")):
                 yield shlex.split(line.replace("[--", "--").replace("]", ""), comments=True)
 
 

@@ -52,6 +52,18 @@ def test_rows_that_are_not_finite_do_not_exist(name):
     assert_same_bits(model(points, count), expected)
 
 
+@torch.inference_mode()
+def test_without_a_count_every_row_is_a_point():
+    model = small("anchors")
+    points, count = scan(model, 2000, 2000)
+    for call in (model, torch.jit.script(model)):
+        assert_same_bits(call(points), model(points, count))
+    for arguments, words in (((points.numpy(),), "points must be a tensor, got ndarray; torchvox"),
+                             ((points, 7), "num_points must be a tensor, got int")):  # fmt: skip
+        with pytest.raises(TypeError, match=words):
+            model(*arguments)
+
+
 @each
 @pytest.mark.one_of("variant")
 @pytest.mark.parametrize("variant", ["as built", "merged"])

@@ -174,6 +174,14 @@ def test_networks_that_are_not_published_ones_are_refused():
         convert(state)
 
 
+@pytest.mark.parametrize("part", ["backbone_3d.", "middle_encoder."])
+def test_sparse_convolutions_are_named(part):
+    state = {f"{part}conv_input.0.weight": torch.zeros(16, 3), "dense_head.x": torch.zeros(1)}
+    words = rf"a sparse-convolution detector \({part}\*\): torchvox imports pillar detectors only"
+    with pytest.raises(CheckpointError, match=words):
+        convert(state)
+
+
 def test_settings_without_a_plain_network_are_named():
     upstream = small("openpcdet anchors", weights=False)
     found = imported(upstream, **{"detections.mode": "circle"})

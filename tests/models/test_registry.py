@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -52,6 +53,18 @@ def test_every_model_is_built(monkeypatch):
     for name in list_models():
         model = get_model(name)
         assert type(model).__name__ == registry._registry()[name]["model"] and model.training
+
+
+def test_editors_know_the_class_of_every_name():
+    kinds = {
+        "CenterPointPillars": registry.Centers,
+        "PointNet2Classifier": registry.Classifiers,
+        "PointNet2PartSegmenter": registry.Parts,
+        "PointNet2Segmenter": registry.Segmenters,
+        "PointPillars": registry.Anchors,
+    }
+    named = {name: kind for kind, names in kinds.items() for name in get_args(names)}
+    assert named == {name: one["model"] for name, one in registry._registry().items()}
 
 
 def test_a_model_without_weights_follows_torchs_random_numbers():

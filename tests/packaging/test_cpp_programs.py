@@ -172,7 +172,6 @@ def test_a_map_is_that_of_the_class(program, tmp_path, device):
     files = [tmp_path / "poses.txt", tmp_path / "map.pt", *saved_points(tmp_path, scans)]
     printed = call(program("map_runner"), device, "0.1", "4", *files, env=clean_env()).stdout
     line = r"(\d+) rays, (\d+) visits, (\d+) regions, (\d+) points"
-    assert runner is not DETECTOR or re.search(r"\n[\d.]+ ms per scan\n", printed)
     assert [[*map(int, row)] for row in re.findall(line, printed)] == rows
     assert rows[-1][2] > 4096 and rows[-1][3] > 0  # it grew
     keys, logodds = torch.load(tmp_path / "map.pt", weights_only=True)

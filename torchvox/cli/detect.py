@@ -157,7 +157,7 @@ def _draw(
 
 
 def as_text(cloud: PointCloud, name: str, boxes: Boxes) -> str:
-    """The JSON of a scan, a box a line by falling score."""
+    """The JSON of a scan, one box per line by falling score."""
     entries = []
     for box in boxes:
         entry = {"class": box.class_name, "score": round(box.score, 6)}
