@@ -107,9 +107,10 @@ class Detector:
         self.point_cloud_range: Tuple[float, ...] = tuple(network.point_cloud_range)
         if not 3 <= self.columns <= 3 + len(COLUMNS):
             raise CheckpointError(f"{name} sees {self.columns} columns, where 3 to 5 are known")
-        scale = getattr(network, "column_scale", None)  # of the columns; one factor if all are 1
-        top = 1.0 if scale is None or len(scale) < 4 else 1 / float(scale[3])
-        self._intensities: Optional[float] = top if self.columns > 3 else None  # None: not checked
+        scale: Any = getattr(network, "column_scale", ())  # of the columns; one factor if all are 1
+        factor = float(scale[3]) if len(scale) > 3 else 1.0
+        # The highest intensity; None once a scan has been compared with it.
+        self._intensities = 1 / factor if factor > 0 and self.columns > 3 else None
         self._call: Callable[[Tensor], Arrays]
         if isinstance(network, PillarDetector):
             fast = copy.deepcopy(network) if is_fused(network) else fuse_batch_norms(network)
@@ -208,10 +209,11 @@ def pack(outputs: Tuple[Tensor, ...]) -> Tensor:
 
 def unpack(packed: np.ndarray, rows: int, width: int) -> Arrays:
     """The arrays in `pack`: rows of boxes with `width` values each."""
-    ends = np.cumsum([rows * width, rows, rows])
-    boxes, scores, labels, counts = np.split(packed, ends)
-    count, overflow = counts.view(np.int32).tolist()
-    return boxes.reshape(rows, width), scores, labels.view(np.int32), count, overflow
+    first, last = rows * width, rows * (width + 1)
+    whole = packed.view(np.int32)
+    count, overflow = whole[-2:].tolist()
+    boxes, scores = packed[:first].reshape(rows, width), packed[first:last]
+    return boxes, scores, whole[last:-2], count, overflow
 
 
 def _called(network: Any, points: Tensor, device: torch.device) -> Arrays:
