@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-POINTS = np.random.default_rng(0).uniform(0, 9, (50, 4)).astype(np.float32)
+POINTS = np.random.default_rng(0).uniform(0, [9, 9, 9, 1], (50, 4)).astype(np.float32)
 XYZI = ["x", "y", "z", "intensity"]
 
 

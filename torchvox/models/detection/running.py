@@ -21,7 +21,7 @@ from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.detection.detector import PillarDetector
 from torchvox.models.export import load_program
 from torchvox.models.fuse import can_merge, fuse_batch_norms, is_fused, merge_heads
-from torchvox.models.registry import named_file
+from torchvox.models.registry import get_model_weights, list_models, named_file
 
 # What the columns of a detector past x, y and z are, and whether a scan must have them: one sweep
 # alone has no age.
@@ -276,7 +276,8 @@ def _script(path: Union[str, Path], device: torch.device) -> Any:
 def _network(path: Path, device: torch.device) -> Any:
     """A program, or the network of a checkpoint. Raises CheckpointError."""
     if not path.is_file():
-        raise CheckpointError(f"{path} does not exist or is not a file")
+        names = ", ".join(name for name in list_models("detect") if get_model_weights(name))
+        raise CheckpointError(f"{path} is not a file, nor a detector with weights: {names}")
     is_script = checkpoints.kind_of_program(path) == "script"
     return _script(path, device) if is_script else checkpoints.load(path)
 
