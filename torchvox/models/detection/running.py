@@ -28,7 +28,7 @@ from torchvox.models.registry import get_model_weights, list_models, named_file
 COLUMNS = (("intensity", True), ("time", False))
 LEAST = 2  # rows of a buffer
 LARGE = (1 << 20, 1 << 22)  # buckets for scans of many sweeps; a graph costs nothing until it runs
-Arrays = Tuple[np.ndarray, np.ndarray, np.ndarray, int, int]
+Arrays = Tuple[np.ndarray, np.ndarray, np.ndarray, int]  # boxes, scores, labels; overflow
 Scan = Union[str, Path, Tensor, np.ndarray, PointCloud, PointTable]
 
 
@@ -131,15 +131,10 @@ class Detector:
         Raises WrongUseError for a scan of other columns, CloudFileError for a file that cannot be
         read and for coordinates that are not relative to the sensor.
         """
-        boxes, scores, labels, count, overflow = self._call(self.points(scan, layout))
-        if 0 <= count <= min(len(boxes), len(scores), len(labels)):
-            boxes, scores, labels = boxes[:count], scores[:count], labels[:count]
-            labelled = ((labels >= 0) & (labels < len(self.classes))).all()
-            if labelled and np.isfinite(boxes).all() and np.isfinite(scores).all():
-                kept = np.flatnonzero(scores >= self.score)
-                kept = kept[np.argsort(-scores[kept], kind="stable")]
-                return Boxes(boxes[kept], scores[kept], labels[kept], self.classes, overflow)
-        raise _no_boxes(len(self.classes))
+        boxes, scores, labels, overflow = self._call(self.points(scan, layout))
+        kept = np.flatnonzero(scores >= self.score)
+        kept = kept[np.argsort(-scores[kept], kind="stable")]
+        return Boxes(boxes[kept], scores[kept], labels[kept], self.classes, overflow)
 
     def points(self, scan: Scan, layout: Optional[str] = None) -> Tensor:
         """What the network sees of a scan: [N, columns] float32, where the scan is."""
@@ -175,17 +170,26 @@ class Detector:
 
 
 class _Graphs:
-    """A network in CUDA graphs; points and outputs cross to and from the GPU in one copy each."""
+    """A network in CUDA graphs; points cross to the GPU in one copy, outputs back in one that is
+    part of the graph."""
 
     def __init__(self, network: PillarDetector, device: torch.device) -> None:
-        def call(points: Tensor, num_points: Tensor) -> Tuple[Tensor, Tensor]:
-            outputs = network(points, num_points)
-            return pack(outputs), outputs[0]
-
+        self.network = network
         buckets = (*BUCKETS, *LARGE)
-        self.runner = GraphRunner(call, columns=network.columns, buckets=buckets, device=device)
-        self.points = torch.empty(0, network.columns)
-        self.outputs: Optional[Tensor] = None
+        columns = network.columns
+        self.runner = GraphRunner(self._run, columns=columns, buckets=buckets, device=device)
+        self.points = torch.empty(0, columns)
+        self.outputs: Optional[Tensor] = None  # in pinned memory, written by every graph
+        self.shape = (0, 0)  # of the boxes
+
+    def _run(self, points: Tensor, num_points: Tensor) -> Tensor:
+        outputs = self.network(points, num_points)
+        packed = pack(outputs)
+        if self.outputs is None:
+            self.shape = (outputs[0].size(1), outputs[0].size(2))
+            self.outputs = torch.empty(packed.shape, pin_memory=True)
+        self.outputs.copy_(packed, non_blocking=True)
+        return packed
 
     def __call__(self, points: Tensor) -> Arrays:
         if not points.is_cuda and not points.is_pinned():
@@ -193,13 +197,10 @@ class _Graphs:
                 size = len(self.runner.prepare(len(points)).points[0])
                 self.points = torch.empty(size, points.size(1), pin_memory=True)
             points = self.points[: len(points)].copy_(points)
-        with torch.cuda.device(self.runner.device):
-            packed, boxes = self.runner(points)
-            if self.outputs is None:
-                self.outputs = torch.empty(packed.shape, pin_memory=True)
-            self.outputs.copy_(packed, non_blocking=True)
-            torch.cuda.current_stream().synchronize()
-        return unpack(self.outputs.numpy(), boxes.size(1), boxes.size(2))
+        self.runner(points)
+        torch.cuda.current_stream(self.runner.device).synchronize()
+        assert self.outputs is not None
+        return unpack(self.outputs.numpy(), *self.shape)
 
 
 def pack(outputs: Tuple[Tensor, ...]) -> Tensor:
@@ -208,32 +209,33 @@ def pack(outputs: Tuple[Tensor, ...]) -> Tensor:
 
 
 def unpack(packed: np.ndarray, rows: int, width: int) -> Arrays:
-    """The arrays in `pack`: rows of boxes with `width` values each."""
+    """The arrays in `pack`, of the rows in use: views of it."""
     first, last = rows * width, rows * (width + 1)
     whole = packed.view(np.int32)
     count, overflow = whole[-2:].tolist()
-    boxes, scores = packed[:first].reshape(rows, width), packed[first:last]
-    return boxes, scores, whole[last:-2], count, overflow
+    boxes, scores, labels = packed[:first].reshape(rows, width), packed[first:last], whole[last:-2]
+    return boxes[:count], scores[:count], labels[:count], overflow
 
 
 def _called(network: Any, points: Tensor, device: torch.device) -> Arrays:
-    """Raises CheckpointError for anything else that a foreign program gives."""
+    """Raises CheckpointError for outputs of a foreign program that are not boxes."""
     count = torch.tensor([len(points)], dtype=torch.int32, device=device)
     if len(points) < LEAST:
         points = nn.functional.pad(points, (0, 0, 0, LEAST - len(points)))
     outputs = network(points.to(device)[None], count)
     tensors = tuple(outputs) if isinstance(outputs, (list, tuple)) else ()
     dims = [one.dim() if isinstance(one, Tensor) else -1 for one in tensors]
-    if dims != [3, 2, 2, 1, 1] or tensors[0].size(2) not in (7, 9):
-        raise _no_boxes(len(network.classes))
-    boxes, scores, labels, kept, overflow = (t[0].cpu().numpy() for t in tensors)
-    return boxes, scores, labels, int(kept), int(overflow)
-
-
-def _no_boxes(classes: int) -> CheckpointError:
-    return CheckpointError(
+    if dims == [3, 2, 2, 1, 1] and tensors[0].size(2) in (7, 9):
+        boxes, scores, labels, kept, overflow = (t[0].cpu().numpy() for t in tensors)
+        n = int(kept)
+        if 0 <= n <= min(len(boxes), len(scores), len(labels)):
+            boxes, scores, labels = boxes[:n], scores[:n], labels[:n]
+            labelled = ((labels >= 0) & (labels < len(network.classes))).all()
+            if labelled and np.isfinite(boxes).all() and np.isfinite(scores).all():
+                return boxes, scores, labels, int(overflow)
+    raise CheckpointError(
         "the program must give boxes [1, K, 7 or 9], scores, labels, count and overflow, with "
-        f"finite boxes and labels of its {classes} classes in the first rows"
+        f"finite boxes and labels of its {len(network.classes)} classes in the first rows"
     )
 
 
