@@ -70,7 +70,7 @@ def test_overrides_are_dotted_and_typed(tmp_path):
         ("model.kind=pointnet", r"model\.kind 'pointnet' is unknown: choose pointnet2_classifier"),
         ("model.kind=tiny:Large", r"model\.kind 'tiny:Large' cannot be loaded"),
         ("data.kind=cubes", r"data\.kind must be one of shapes, rooms, modelnet40, s3dis"),
-        ("data.kind=rooms", r"task classify learns from shapes or modelnet40, not from rooms"),
+        ("data.kind=rooms", r"task classify learns from shapes or modelnet40 or objects, not"),
         ("train.epochs=0", r"train\.epochs must be above 0, got 0"),
         ("train.nudge={}", r"train\.nudge is for detectors, not for classify"),
         ("train.devices=3", r"batch_size 16 must be a multiple of train\.devices 3"),

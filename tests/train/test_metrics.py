@@ -39,6 +39,7 @@ def test_by_hand():
     metric.update(
         torch.tensor([4, 9]), torch.tensor([[0, 1], [1, 1]]), torch.tensor([[0, 0], [1, 1]])
     )
+    metric.update(torch.tensor([5]), torch.tensor([[2, 1]]), torch.tensor([[-1, -1]]))  # ignored
     metric.update(torch.tensor([4]), torch.tensor([[0, 1]]), torch.tensor([[0, 0]]))  # again
     matrix = metric.compute()
     assert matrix.tolist() == [[1, 1, 0], [0, 2, 0], [0, 0, 0]]

@@ -12,7 +12,7 @@ from torchvox.data.worlds.furniture import CLASSES
 from torchvox.io import PointCloud
 from torchvox.train import runs
 from torchvox.train.builders import Labels
-from torchvox.train.checkpoint import Checkpoint
+from torchvox.train.checkpoint import Checkpoint, load_checkpoint
 from torchvox.train.config import make_config
 from torchvox.train.predict import label_points
 
@@ -77,3 +77,19 @@ def test_class_weights_are_the_cube_root_of_how_rare_a_class_is():
     labels = Labels(("a", "b", "c", "d"), 9)
     weights = runs.class_weights(Counted(), labels, make_config(content("segment")))
     torch.testing.assert_close(weights, torch.tensor([1.0, 2.0, 5.0, 10.0]))
+
+
+@pytest.mark.parametrize("block", [None, 2.0])
+def test_a_cloud_of_your_own_is_labelled_as_it_was_learned(block, tmp_path):
+    rng = np.random.default_rng(0)
+    for i in range(6):
+        rows = rng.uniform(0, 3, (400, 3)).astype(np.float32)
+        labels = np.where(rng.random(400) < 0.2, -1, rows[:, 2] > 1.5)
+        np.savez(tmp_path / f"{i}.npz", xyz=rows, label=labels)
+    data = {"kind": "segments", "root": str(tmp_path), "classes": ["low", "high"], "block": block}
+    train = {"epochs": 30, "class_weights": True, "label_smoothing": 0.1, "batch_size": 4}
+    config = make_config({**content("segment", **train), "data": {**data, "points": 64}})
+    runs.fit(config, tmp_path / "run", quiet=True)
+    trained = load_checkpoint(tmp_path / "run" / "best.ckpt", trust_code=True)
+    found = label_points(trained, PointCloud(rows, ("x", "y", "z")))
+    assert (found == (rows[:, 2] > 1.5)).mean() > 0.9

@@ -16,12 +16,14 @@ from torchvox.data.readers.folder import ScanFolder
 from torchvox.data.readers.kitti import Kitti
 from torchvox.data.readers.modelnet import ModelNet40
 from torchvox.data.readers.nuscenes import NuScenes
+from torchvox.data.readers.objects import Objects
 from torchvox.data.readers.s3dis import S3DIS
+from torchvox.data.readers.segments import Segments
 from torchvox.data.worlds.rooms import Rooms
 from torchvox.data.worlds.shapes import Shapes
 from torchvox.data.worlds.street import World
 from torchvox.models.detection.files import KINDS as DETECTORS
-from torchvox.train.config import Config
+from torchvox.train.config import Config, ModelNet40Data, ObjectsData
 from torchvox.train.tasks import Labels, builder, checked_detector
 
 DATA: dict[str, Callable[..., Generated]] = {
@@ -29,8 +31,10 @@ DATA: dict[str, Callable[..., Generated]] = {
     "kitti": Kitti,
     "modelnet40": ModelNet40,
     "nuscenes": NuScenes,
+    "objects": Objects,
     "rooms": Rooms,
     "s3dis": S3DIS,
+    "segments": Segments,
     "shapes": Shapes,
     "world": World,
 }
@@ -68,8 +72,9 @@ def build_data(config: Config, split: str) -> Generated:
 
 
 def labels_of(config: Config, data: Generated | None = None) -> Labels:
-    """What the labels of a configuration mean; `data` where its files say it (ModelNet40)."""
-    if config.data.kind == "modelnet40":
+    """What the labels of a configuration mean; `data` where its files say it."""
+    if isinstance(config.data, (ModelNet40Data, ObjectsData)):
         data = data if data is not None else build_data(config, "val")
-        return Labels(tuple(data.classes), 6 if config.data.normals else 3)
+        assert isinstance(data, (ModelNet40, Objects))
+        return Labels(tuple(data.classes), data.columns)
     return config.labels()

@@ -30,6 +30,7 @@ from torchvox._util.values import (
 from torchvox._util.yaml import check_size
 from torchvox.augment import Nudge, WholeScan
 from torchvox.data.readers import nuscenes
+from torchvox.data.readers.objects import feature_names
 from torchvox.data.worlds import furniture, shapes
 from torchvox.data.worlds.street.objects import CLASSES
 from torchvox.models.detection.files import ModelConfig
@@ -75,6 +76,41 @@ class ModelNet40Data:
     normals: bool = False
     cache: str | None = None
     in_memory: bool = False
+
+
+@dataclass(frozen=True)
+class ObjectsData:
+    """The user's objects, a folder per class, see torchvox.data.folder."""
+
+    kind: Literal["objects"]
+    root: str
+    points: Positive = 1024
+    columns: tuple[str, ...] = ("x", "y", "z")
+    normals: bool = False
+    layout: str | None = None
+    seed: int = 0
+    in_memory: bool = True
+
+
+@dataclass(frozen=True)
+class SegmentsData:
+    """The user's clouds with labels of points, see torchvox.data.folder. block: meters, none for
+    whole clouds; train_size, val_size: blocks."""
+
+    kind: Literal["segments"]
+    root: str
+    classes: tuple[str, ...]
+    label: str = "label"
+    ignore: tuple[int, ...] = ()
+    block: AboveZero | None = None
+    points: Positive = 4096
+    columns: tuple[str, ...] = ("x", "y", "z")
+    normals: bool = False
+    layout: str | None = None
+    seed: int = 0
+    train_size: Positive | None = None
+    val_size: Positive | None = None
+    in_memory: bool = True
 
 
 @dataclass(frozen=True)
@@ -230,6 +266,8 @@ Data = (
     | RoomsData
     | ModelNet40Data
     | S3DISData
+    | ObjectsData
+    | SegmentsData
     | WorldData
     | FolderData
     | KittiData
@@ -263,10 +301,12 @@ class Config:
         return schema
 
     def labels(self) -> Labels:
-        """What the labels mean, where the files of the data do not say it (ModelNet40)."""
+        """What the labels mean, where the files of the data do not say it (ModelNet40, objects)."""
         match self.data:
             case FolderData(classes=classes, columns=columns):
                 return Labels(classes, len(columns))
+            case SegmentsData(classes=classes, columns=columns, normals=normals):
+                return Labels(classes, 3 + len(feature_names(columns, normals)))
             case KittiData(classes=classes):
                 return Labels(classes, 4)
             case NuScenesData():
@@ -327,7 +367,8 @@ def _check(config: Config, name: str) -> None:
             f"{name}: train.batch_size {train.batch_size} must be a multiple of "
             f"train.devices {train.devices} x train.nodes {train.nodes}"
         )
-    if config.data.kind == "modelnet40" and config.data.normals and train.augment.yaw:
+    more = getattr(config.data, "columns", ()) if not detect else ()
+    if train.augment.yaw and (getattr(config.data, "normals", False) or "nx" in more):
         raise WrongUseError(
             f"{name}: train.augment.yaw turns points, not their normals: choose data.normals or yaw"
         )

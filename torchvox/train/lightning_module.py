@@ -77,10 +77,11 @@ class TrainingModule(BaseModule):
             logits.flatten(0, -2),
             target.flatten(),
             self.class_weights,
+            ignore_index=-1,
             label_smoothing=self.config.train.label_smoothing,
         )
         with torch.no_grad():
-            right = (logits.argmax(-1) == target).float().mean()
+            right = (logits.argmax(-1) == target).sum() / (target >= 0).sum()
         self.log("loss", loss, on_step=True, on_epoch=False)
         options = {"on_step": False, "on_epoch": True, "sync_dist": True, "batch_size": len(target)}
         self.log("train_loss", loss, **options)

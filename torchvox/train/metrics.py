@@ -18,8 +18,8 @@ class ConfusionOfSamples(Metric):
     known id is dropped, so the result is that of one process. Works for whole clouds (one label
     each) and for points.
 
-    update(ids [B], predicted [B, ..], target [B, ..]); compute() gives the matrix [C, C] int64,
-    rows the truth. scores() turns a matrix into numbers.
+    update(ids [B], predicted [B, ..], target [B, ..]), targets -1 being ignored; compute() gives
+    the matrix [C, C] int64, rows the truth. scores() turns a matrix into numbers.
     """
 
     full_state_update = False
@@ -31,12 +31,14 @@ class ConfusionOfSamples(Metric):
         self.add_state("counts", default=[], dist_reduce_fx="cat")
 
     def update(self, ids: Tensor, predicted: Tensor, target: Tensor) -> None:
-        batch, cells = len(ids), self.num_classes**2
-        cell = target.reshape(batch, -1) * self.num_classes + predicted.reshape(batch, -1)
-        row = torch.arange(batch, device=cell.device)[:, None] * cells
-        counts = torch.bincount((cell + row).flatten(), minlength=batch * cells)
+        batch, cells = len(ids), self.num_classes**2  # and one more for what is ignored
+        target = target.reshape(batch, -1)
+        cell = target * self.num_classes + predicted.reshape(batch, -1)
+        cell = torch.where(target < 0, cells, cell)
+        row = torch.arange(batch, device=cell.device)[:, None] * (cells + 1)
+        counts = torch.bincount((cell + row).flatten(), minlength=batch * (cells + 1))
         self.ids.append(ids)
-        self.counts.append(counts.view(batch, cells))
+        self.counts.append(counts.view(batch, cells + 1)[:, :cells])
 
     def compute(self) -> Tensor:
         shape = self.num_classes, self.num_classes

@@ -224,7 +224,8 @@ def class_weights(data: Generated, labels: Labels, config: Config) -> Tensor:
     counts = torch.zeros(len(labels.classes), dtype=torch.int64)
     for first in range(0, len(data), 32 * step):
         batch = data.batch(range(first, min(first + 32 * step, len(data)), step))
-        counts += torch.bincount(batch[target].flatten(), minlength=len(counts))
+        known = batch[target][batch[target] >= 0]
+        counts += torch.bincount(known, minlength=len(counts))
     return (counts.amax() / counts.clamp(min=1)).pow(1 / 3).clamp(max=10).float()
 
 

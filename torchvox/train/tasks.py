@@ -35,9 +35,9 @@ class Task:
 
 
 TASKS = {
-    "classify": Task(("shapes", "modelnet40"), "label", "accuracy"),
+    "classify": Task(("shapes", "modelnet40", "objects"), "label", "accuracy"),
     "parts": Task(("shapes",), "parts", "miou"),
-    "segment": Task(("rooms", "s3dis"), "labels", "miou"),
+    "segment": Task(("rooms", "s3dis", "segments"), "labels", "miou"),
     "detect": Task(("world", "folder", "kitti", "nuscenes"), "labels", "map"),
 }
 

@@ -117,9 +117,9 @@ def find_scans(root: str | Path, split: str | None = None) -> list[Scan]:
     for name in ("points", "boxes"):
         if not (root / name).is_dir():
             raise WrongUseError(f"{root} must hold the folders points and boxes: {name} is missing")
-    clouds = _by_name((cloud_stem(path), path) for path in find_clouds([root / "points"]))
+    clouds = by_name((cloud_stem(path), path) for path in find_clouds([root / "points"]))
     files = sorted(root.glob("boxes/*"))
-    boxes = _by_name((path.stem, path) for path in files if path.suffix.lower() in SUFFIXES)
+    boxes = by_name((path.stem, path) for path in files if path.suffix.lower() in SUFFIXES)
     if alone := sorted(boxes.keys() - clouds.keys()):
         raise WrongUseError(f"{boxes[alone[0]]} has no point cloud {alone[0]} in {root / 'points'}")
     if odd := [path for path in files if path.stem in clouds.keys() - boxes.keys()]:
@@ -138,7 +138,8 @@ def unlabelled(scans: Sequence[Scan]) -> str:
     return f"{what} ({', '.join(names[:5])}{more})" if names else ""
 
 
-def _by_name(files: Iterable[tuple[str, Path]]) -> dict[str, Path]:
+def by_name(files: Iterable[tuple[str, Path]]) -> dict[str, Path]:
+    """The files by their names. Raises WrongUseError for two of one name."""
     paths: dict[str, Path] = {}
     for name, path in files:
         if (other := paths.setdefault(name, path)) != path:
@@ -147,9 +148,11 @@ def _by_name(files: Iterable[tuple[str, Path]]) -> dict[str, Path]:
 
 
 def listed_scans(scans: Sequence[Scan], listed: Path, names: list[str] | None) -> list[Scan]:
-    """The scans that the lines of a file name, or, without that file, those of the names. Raises
-    WrongUseError and CloudFileError."""
-    by_name, where = {scan.name: scan for scan in scans}, f"{listed} does not exist; standard split"
+    """The scans that the lines of a file name, or, without that file, those of the names. A suffix
+    behind a name is allowed. Raises WrongUseError and CloudFileError."""
+    known = {s.name + s.points.name.removeprefix(cloud_stem(s.points)): s for s in scans}
+    known |= {scan.name: scan for scan in scans}
+    where = f"{listed} does not exist; standard split"
     if listed.exists():
         with explained(listed, "list of scans"):
             lines, where = listed.read_text(encoding="utf-8-sig").splitlines(), str(listed)
@@ -157,9 +160,9 @@ def listed_scans(scans: Sequence[Scan], listed: Path, names: list[str] | None) -
     if names is None:
         raise WrongUseError(f"{listed} does not exist, which lists the scans of this split")
     for number, name in enumerate(names, 1):
-        if name and name not in by_name:
+        if name and name not in known:
             raise WrongUseError(f"{where} line {number}: there is no labelled scan {short(name)}")
-    return [by_name[name] for name in names if name]
+    return [known[name] for name in names if name]
 
 
 class ScanFolder(Generated):

@@ -20,13 +20,13 @@ from torch.utils.data import default_collate
 from torchvox._util.errors import CloudFileError
 from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Generated
-from torchvox.data.readers.stored import Mapped, packed, read_table
+from torchvox.data.readers import stored
+from torchvox.data.readers.stored import TRIES, Mapped, packed, read_table
 from torchvox.data.worlds.furniture import CLASSES
 from torchvox.io.binary import load_npy
 
 HEAD, POINT = 12, 16  # bytes of a packed room's size in meters, and of each of its points
 FEWEST = 1024  # points that a block should have
-TRIES = 32  # middles that are tried for that; then the block with most points is taken
 Room = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -79,20 +79,8 @@ class S3DIS(Generated):
         ends = HEAD + _count(room) * np.array([12, 15])
         xyz = room[HEAD : ends[0]].view("<f4").reshape(-1, 3)
         rgb, label = room[ends[0] : ends[1]].reshape(-1, 3), room[ends[1] :]
-        best = np.empty(0, np.int64)
-        for middle in middles % len(xyz):
-            center = xyz[middle, :2]
-            inside = np.nonzero((np.abs(xyz[:, :2] - center) <= self.block / 2).all(1))[0]
-            if len(inside) > len(best):
-                best, at = inside, center
-            if len(best) >= FEWEST:
-                break
-        keys = draws.bits("points", max(len(best), self.points))[0].numpy()
-        if len(best) >= self.points:
-            chosen = best[np.argsort(keys, kind="stable")[: self.points]]
-        else:  # all of them, and random ones again
-            again = best[(keys[: self.points - len(best)] >> 1) % len(best)]
-            chosen = np.concatenate([best, again])
+        best, middle = stored.find_block(xyz, middles % len(xyz), self.block, FEWEST)
+        chosen, at = stored.draw_points(draws, best, self.points), xyz[middle, :2]
         local = xyz[chosen] - np.array([*at, 0.0], np.float32)
         size = np.maximum(room[:HEAD].view("<f4"), 1e-6)
         color = rgb[chosen].astype(np.float32) / 255

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the readers of stored data sets share: text tables, and arrays that are packed once."""
+"""What readers of stored data share: text tables, arrays packed once, the choice of points."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from torchvox._util.errors import CloudFileError, explained
+from torchvox.data.counter_random import Draws
 from torchvox.io.words import read_words
 from torchvox.io.writers import atomic_path
+
+TRIES = 32  # middles of a block that are tried
 
 
 def read_table(path: Path, columns: int, delimiter: str = " ") -> np.ndarray:
@@ -76,3 +79,26 @@ def packed(
         rule = "set data.cache to a folder for it"
         raise CloudFileError(f"{path}: {error.strerror}: {rule}") from None
     return Mapped(path)
+
+
+def draw_points(draws: Draws, members: np.ndarray, count: int) -> np.ndarray:
+    """`count` random ones of the members; of fewer all, and random ones again."""
+    keys = draws.bits("points", max(len(members), count))[0].numpy()
+    if len(members) >= count:
+        return members[np.argsort(keys, kind="stable")[:count]]
+    return np.concatenate([members, members[(keys[: count - len(members)] >> 1) % len(members)]])
+
+
+def find_block(
+    xyz: np.ndarray, middles: np.ndarray, block: float, fewest: int
+) -> tuple[np.ndarray, int]:
+    """The points of a column of `block` meters, and its middle: the first of the middles with
+    `fewest` points around it, else that with most. xyz: [N, 3 or more]."""
+    best, at = np.empty(0, np.int64), int(middles[0])
+    for middle in middles:
+        inside = np.nonzero((np.abs(xyz[:, :2] - xyz[middle, :2]) <= block / 2).all(1))[0]
+        if len(inside) > len(best):
+            best, at = inside, int(middle)
+        if len(best) >= fewest:
+            break
+    return best, at
