@@ -66,3 +66,26 @@ def test_generated_streets_are_written_as_kitti_and_checked(torchvox_cli, tmp_pa
     assert result.code == 1 and "Pedestrian" in result.out
     assert "checked   2 of 3 scans are right" in result.out and "2 scans, listed" in result.out
     assert "000001.txt: P2 must have 12 finite numbers" in result.err
+
+
+def test_objects_and_labelled_clouds_are_counted(torchvox_cli, tmp_path):
+    for i, kind in enumerate(("mug", "chair", "chair", "chair")):
+        for folder in (f"objs/{kind}", "seg/points", "seg/labels"):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / "objs" / kind / f"{i}.npy", np.ones((9 + i, 3)))
+        np.save(tmp_path / "seg" / "points" / f"{i}.npy", np.ones((9, 3)))
+        np.save(tmp_path / "seg" / "labels" / f"{i}.npy", np.arange(9) // 4 - (i > 2))
+    (tmp_path / "objs" / "chair" / "2.npy").write_bytes(b"no")
+    result = torchvox_cli("data", "check", "objs")
+    assert result.code == 1 and "2.npy is not a .npy file" in result.err
+    words = (
+        "chair     2 objects, 10 to 12 points",
+        "columns   x, y, z",
+        "3 of 4 objects are right",
+    )
+    assert all(word in result.out for word in ("train     3 obj", "val       1 obj", *words))
+    (tmp_path / "seg" / "train.txt").write_text("0\n1\n")
+    (tmp_path / "seg" / "val.txt").write_text("1\n")
+    result = torchvox_cli("data", "check", "seg", "--classes", "wall, door", "--ignore", 2)
+    result.ok("wall      16 points in 4 clouds", "ignored   7 points in 4 clouds", "4 of 4 clouds")
+    assert "1 clouds are in train and in val: 1" in result.err

@@ -176,7 +176,17 @@ def test_commands_take_the_name_of_a_model_with_weights(torchvox_cli, scan, tmp_
     name, sample = "pointnet2_cls_shapes_small", Shapes(split="val", seed=2, points=512, size=1)[0]
     np.save(tmp_path / "shape.npy", sample["points"].numpy())
     likely = f"shape.npy: {CLASSES[int(sample['label'])]} "
-    torchvox_cli("predict", "shape.npy", "-m", name, "--device", "cpu").ok(likely)
+    predict = ("predict", "shape.npy", "-m", name, "--device", "cpu")
+    torchvox_cli(*predict).ok(likely)
+    torchvox_cli(*predict, "-o", "p.json").assert_one_sentence(2, "would write nothing", "--json")
+    for folder in "abc":
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / "shape.npy", sample["points"].numpy())
+    table = torchvox_cli(*predict, "a", "b", "c", "--json", "p.json")
+    table.ok("second", f"a/shape.npy │ {CLASSES[int(sample['label'])]} ")
+    rows = json.loads((tmp_path / "p.json").read_text())
+    assert [row["file"] for row in rows] == ["shape.npy", *(f"{f}/shape.npy" for f in "abc")]
+    assert sum(rows[3]["classes"].values()) == pytest.approx(1, abs=1e-5)
     small = ("data.seed=2", "data.val_size=32", "--device", "cpu", "--at-least", "accuracy=0.8")
     torchvox_cli("eval", name, *small).ok("32 samples of shapes")
     torchvox_cli("export", name).ok()

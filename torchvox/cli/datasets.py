@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +15,10 @@ import typer
 from torchvox._util.errors import TorchvoxError
 from torchvox.cli import options
 from torchvox.cli.options import argument, option, option_class
-from torchvox.cli.work import console, note
-from torchvox.data.readers import kitti
-from torchvox.data.readers.folder import PLACE, ScanFolder, unlabelled
+from torchvox.cli.work import attempt_each, console, note
+from torchvox.data.readers import kitti, objects, segments
+from torchvox.data.readers.folder import PLACE, Scan, ScanFolder, unlabelled
+from torchvox.io.readers import FOLDER_SUFFIXES
 from torchvox.ops import points_in_boxes
 
 data = typer.Typer(
@@ -26,16 +29,24 @@ LARGEST, TURNS = 60.0, 12.6  # m of an edge, rad of a yaw: more is surely in oth
 
 @option_class
 class CheckOptions:
-    folder: Path = argument(..., "Folder with points/ and boxes/, or in KITTI's format.")
-    classes: str | None = option(None, "Allowed classes, comma-separated.")
+    folder: Path = argument(..., "Folder of scans and boxes, KITTI, objects or labelled clouds.")
+    classes: str | None = option(None, "Classes of boxes or of labels 0, 1, .., comma-separated.")
+    label: str = option("label", "Column of the labels of points, where there is no labels/.")
+    ignore: list[int] | None = option(None, "Label to ignore, as -1 always is. Repeatable.")
     layout: options.Layout = None
 
 
 @data.command(cls=options.Command)
 @options.command
 def check(args: CheckOptions) -> None:
-    """Read a folder of labelled scans, report what is wrong and count what is in it."""
+    """Read a folder of labelled scans or objects, report what is wrong, count what is in it."""
     folder = args.folder
+    if not (folder / "training").is_dir() and not (folder / "boxes").is_dir():
+        files = (path for path in folder.glob("*") if path.suffix.lower() in FOLDER_SUFFIXES)
+        if (folder / "points").is_dir() or any(files):
+            return _check_segments(args)
+        if objects.class_folders(folder):
+            return _check_objects(args)
     if is_kitti := (folder / "training").is_dir():
         scans: ScanFolder = kitti.Kitti(folder, None)
     else:
@@ -65,6 +76,66 @@ def check(args: CheckOptions) -> None:
     if empty := unlabelled(scans.scans):
         out.print(f"{'empty':<10}{empty}", soft_wrap=True, markup=False)
     out.print(f"{'checked':<10}{len(scans) - failed:,} of {len(scans):,} scans are right")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _check_objects(args: CheckOptions) -> None:
+    counts: dict[str, list[int]] = defaultdict(list)
+    columns: Counter[str] = Counter()
+
+    def read(scan: Scan) -> None:
+        cloud = objects.finite_points(objects.read_object(scan.points, args.layout))
+        counts[scan.name.split("/")[0]].append(len(cloud))
+        columns.update(cloud.columns)
+
+    def lines() -> Iterator[tuple[str, str]]:
+        for name, points in counts.items():
+            yield name, f"{len(points):,} objects, {min(points):,} to {max(points):,} points"
+        total = sum(map(len, counts.values()))
+        yield "columns", ", ".join(name for name, count in columns.items() if count == total)
+
+    _check_each(args, "objects", objects.find_objects, read, lines)
+
+
+def _check_segments(args: CheckOptions) -> None:
+    classes = [name.strip() for name in args.classes.split(",")] if args.classes else []
+    how: dict[str, Any] = {"label": args.label, "ignore": args.ignore or []}
+    data = segments.Segments(args.folder, None, classes=classes, layout=args.layout, **how)
+    points, clouds = Counter[int](), Counter[int]()
+    names = dict(enumerate(classes)) | {segments.IGNORED: "ignored"}
+
+    def read(scan: Scan) -> None:
+        numbers, counts = np.unique(data.read(scan)[1], return_counts=True)
+        points.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+        clouds.update(numbers.tolist())
+
+    def lines() -> Iterator[tuple[str, str]]:
+        for number in sorted({*points, *range(len(classes))}):
+            text = f"{points[number]:,} points in {clouds[number]:,} clouds"
+            yield names.get(number, f"label {number}"), text
+
+    _check_each(args, "clouds", segments.find_segments, read, lines)
+
+
+def _check_each(
+    args: CheckOptions,
+    what: str,
+    find: Callable[[Path, str | None], list[Scan]],
+    read: Callable[[Scan], None],
+    lines: Callable[[], Iterable[tuple[str, str]]],
+) -> None:
+    """Read each cloud, then print the splits and the lines."""
+    whole, train, val = (find(args.folder, split) for split in (None, "train", "val"))
+    files = [scan.points for scan in whole]
+    options.cloud_reader(files, args.layout)  # raises for a layout that is wrong for all
+    failed = attempt_each(files, lambda index: read(whole[index]))
+    if both := {scan.name for scan in train} & {scan.name for scan in val}:
+        note(f"torchvox: warning: {len(both):,} {what} are in train and in val: {min(both)}")
+    right = f"{len(whole) - failed:,} of {len(whole):,} {what} are right"
+    splits = [(name, f"{len(part):,} {what}") for name, part in (("train", train), ("val", val))]
+    for name, text in (*splits, *lines(), ("checked", right)):
+        console().print(f"{name:<9} {text}", soft_wrap=True, markup=False)
     if failed:
         raise typer.Exit(1)
 

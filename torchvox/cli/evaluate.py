@@ -318,7 +318,8 @@ def _labeled(trained: Checkpoint, data: Generated) -> list[Panel]:
     step = max(1, len(data) // CLOUDS) if trained.config.task == "segment" else 1
     samples = range(0, min(len(data), CLOUDS * step), step)
     for batch, predicted in predictions(trained, data, samples, 16):
-        shares = (batch[TASKS[trained.config.task].target] == predicted).float().mean(1)
+        target = batch[TASKS[trained.config.task].target]
+        shares = (target == predicted).sum(1) / (target >= 0).sum(1)
         for i, guess in enumerate(predicted.cpu().numpy()):
             title = f"{100 * float(shares[i]):.0f} % right"
             if trained.config.task == "parts":

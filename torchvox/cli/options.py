@@ -39,10 +39,11 @@ from torchvox.io import (
 )
 from torchvox.io.cloud import origin_of_range
 from torchvox.io.layouts import layout_choices, parse_layout
+from torchvox.io.readers import NAMED
 
 T = TypeVar("T")
 Parse = Callable[[str, str], object]  # of a text and the name of its option
-NAMED = (".pcd", ".las", ".laz", ".ply")  # formats that name their columns
+OUTPUT = Path("torchvox_out")  # by default
 KINDS = {"": "points", "bev": "bird's-eye views"}  # words for kinds of outputs, where they differ
 
 
@@ -139,7 +140,7 @@ class FileOptions:
     paths: list[Path] = argument(..., "Point-cloud files, or folders of them.", metavar="PATH...")
     layout: Layout = None
     output: Path = option(
-        Path("torchvox_out"),
+        OUTPUT,
         "Output file for one input (the suffix sets the format), or a folder.",
         "--output",
         "-o",

@@ -3,21 +3,27 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import typer
 
+from torchvox._util.errors import WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import option, option_class
-from torchvox.cli.work import for_each, use_device
+from torchvox.cli.work import attempt_each, cloud_title, console, table_of, use_device
 from torchvox.io import PointCloud, find_clouds, write_npz
+from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
     from torchvox.train.checkpoint import Checkpoint
 
 FORMATS = (".npz", ".png")
 LIKELIEST = 3  # classes in the line of a cloud
+MANY = 4  # clouds that have a table
 
 
 @option_class
@@ -28,6 +34,7 @@ class PredictOptions(options.FileOptions):
         "--model",
         "-m",
     )
+    results: Path | None = option(None, "Write the shares of classes as JSON.", "--json")
     category: str | None = option(None, "Category of the objects, for a part segmentation model.")
     file_format: str | None = option(
         None, "Format of point labels: npz, or png (picture).", "--format", show_default="npz"
@@ -40,35 +47,68 @@ class PredictOptions(options.FileOptions):
 def predict(args: PredictOptions) -> None:
     """Classify clouds (prints the classes) or label their points (writes files)."""
     from torchvox.train import load_checkpoint
-    from torchvox.train.predict import number_of_category
+    from torchvox.train.predict import classify_cloud, number_of_category
 
     options.check_model(args.model)
     trained = load_checkpoint(args.model, use_device(args.device), args.trust_code)
     files = find_clouds(args.paths)
-    read = options.cloud_reader(files, args.layout)
-    if trained.config.task == "classify":
-        for_each(files, files, lambda source, _: _classify(trained, source, read(source)))
-        return
-    category = args.category
+    read, names = options.cloud_reader(files, args.layout), _names(files)
+    is_classifier = trained.config.task == "classify"
+    if is_classifier and (args.output != options.OUTPUT or args.file_format):
+        option = "--format" if args.file_format else f"--output {args.output}"
+        rule = "this model labels no points: write the classes with --json FILE"
+        raise WrongUseError(f"{option} would write nothing, {rule}")
     if trained.config.task == "parts":
-        number_of_category(trained, category)  # raises for an unknown one
-    targets = options.output_paths(files, args.output, "labels", FORMATS, args.file_format)
-    options.check_outputs([*files, args.model], {"--output": targets})
-    for_each(files, targets, lambda src, dst: _label(trained, src, dst, read(src), category))
+        number_of_category(trained, args.category)  # raises for an unknown one
+    targets: list[Path] = []
+    if not is_classifier:
+        targets = options.output_paths(files, args.output, "labels", FORMATS, args.file_format)
+    outputs = {"--output": targets, "--json": args.results}
+    options.check_outputs([*files, args.model], outputs)
+    results: list[tuple[str, dict[str, float]]] = []
+    as_table = is_classifier and len(files) >= MANY
+
+    def work(number: int) -> str | None:
+        cloud, name = read(files[number]), names[number]
+        if is_classifier:
+            shares, start, end = classify_cloud(trained, cloud).numpy(), "", ""
+        else:
+            shares = _label(trained, targets[number], cloud, args.category)
+            start, end = f"{len(cloud):,} points, ", f"; wrote {targets[number]}"
+        order = np.argsort(-shares, kind="stable")
+        classes = {trained.labels.classes[i]: round(float(shares[i]), 6) for i in order}
+        results.append((name, classes))
+        return None if as_table else f"{name}: {start}{', '.join(_words(classes))}{end}"
+
+    failed = attempt_each(files, work)
+    if as_table:
+        rows = ((name, *_words(shares)) for name, shares in results)
+        console().print(table_of("", ("file", "class", "second", "third"), rows))
+    if args.results is not None:
+        content = [{"file": name, "classes": shares} for name, shares in results]
+        write_text(args.results, json.dumps(content, indent=1) + "\n")
+    if failed:
+        raise typer.Exit(1)
 
 
-def _classify(trained: Checkpoint, source: Path, cloud: PointCloud) -> str:
-    from torchvox.train.predict import classify_cloud
+def _names(files: list[Path]) -> list[str]:
+    """The names of files; the paths below the folder of all where a name is there twice."""
+    names, whole = [path.name for path in files], [os.path.abspath(path) for path in files]
+    if len(set(names)) == len(set(whole)):
+        return names
+    root = os.path.commonpath([os.path.dirname(path) for path in whole])
+    return [os.path.relpath(path, root) for path in whole]
 
-    likely = classify_cloud(trained, cloud).topk(min(LIKELIEST, len(trained.labels.classes)))
-    names = [trained.labels.classes[i] for i in likely.indices]
-    shares = zip(names, likely.values.tolist(), strict=True)
-    return f"{source.name}: {', '.join(f'{name} {100 * share:.1f} %' for name, share in shares)}"
+
+def _words(shares: dict[str, float]) -> list[str]:
+    likeliest = list(shares.items())[:LIKELIEST]
+    return [f"{name} {100 * share:.1f} %" for name, share in likeliest if share]
 
 
 def _label(
-    trained: Checkpoint, source: Path, target: Path, cloud: PointCloud, category: str | None
-) -> str:
+    trained: Checkpoint, target: Path, cloud: PointCloud, category: str | None
+) -> np.ndarray:
+    """Write the labels of points; the share of each class."""
     from torchvox.train.predict import label_points
 
     labels = label_points(trained, cloud, category)
@@ -81,7 +121,6 @@ def _label(
 
         rows = labels >= 0
         panel = viz.Panel(cloud.points[rows, :3], "", labels[rows])
-        viz.save(viz.clouds_picture([panel], source.name, columns=1), target)
+        viz.save(viz.clouds_picture([panel], cloud_title(cloud), columns=1), target)
     counts = np.bincount(labels[labels >= 0], minlength=len(names))
-    most = [f"{names[i]} {counts[i]:,}" for i in np.argsort(-counts)[:LIKELIEST] if counts[i]]
-    return f"{source.name}: {len(cloud):,} points, {', '.join(most)}; wrote {target}"
+    return counts / max(counts.sum(), 1)
