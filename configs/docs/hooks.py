@@ -43,7 +43,7 @@ BELOW = {  # public, and not found among the names of their package
     "viz": ("map_page.map_page",),
     "io": ("table.join",),
     "data": (
-        "folder.ScanFolder",
+        *("folder.ScanFolder", "folder.Objects", "folder.Segments"),
         "kitti.Kitti",
         "nuscenes.NuScenes",
         "modelnet.ModelNet40",

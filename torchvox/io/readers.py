@@ -103,5 +103,6 @@ def find_clouds(paths: Iterable[str | Path]) -> list[Path]:
 _BY_LAYOUT = {".bin": open_bin, ".npy": open_npy, ".npz": open_npz}
 _BY_LAYOUT |= dict.fromkeys(text.SUFFIXES, text.open_text)
 _NAMED = {".pcd": open_pcd, ".ply": open_ply}
+NAMED = (".pcd", ".las", ".laz", ".ply")  # formats that name their columns
 SUFFIXES = (".bin", ".npy", ".npz", ".pcd", ".las", ".laz", ".ply", *text.SUFFIXES)
 FOLDER_SUFFIXES = tuple(s for s in SUFFIXES if s not in (".txt", ".csv"))  # often something else
