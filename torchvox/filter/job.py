@@ -12,7 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torchvox._util.errors import WrongUseError, check_box, short
+from torchvox._util.errors import WrongUseError, short
 from torchvox.filter.accumulator import WORK, VoxelAccumulator
 from torchvox.filter.lattice import Lattice, OutsideFrameError
 from torchvox.filter.memory import ORIGINS, centroid_scores, means_only, origin_of
 from torchvox.filter.policy import check_steps, rules_by_values
+from torchvox.filter.selection import MergedReader, Selection, check_alike
 from torchvox.io import create_points, open_points, write_npz
 from torchvox.io.table import CHUNK, union_box
 
@@ -46,8 +47,9 @@ class FilterOptions:
     """Options of a job: arguments of VoxelAccumulator and `downsample`, and
 
     layout_of_file: columns of files that do not name them. bounds: lowest and highest x, y, z of
-    points that are read. drop_withheld: skip points that LAS calls withheld. salvage: read what can
-    be recovered from truncated LAS files. chunk: points that are read at once.
+    points that are read. where: conditions that they meet, see `Selection`. drop_withheld: skip
+    points that LAS calls withheld. salvage: read what can be recovered from truncated LAS files.
+    chunk: points that are read at once.
     """
 
     voxel_size: tuple[float, ...]
@@ -61,6 +63,7 @@ class FilterOptions:
     min_points: int = 1
     layout_of_file: str | None = None
     bounds: tuple[float, ...] | None = None
+    where: str | None = None
     drop_withheld: bool = False
     salvage: bool = False
     memory_limit: int | None = None
@@ -88,6 +91,9 @@ class FilterJob:
             for path in sorted(map(Path, sources))
         ]
         self._check()
+        self._merged = MergedReader(self.readers)
+        self._selection = Selection(options.bounds, options.where, options.drop_withheld)
+        self._looked_at = self._selection.columns(self._merged.schema)
         first, limit = self.readers[0], options.memory_limit
         self._schema = replace(first.schema, path=first.path)
         most = options.chunk if limit is None else max(limit // POINT_BYTES, 10_000)
@@ -96,23 +102,23 @@ class FilterJob:
             first.columns,
             options.keep,
             options.policy,
-            lambda names: (t for r in self.readers for t in r.chunks(self._chunk, columns=names)),
+            lambda names: self._merged.chunks(self._chunk, columns=names),
         )
         self.columns = tuple(name for name, rule in rules.items() if rule != "drop")
         self._rules = {name: rules[name] for name in self.columns}
         columns = self._schema.rows(slice(0, 0), self.columns)
         for reader in self.readers[1:]:
             check_steps(replace(reader.schema, path=reader.path), columns)
-        self.points = sum(reader.count for reader in self.readers)
+        self.points = self._merged.count
         floats = {name for name, type_ in first.columns.items() if type_.base.kind == "f"}
         floats |= first.schema.steps.keys()
         averaged = [name for name in self.columns if name in floats and rules[name] == "mean"]
         self._largest = dict.fromkeys(averaged, 0.0)
-        self._waited, self._left_out = 0.0, {"outside of the bounds": 0, "withheld": 0}
+        self._waited, self._left_out = 0.0, Counter[str]()
         self.facts: dict[str, Any] = {
             "inputs": [str(reader.path) for reader in self.readers],
             "points": self.points,
-            "problems": [f"{r.path.name}: {text}" for r in self.readers for text in r.problems],
+            "problems": self._merged.problems,
             "dropped_columns": [name for name in first.columns if name not in self.columns],
             "averaged_columns": averaged,
         }
@@ -120,34 +126,15 @@ class FilterJob:
     def _check(self) -> None:
         """Raises WrongUseError for options or files that do not fit together."""
         options = self.options
-        if options.bounds is not None:
-            check_box(options.bounds, "bounds")
         if not self.readers:
             raise WrongUseError("there is no file to filter")
-        first, *others = self.readers
-        for reader in others:
-            paths = f"{reader.path} and {first.path}"
-            if reader.columns != first.columns:
-                differ = sorted(reader.columns.items() ^ first.columns.items(), key=str)
-                raise WrongUseError(
-                    f"{paths} do not have the same columns: only one of them has "
-                    f"{short(', '.join(f'{n} {t}' for n, t in differ))}"
-                )
-            if repr(reader.no_data) != repr(first.no_data):
-                raise WrongUseError(
-                    f"{paths} do not have the same no-data values: {short(reader.no_data)} and "
-                    f"{short(first.no_data)}"
-                )
-            lattice = Lattice.of(first.schema, options.voxel_size, (0.0, 0.0, 0.0), None)
-            one, two = (replace(r.schema, path=r.path) for r in (reader, first))
-            lattice.moved(one, two)
-        if isinstance(options.origin, str) and (others or options.origin not in ORIGINS):
+        check_alike(self.readers)
+        several = len(self.readers) > 1
+        if isinstance(options.origin, str) and (several or options.origin not in ORIGINS):
             raise WrongUseError(
                 f"the origin {short(options.origin)} must be three numbers, or for one file "
                 f"{', '.join(ORIGINS)}"
             )
-        if options.drop_withheld and "withheld" not in first.columns:
-            raise WrongUseError(f"{first.path} has no column withheld: remove --drop-withheld")
         if options.keep == "nearest_centroid" and options.memory_limit is not None:
             raise WrongUseError(
                 "keep nearest_centroid holds all means in memory: remove the memory limit"
@@ -320,7 +307,7 @@ class FilterJob:
                 self.accumulate(means)
                 scores = centroid_scores(means)
             self._waited = 0.0
-            self._left_out = dict.fromkeys(self._left_out, 0)
+            self._left_out.clear()
             self.accumulate(cells, scores=scores, progress=progress)
             stack.pop_all()
         return cells
@@ -330,7 +317,7 @@ class FilterJob:
     ) -> np.ndarray:
         """The row of each point [N] of a chunk, -1 for none. keys, level: of the result."""
         rows = np.full(len(table), -1, np.int32)
-        good, _ = self._select(table)
+        good, _ = self._selection(table)
         rows[good] = cells.rows_of(table.rows(good, ()), keys, level).cpu().numpy()
         return rows
 
@@ -344,32 +331,18 @@ class FilterJob:
         for table in self._tables(names, first, count):
             index = np.arange(at, at + len(table))
             at += len(table)
-            good, left_out = self._select(table)
-            for why, number in left_out.items():
-                self._left_out[why] += number
+            good, left_out = self._selection(table)
+            self._left_out.update(left_out)
             if sum(left_out.values()):
                 index, table = index[good], table.rows(good)
             yield index, table.rows(slice(None), names)
-
-    def _select(self, table: PointTable) -> tuple[np.ndarray, dict[str, int]]:
-        """Which points [N] the options take, and how many are dropped for each reason."""
-        good, left_out = np.ones(len(table), bool), {}
-        if self.options.bounds is not None:
-            world, bounds = table.world(), np.reshape(self.options.bounds, (2, 3))
-            good = ((world >= bounds[0]) & (world <= bounds[1])).all(axis=1)
-            left_out["outside of the bounds"] = int((~good).sum())
-        if self.options.drop_withheld:
-            withheld = good & (table.attributes["withheld"] != 0)
-            left_out["withheld"] = int(withheld.sum())
-            good &= ~withheld
-        return good, left_out
 
     def _tables(
         self, names: Sequence[str], first: int = 0, count: int | None = None
     ) -> Iterator[PointTable]:
         """Chunks of all files, decoded ahead by a thread."""
-        withheld = ("withheld",) * (self.options.drop_withheld and "withheld" not in names)
-        tables = self._read((*names, *withheld), first, count)
+        needed = dict.fromkeys((*names, *self._looked_at))
+        tables = self._read(needed, first, count)
         pool = concurrent.futures.ThreadPoolExecutor(1)
         try:
             ready = deque(pool.submit(next, tables, None) for _ in range(AHEAD))
@@ -384,15 +357,11 @@ class FilterJob:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _read(self, names: Sequence[str], first: int, count: int | None) -> Iterator[PointTable]:
-        left, skip = self.points - first if count is None else count, first
-        for reader in self.readers:
-            begin, skip = min(skip, reader.count), max(skip - reader.count, 0)
-            if begin == reader.count or not left:
-                continue
-            for table in reader.chunks(self._chunk, begin, names):
-                table = table.rows(slice(0, left))
-                left -= len(table)
-                yield table
-                if not left:
-                    break
+    def _read(self, names: Iterable[str], first: int, count: int | None) -> Iterator[PointTable]:
+        left = self.points - first if count is None else count
+        for table in self._merged.chunks(self._chunk, first, names) if left else ():
+            table = table.rows(slice(0, left))
+            left -= len(table)
+            yield table
+            if not left:
+                break

@@ -54,6 +54,11 @@ def open_bin(path: Path, columns: Columns | None) -> TableReader:
     return reader
 
 
+def map_words(path: Path) -> str:
+    """What to say of a map in the place of a cloud."""
+    return f"{path} is an occupancy map: torchvox map {path} -o {path.stem}.html"
+
+
 def load_npy(path: Path) -> np.ndarray:
     """The array of a .npy file. Raises CloudFileError if it is not one."""
     with explained(path, ".npy file"), path.open("rb") as file:
@@ -98,6 +103,8 @@ def open_npz(path: Path, columns: Columns | None) -> TableReader:
         raise WrongUseError(f"{path}: this file already names its columns; remove --layout")
     if native:
         return _from_columns(arrays, beside, path, problems)
+    if "points" not in arrays and {"about", "keys"} <= set(names):
+        raise CloudFileError(map_words(path))
     if "points" not in arrays:
         listing = short(", ".join(names) or "nothing")
         raise CloudFileError(f"{path} has no array named 'points' (it holds {listing})")

@@ -33,6 +33,7 @@ class PointCloud:
     path: the file it came from; None for a generated cloud.
     quantum: [3] float64 step of the file's coordinates (LAS), zero for others. The points then lie
         half of it above a round place, so that none is on a voxel face.
+    crs: text of the coordinate reference system, or None.
     """
 
     points: np.ndarray
@@ -41,6 +42,7 @@ class PointCloud:
     unit: str = "m"
     path: Path | None = None
     quantum: np.ndarray = field(default_factory=lambda: np.zeros(3))
+    crs: str | None = None
 
     def __post_init__(self) -> None:
         names, shape = ",".join(self.columns), list(self.points.shape)

@@ -12,6 +12,7 @@ import numpy as np
 from torchvox._util.errors import explained
 from torchvox._util.extras import require
 from torchvox.io import las_records
+from torchvox.io.crs import crs_of
 from torchvox.io.las_points import read_header
 from torchvox.io.las_records import EVLR, VLR, LasSource, head_records, no_data, records
 from torchvox.io.laz import QUIET, check_laz
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
 
 
 EXTRA_COLUMNS = ("intensity", *COLORS, "classification", "return_number")
-LINEAR_UNIT_KEY = 3076  # GeoTIFF ProjLinearUnitsGeoKey
-LINEAR_UNITS = {9001: "m", 9002: "ft", 9003: "US ft"}
+CLASS_NAMES = (  # of ASPRS; 8 and 12 are those of point formats below 6
+    *("never classified", "unclassified", "ground", "low vegetation", "medium vegetation"),
+    *("high vegetation", "building", "low point (noise)", "model key-point", "water", "rail"),
+    *("road surface", "overlap", "wire guard", "wire conductor", "transmission tower"),
+    *("wire connector", "bridge deck", "high noise", "overhead structure", "ignored ground"),
+    *("snow", "temporal exclusion"),
+)
 PACKET = ("wavepacket_index", "wavepacket_offset", "wavepacket_size")
 WAVES = (*PACKET, "return_point_wave_location", "x_t", "y_t", "z_t")
 LINE_FLAGS = ("scan_direction_flag", "edge_of_flight_line")
@@ -58,9 +64,9 @@ class LasReader(PointReader):
                     "its scales {} and offsets {} give no coordinates".format(*lattice)
                 )
             box = _header_box(source)
-            crs, unit = _crs(source), _unit(source)
-            xyz = np.zeros((0, 3), np.int32)
-            schema = PointTable(xyz, {}, lattice[0], lattice[1], crs, unit, source, path)
+            xyz, crs = np.zeros((0, 3), np.int32), _crs(source)
+            schema = PointTable(xyz, {}, lattice[0], lattice[1], crs, "units", source, path)
+            schema.unit = crs_of(schema).unit or "units"
             super().__init__(path, source.count, schema)
             self.header_box = box
             names = source.point_format.dimension_names
@@ -172,11 +178,7 @@ def _crs(source: LasSource) -> str | None:
     return None
 
 
-def _unit(source: LasSource) -> str:
-    """The unit of the coordinates by the GeoTIFF keys; "units" if they have none."""
-    whole = dict(head_records(source.head)[1]).get(las_records.GEO_KEYS, b"")
-    keys = np.frombuffer(whole, "<u2", max(0, len(whole) - VLR) // 8 * 4, VLR if whole else 0)
-    for name, _, _, value in keys.reshape(-1, 4).tolist():
-        if name == LINEAR_UNIT_KEY:
-            return LINEAR_UNITS.get(value, "units")
-    return "units"
+def class_title(source: object, code: float) -> str:
+    """A code of a class, for LAS files with its ASPRS name. source: that of a table."""
+    known = isinstance(source, LasSource) and code in range(len(CLASS_NAMES))
+    return f"{code:g} {CLASS_NAMES[int(code)]}" if known else f"{code:g}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchvox._util.errors import CloudFileError, WrongUseError, file_errors
 from torchvox.io import text
-from torchvox.io.binary import open_bin, open_npy, open_npz
+from torchvox.io.binary import map_words, open_bin, open_npy, open_npz
 from torchvox.io.las import LasReader
 from torchvox.io.layouts import parse_layout
 from torchvox.io.pcd import open_pcd
@@ -38,12 +38,14 @@ def open_points(
     """
     path = Path(path)
     suffix = path.suffix.lower()
+    if path.is_dir():
+        raise CloudFileError(f"{path} is a folder, not a point-cloud file")
+    if suffix in TREES:
+        raise CloudFileError(map_words(path))
     if suffix not in SUFFIXES:
         raise WrongUseError(f"{path}: unknown format, torchvox reads {', '.join(SUFFIXES)}")
     columns = parse_layout(layout) if layout is not None else None
     with file_errors(path):
-        if path.is_dir():
-            raise CloudFileError(f"{path} is a folder, not a point-cloud file")
         if path.stat().st_size == 0:
             raise CloudFileError(f"{path} is empty (0 bytes)")
         if suffix in _BY_LAYOUT:
@@ -102,6 +104,7 @@ def find_clouds(paths: Iterable[str | Path]) -> list[Path]:
 # Formats whose columns a layout may name, and others.
 _BY_LAYOUT = {".bin": open_bin, ".npy": open_npy, ".npz": open_npz}
 _BY_LAYOUT |= dict.fromkeys(text.SUFFIXES, text.open_text)
+TREES = (".bt", ".ot")  # OctoMap's
 _NAMED = {".pcd": open_pcd, ".ply": open_ply}
 NAMED = (".pcd", ".las", ".laz", ".ply")  # formats that name their columns
 SUFFIXES = (".bin", ".npy", ".npz", ".pcd", ".las", ".laz", ".ply", *text.SUFFIXES)

@@ -214,7 +214,7 @@ def colors_8(table: PointTable, depth: int) -> PointTable:
 class PointReader:
     """An open file: its columns, and its points in chunks.
 
-    path, count: the file, and the number of its points.
+    path, count: the file, and the number of its points. name: of the file, for messages.
     schema: a table without points: columns, scale, offset, crs, unit, source.
     problems: sentences about faults of the file that do not keep it from being read.
     no_data: column -> the values [k] that stand for "none".
@@ -226,7 +226,7 @@ class PointReader:
     plain: tuple[str, ...] | None = None
 
     def __init__(self, path: Path, count: int, schema: PointTable) -> None:
-        self.path, self.count, self.schema = path, count, schema
+        self.path, self.count, self.schema, self.name = path, count, schema, path.name
         self.problems: list[str] = []
         self.no_data: dict[str, np.ndarray] = {}
 
@@ -289,7 +289,8 @@ class PointReader:
         xyz = table.world() if table.scale is not None else table.xyz
         columns = {axis: xyz[:, i] for i, axis in enumerate("xyz")}
         columns |= flat(table.by_value().attributes)
-        return make_cloud(columns, self.path, self.schema.unit, self.schema.scale, origin)
+        cloud = make_cloud(columns, self.path, self.schema.unit, self.schema.scale, origin)
+        return replace(cloud, crs=self.crs)
 
     def _chunks(self, size: int, first: int, names: tuple[str, ...]) -> Iterator[PointTable]:
         raise NotImplementedError
