@@ -304,7 +304,7 @@ def test_the_histogram_is_that_of_the_filter(torchvox_cli, tmp_path, monkeypatch
     monkeypatch.setattr("torchvox.cli.view.comparison_picture", lambda *words: drawn.append(words))
     monkeypatch.setattr("torchvox.cli.view.save", lambda *_: None)
     torchvox_cli("view", "a.npy", "b.npy", "-o", "c.png", *options).ok()
-    ((_, title, note, _, found, unit),) = drawn
+    ((_, title, note, _, found, unit, _),) = drawn
     assert (title, unit) == ("a.npy and b.npy", "m")
     assert ("voxel size 1 m" if options else "histogram at 1.") in note
     assert len(found) == pytest.approx(len(counts), rel=0.02) and found.sum() == 2000

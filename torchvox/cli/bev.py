@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ import torchvox
 from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import option, option_class
-from torchvox.cli.work import Clock, Output, cloud_title, run_on_each, warn_if_none
+from torchvox.cli.work import Clock, Output, cloud_title, note, run_on_each, warn_if_none
 from torchvox.io import Grid, PointCloud
+from torchvox.io.writers import write_text
 from torchvox.viz import style
 
 FORMATS = (".png", ".npz", ".npy")
@@ -72,6 +74,11 @@ class BevOptions(options.GridOptions):
         show_default="one per voxel",
         parse=_cells,
     )
+    world_file: bool = option(
+        False,
+        "For GIS: one pixel per cell in the .png, without axes, and beside it a world file .pgw "
+        "and, if the file holds its reference system as WKT, a .prj.",
+    )
     file_format: str | None = option(
         None, "png (one channel), npz or npy.", "--format", show_default="png"
     )
@@ -81,11 +88,18 @@ class BevOptions(options.GridOptions):
 def bev(args: BevOptions) -> None:
     """Rasterize point clouds from above, one pixel per cell, as pictures or arrays."""
     channels, choose = args.channels, args.grid_choice()
+    forms = {args.output.suffix.lower(), f".{args.file_format or 'png'}"}
+    if args.world_file and not forms <= {"", ".png"}:
+        raise WrongUseError("--world-file goes with a .png: remove --format or name a .png")
 
     def work(cloud: PointCloud, clock: Clock) -> Output:
         grid = choose(cloud)
         output = rasterize_cloud(cloud, grid, clock, channels, args.size)
         warn_if_none(int((~output.arrays["empty"]).sum()), cloud, grid.point_cloud_range)
+        if args.world_file:
+            cells = output.arrays["empty"].shape
+            beside = partial(write_world_file, cloud, grid.moved(cloud.base), cells)
+            output = output._replace(draw="raster_picture", beside=beside)
         return output
 
     drawable = len(channels) == 1 and channels[0] in LABELS
@@ -120,6 +134,19 @@ def rasterize_cloud(
     line += f"({grid.chosen}: {place.limits})"
     look = partial(look_of, cloud, place, channels[0], planes[0], empty)
     return Output(line, arrays, "bev_picture", look)
+
+
+def write_world_file(cloud: PointCloud, place: Grid, cells: tuple[int, int], png: Path) -> None:
+    """Write beside a picture, north up, its place and the WKT of the cloud, as GIS read them.
+    place: the grid in file coordinates. cells: rows, columns."""
+    x0, y0, _, x1, y1, _ = place.point_cloud_range
+    dx, dy = (x1 - x0) / cells[1], (y1 - y0) / cells[0]
+    lines = dx, 0.0, 0.0, -dy, x0 + dx / 2, y1 - dy / 2  # the center of the first pixel
+    write_text(png.with_suffix(".pgw"), "".join(f"{v:.12g}\n" for v in lines))
+    if cloud.crs and "[" in cloud.crs:
+        write_text(png.with_suffix(".prj"), cloud.crs)
+    else:
+        note(f"{png.name}: no .prj, as {cloud_title(cloud)} holds no reference system as WKT")
 
 
 def look_of(

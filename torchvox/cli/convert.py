@@ -13,14 +13,21 @@ import numpy as np
 
 from torchvox._util.errors import WrongUseError, short
 from torchvox.cli import options
-from torchvox.cli.notes import note, open_noted
+from torchvox.cli.notes import note
 from torchvox.cli.options import option, option_class
-from torchvox.cli.work import for_each
-from torchvox.io import PointReader, PointTable, create_points
+from torchvox.cli.selection import SelectionOptions, check_some, warn_that_none_is_kept
+from torchvox.cli.work import amounts, for_each
+from torchvox.filter.selection import (
+    MergedReader,
+    SelectedReader,
+    Selection,
+    check_alike,
+    outliers_of,
+)
+from torchvox.io import PointReader, PointTable, create_points, open_points
 from torchvox.io.las import WAVES
 from torchvox.io.las_records import LasSource
 from torchvox.io.table import COLORS, colors_8, flat, named
-from torchvox.io.writers import POINT_SUFFIXES, point_writer
 
 LAS = (".las", ".laz")
 COLORS_8 = (".ply", ".pcd")  # their readers expect colors of 8 bits
@@ -32,8 +39,16 @@ def _steps(text: str, option: str) -> np.ndarray:
     return np.array(options.numbers(text, option, 1, 3))
 
 
+def _outliers(text: str, option: str) -> tuple[int, float]:
+    neighbors, deviations = options.numbers(text, option, 2)
+    if not (1 <= neighbors <= 1000 and neighbors == int(neighbors) and 0 <= deviations < np.inf):
+        rule = f"{option} takes a whole number from 1 to 1000 and one of at least 0"
+        raise WrongUseError(f"{rule}, e.g. 8,2; got {text!r}")
+    return int(neighbors), deviations
+
+
 @option_class
-class ConvertOptions(options.FileOptions):
+class ConvertOptions(SelectionOptions):
     scale: np.ndarray | None = option(
         None, "Step of LAS coordinates.", metavar="S | X,Y,Z", parse=_steps
     )
@@ -45,8 +60,12 @@ class ConvertOptions(options.FileOptions):
         "Drop a column, or scale it from 0..1 to 0..65535. Repeatable.",
         metavar="NAME=drop|scale",
     )
-    file_format: str = option(
-        "", "Format of the files in the output folder.", "--format", show_default="the input's"
+    outliers: tuple[int, float] | None = option(
+        None,
+        "Remove points whose mean distance to their K nearest neighbors is more than S standard "
+        "deviations above the mean, e.g. 8,2. Holds all coordinates in memory.",
+        metavar="K,S",
+        parse=_outliers,
     )
 
 
@@ -54,15 +73,35 @@ class ConvertOptions(options.FileOptions):
 def convert(args: ConvertOptions) -> None:
     """Convert point clouds between formats, with all columns except those dropped by name."""
     rules = _rules(args.policy or [])
-    files, targets = args.files("", POINT_SUFFIXES, args.file_format)
+    sources, targets = args.outputs("")
+    files, inputs = list(sources), [path for paths in sources.values() for path in paths]
+    options.check_outputs(inputs, {"--output": targets})
     if args.scale is not None and not all(target.suffix.lower() in LAS for target in targets):
         raise WrongUseError("--scale is for .las and .laz outputs")
-    for target in targets:
-        point_writer(target)  # raises for what the format cannot hold
-    read = options.cloud_reader(files, args.layout, open_noted)
+    read = options.cloud_reader(inputs, args.layout, open_points)
+    selection = Selection(args.bounds, args.where)
+
+    def check(reader: PointReader) -> None:
+        _check_rules(rules, reader)
+        selection.columns(reader.schema)
+
+    if rules or args.where:
+        check_some(files, read, check)
 
     def work(source: Path, target: Path) -> str:
-        return _convert(read(source), target, args.scale, rules, args.rgb_depth)
+        readers = [read(path) for path in sources[source]]
+        reader = readers[0]
+        if len(readers) > 1:
+            reader = MergedReader(readers, check_alike(readers, lattice=args.scale is None))
+        for problem in reader.problems:
+            note(problem if len(readers) > 1 else f"{source.name}: {problem}")
+        if args.bounds or args.where or args.outliers:
+            reader = SelectedReader(reader, selection)
+            if args.outliers:
+                places = (chunk.world() for chunk in reader.chunks(columns=()))
+                xyz = np.concatenate([np.zeros((0, 3)), *places])
+                reader.outliers = outliers_of(xyz, *args.outliers)
+        return _convert(reader, target, args.scale, rules, args.rgb_depth)
 
     for_each(files, targets, work)
 
@@ -76,13 +115,17 @@ def _rules(policies: list[str]) -> dict[str, str]:
     return rules
 
 
+def _check_rules(rules: dict[str, str], reader: PointReader) -> None:
+    if unknown := sorted(rules.keys() - reader.columns.keys()):
+        rule = f"--policy: {reader.name} has no column {short(unknown[0])}"
+        raise WrongUseError(f"{rule}: it has {short(', '.join(reader.columns) or 'none')}")
+
+
 def _convert(
     reader: PointReader, target: Path, scale: np.ndarray | None, rules: dict[str, str], depth: Depth
 ) -> str:
-    name, suffix = reader.path.name, target.suffix.lower()
-    if unknown := sorted(rules.keys() - reader.columns.keys()):
-        columns = ", ".join(reader.columns) or "none"
-        raise WrongUseError(f"{name} has no column {short(unknown[0])}: it has {short(columns)}")
+    name, suffix = reader.name, target.suffix.lower()
+    _check_rules(rules, reader)
     drop, scaled = ([n for n, rule in rules.items() if rule == r] for r in ("drop", "scale"))
 
     def taken(table: PointTable) -> PointTable:
@@ -114,7 +157,13 @@ def _convert(
     for problem in writer.problems:
         note(f"{target.name}: {problem}")
     columns, dropped = f" with {short(', '.join(kept))}" * bool(kept), ", ".join(drop) or "none"
-    return f"{name}: {reader.count:,} points{columns}; dropped: {dropped}; wrote {target}"
+    points = f"{reader.count:,} points"
+    if isinstance(reader, SelectedReader):
+        points = f"{writer.count:,} of {points}"
+        dropped += f"; left out: {amounts(reader.left_out)}"
+        if reader.count and not writer.count:
+            warn_that_none_is_kept(name, reader.selection, [reader.whole])
+    return f"{name}: {points}{columns}; dropped: {dropped}; wrote {target}"
 
 
 def _quoted(word: str) -> str:
@@ -190,4 +239,4 @@ def _say_what_changes(
     if suffix == ".bin" and (rounded := [n for n, t in like.columns.items() if t.base == "f8"]):
         changes.append(f"{', '.join(rounded)} are rounded to float32")
     for change in changes:
-        note(f"{reader.path.name} -> {suffix}: {change}")
+        note(f"{reader.name} -> {suffix}: {change}")

@@ -25,9 +25,10 @@ from rich.markup import escape
 from rich.progress import TaskProgressColumn
 
 from torchvox._util.byte_sizes import number_of_bytes
-from torchvox._util.errors import WrongUseError
+from torchvox._util.errors import WrongUseError, short
 from torchvox.cli import options
 from torchvox.cli.options import numbers, option, option_class
+from torchvox.cli.selection import SelectionOptions, check_some, warn_that_none_is_kept
 from torchvox.cli.work import (
     TERMINATED,
     amounts,
@@ -37,12 +38,13 @@ from torchvox.cli.work import (
     note,
     progress_bar,
     use_device,
-    warn_of_none,
 )
 from torchvox.filter import ORIGINS, FilterJob, FilterOptions
-from torchvox.io import find_clouds, open_points
-from torchvox.io.table import union_box
-from torchvox.io.writers import POINT_SUFFIXES, point_writer, write_text
+from torchvox.filter.policy import rules_of
+from torchvox.filter.selection import Selection
+from torchvox.io import PointReader, open_points
+from torchvox.io.roles import names_classes
+from torchvox.io.writers import write_text
 
 REPORT_SCHEMA = 1
 GRACE = 3.0  # seconds
@@ -66,7 +68,7 @@ def _adaptive(text: str, option: str) -> tuple[int, int]:
 
 
 @option_class
-class DownsampleOptions(options.FileOptions):
+class DownsampleOptions(SelectionOptions):
     voxel: tuple[float, ...] = option(
         ...,
         "Voxel size, in file units.",
@@ -100,13 +102,6 @@ class DownsampleOptions(options.FileOptions):
     )
     order: Literal["morton", "zyx"] = option("morton", "Order of the voxels.")
     seed: int = option(0, "Random seed for --keep random.")
-    merge: bool = option(False, "Merge all inputs into one file.")
-    bounds: tuple[float, ...] | None = option(
-        None,
-        "Read only points inside this box.",
-        metavar="X0,Y0,Z0,X1,Y1,Z1",
-        parse=options.box,
-    )
     drop_withheld: bool = option(False, "Drop points that LAS marks as withheld.")
     salvage: bool = option(False, "Read what can be recovered from truncated LAS files.")
     memory_limit: int | None = option(
@@ -117,9 +112,6 @@ class DownsampleOptions(options.FileOptions):
         parse=number_of_bytes,
     )
     jobs: int = option(1, "Files processed in parallel.", min=1)
-    file_format: str = option(
-        "", "Format of the files in the output folder.", "--format", show_default="the input's"
-    )
     skip_existing: bool = option(False, "Skip inputs whose output exists.")
     dry_run: bool = option(False, "Print what would be done, and the memory it needs.")
     report: Path | None = option(None, "Write per-file statistics as JSON.", metavar="FILE.json")
@@ -146,6 +138,7 @@ class DownsampleOptions(options.FileOptions):
             min_points=self.min_points,
             layout_of_file=self.layout,
             bounds=self.bounds,
+            where=self.where,
             drop_withheld=self.drop_withheld,
             salvage=self.salvage,
             memory_limit=self.memory_limit,
@@ -156,20 +149,13 @@ class DownsampleOptions(options.FileOptions):
 def downsample(args: DownsampleOptions) -> None:
     """Filter point clouds by a voxel grid: one point per voxel, every attribute by its rule."""
     job_options = args.filter_options()
-    inputs = files = find_clouds(args.paths)
-    sources = {path: [path] for path in files}
-    if args.merge:
-        files = inputs[:1]
-        targets, sources = [_merged(files[0], args.output)], {files[0]: inputs}
-    else:
-        form = args.file_format
-        targets = options.output_paths(files, args.output, "downsampled", POINT_SUFFIXES, form)
+    sources, targets = args.outputs("points" if args.merge else "downsampled")
+    files, inputs = list(sources), [path for paths in sources.values() for path in paths]
     outputs = {"--output": targets, "--report": args.report, "--trace": args.trace}
     options.check_outputs(inputs, outputs)
     if args.trace is not None and len(files) > 1:
         raise WrongUseError(f"--trace is one file, but there are {len(files)} inputs")
-    for target in targets:
-        point_writer(target)  # raises for what the format cannot hold
+    _check_columns(args, job_options, files)
     device = use_device(args.device)
     job_options = replace(job_options, device=str(device))
     facts: list[dict[str, Any]] = []
@@ -208,6 +194,22 @@ def downsample(args: DownsampleOptions) -> None:
         raise typer.Exit(1)
 
 
+def _check_columns(args: DownsampleOptions, job_options: FilterOptions, files: list[Path]) -> None:
+    """A warning for averages of codes. Raises WrongUseError for columns that no file has."""
+    for name, rule in job_options.policy.items():
+        if rule in ("mean", "unit_mean") and names_classes(name):
+            rest = "majority keeps the most frequent code of a voxel"
+            note(f"torchvox: warning: --policy {short(name)}={rule} averages codes: {rest}")
+    selection = Selection(job_options.bounds, job_options.where, job_options.drop_withheld)
+
+    def check(reader: PointReader) -> None:
+        rules_of(reader.columns, job_options.keep, job_options.policy)
+        selection.columns(reader.schema)
+
+    if job_options.policy or job_options.where:
+        check_some(files, lambda path: open_points(path, job_options.layout_of_file), check)
+
+
 def _plan(
     sources: dict[Path, list[Path]],
     job_options: FilterOptions,
@@ -226,13 +228,13 @@ def _plan(
 
 
 def _note_problems(done: dict[str, Any], sources: list[Path], job_options: FilterOptions) -> None:
-    name, bounds = sources[0].name, job_options.bounds
+    name = sources[0].name
     for problem in (*done["problems"], *done.get("notes", ())):
         note(f"{name}: {problem}")
-    if bounds and done["points"] and not done["voxels"]:
+    if done["points"] and not done["voxels"]:
         layout, salvage = job_options.layout_of_file, job_options.salvage
-        boxes = [open_points(path, layout, salvage=salvage).box for path in sources]
-        warn_of_none(name, union_box(boxes), bounds)
+        readers = (open_points(path, layout, salvage=salvage) for path in sources)
+        warn_that_none_is_kept(name, Selection(job_options.bounds, job_options.where), readers)
 
 
 def _line(done: dict[str, Any], device: torch.device) -> str:
@@ -338,9 +340,3 @@ def _job(source: Path, target: Path, job_options: FilterOptions) -> dict[str, An
         if parent is not None and not parent.is_alive():
             os._exit(TERMINATED)  # else the pool goes on to the next file
         raise
-
-
-def _merged(first: Path, output: Path) -> Path:
-    if output.suffix == "" or output.is_dir():
-        raise WrongUseError(f"--merge writes one file: --output must name it, got {output}")
-    return options.output_paths([first], output, "points", POINT_SUFFIXES, "")[0]

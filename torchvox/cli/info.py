@@ -3,30 +3,41 @@
 
 from __future__ import annotations
 
+import json
 import math
-import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import typer
 from rich.markup import escape
 from rich.table import Table
 
 from torchvox._util.errors import short
 from torchvox.cli import options
 from torchvox.cli.options import argument, option, option_class
-from torchvox.cli.work import console, for_each, table_of
+from torchvox.cli.work import attempt_each, console, table_of
 from torchvox.filter import suggest_voxel_size, voxels_by_level
 from torchvox.io import PointReader, PointTable, find_clouds, grid_around, open_points
+from torchvox.io.crs import crs_of
+from torchvox.io.las import class_title
 from torchvox.io.las_records import LasSource
+from torchvox.io.roles import column_named
 from torchvox.io.table import flat, named
+from torchvox.io.writers import write_text
 from torchvox.mapping import MapContents, files, read_graph
 from torchvox.mapping.contents import UNOBSERVED
 from torchvox.mapping.job import is_graph
 from torchvox.mapping.regions import INDEX_LAYERS
 
 MEDIAN_POINTS = 10_000_000  # with at most these the values are kept, for medians and a range
+CLASSES = ("classification", "label")
+MOST_CODES = 256  # classes or returns that are counted
+REPORT_SCHEMA = 1
 LEVELS = 7  # rows of the table of voxel sizes, from a quarter of the suggested size up
 
 
@@ -36,6 +47,9 @@ class InfoOptions:
     layout: options.Layout = None
     header: bool = option(False, "Show the header only.")
     voxel_sizes: bool = option(False, "Count the voxels for a range of voxel sizes.")
+    json: str | None = option(
+        None, "Also write all facts as JSON; - prints them instead of the text.", metavar="FILE | -"
+    )
 
 
 @options.command
@@ -44,27 +58,53 @@ def info(args: InfoOptions) -> None:
     paths = find_clouds(args.paths)
     clouds = [path for path in paths if not _is_map(path)]
     read = options.cloud_reader(clouds, args.layout, open_points) if clouds else open_points
-    if paths == clouds and len(paths) == 1:
-        return _describe(read(paths[0]), args.header, args.voxel_sizes)
+    report: list[dict[str, Any]] = []
+    if args.json not in (None, "-"):
+        options.check_outputs(paths, {"--json": Path(args.json)})
 
-    def line(path: Path, _: Path) -> str:
-        if path in clouds:
-            return _line(read(path), args.header, args.voxel_sizes)
-        return _described(path, len(paths) > 1)
+    def line(at: int) -> str | None:
+        path, silent = paths[at], args.json == "-"
+        if path not in clouds:
+            facts = _graph_facts(path) if is_graph(path) else _map_facts(path, files.read(path))
+            report.append({"path": str(path), **dict(facts)})
+            return None if silent else _described(path, facts, len(paths) > 1)
+        reader = read(path)
+        whole = len(paths) == 1 or args.json is not None
+        statistics = _statistics(reader) if whole and not args.header else None
+        report.append(_json(reader, statistics))
+        if silent or len(paths) > 1:
+            return None if silent else _line(reader, args.header, args.voxel_sizes)
+        _describe(reader, statistics, args.voxel_sizes)
+        return None
 
-    for_each(paths, paths, line)
+    failed = attempt_each(paths, line)
+    if args.json is not None:
+        text = json.dumps({"schema": REPORT_SCHEMA, "files": report}, indent=1, allow_nan=False)
+        if args.json == "-":
+            print(text)
+        else:
+            write_text(args.json, text + "\n")
+    if failed:
+        raise typer.Exit(1)
 
 
-def _describe(reader: PointReader, header: bool, voxel_sizes: bool) -> None:
+def _describe(reader: PointReader, statistics: Statistics | None, voxel_sizes: bool) -> None:
     out = console()
     for name, text in _facts(reader):
         out.print(f"{name:<10}{escape(text)}", soft_wrap=True)
-    if header:
+    if statistics is None:
         return
-    columns, finite = _statistics(reader)
+    columns, finite, counts = statistics
     heads = ("column", "min", "median", "max", "not finite")
-    rows = [(short(name), *c.cells(), f"{c.missing:,}") for name, c in columns.items()]
+    rows: list[Iterable[str]] = [(short(name), *c.cells()) for name, c in columns.items()]
     out.print(table_of(str(reader.path), heads, rows, right=heads[1:]))
+    for name, codes in counts.items():
+        source = reader.schema.source if name in CLASSES else None
+        rows = [
+            (class_title(source, code), f"{n:,}", f"{100 * n / reader.count:.1f} %")
+            for code, n in sorted(codes.items())
+        ]
+        out.print(table_of("", (short(name), "points", "share"), rows, right=("points", "share")))
     lost = reader.count - finite
     out.print(f"finite    {finite:,} of {reader.count:,} points: {lost:,} are not finite")
     if reader.count > MEDIAN_POINTS:
@@ -103,8 +143,12 @@ def _facts(reader: PointReader) -> list[tuple[str, str]]:
     for name, pair in schema.steps.items():
         scale, offset = (" ".join(f"{v:g}" for v in a) for a in pair)
         facts.append(("steps", f"{short(name)} {scale}, offset {offset}"))
-    if reader.crs:
-        facts.append(("crs", _crs_name(reader.crs)))
+    crs = crs_of(schema)
+    code, heights = (f", EPSG:{n}" if n else "" for n in (crs.epsg, crs.vertical_epsg))
+    if crs.name or code:
+        facts.append(("crs", f"{short(crs.name or 'not named')}{code}"))
+    if heights or crs.vertical_unit:
+        facts.append(("heights", f"in {crs.vertical_unit or 'an unknown unit'}{heights}"))
     return facts + [("problem", problem) for problem in reader.problems]
 
 
@@ -116,10 +160,25 @@ def _format(reader: PointReader) -> str:
     return f"{kind}, {source.format}" if hasattr(source, "format") else kind
 
 
-def _crs_name(crs: str) -> str:
-    """The first name of a WKT text, or the text."""
-    match = re.match(r'\s*\w+\s*\[\s*"([^"]*)"', crs)
-    return short(match[1] if match else crs)
+def _json(reader: PointReader, statistics: Statistics | None) -> dict[str, Any]:
+    """All facts, for JSON; None for what is unknown or not finite."""
+    schema, box = reader.schema, reader.header_box if statistics is None else reader.box
+    types = {name: _type(type_) for name, type_ in reader.columns.items()}
+    places = {"box": box, "scale": schema.scale, "offset": schema.offset}
+    facts: dict[str, Any] = {
+        **{"path": str(reader.path), "format": _format(reader), "points": reader.count},
+        **{"bytes": reader.path.stat().st_size, "problems": reader.problems},
+        **{"columns": dict.fromkeys("xyz", _type(schema.xyz.dtype)) | types, "unit": schema.unit},
+        **{name: None if place is None else place.tolist() for name, place in places.items()},
+        "crs": crs_of(schema)._asdict(),
+    }
+    if statistics is not None:
+        columns, facts["finite_points"], counts = statistics
+        facts["statistics"] = {name: column.facts() for name, column in columns.items()}
+        facts["counts"] = {
+            n: {f"{c:g}": k for c, k in codes.items()} for n, codes in counts.items()
+        }
+    return facts
 
 
 def _type(type_: np.dtype) -> str:
@@ -144,22 +203,37 @@ class Column:
         if keep:
             self.values.append(finite)
 
-    def cells(self) -> list[str]:
-        """Minimum, median and maximum in print; a dash for what is unknown."""
+    def facts(self) -> dict[str, float | None]:
+        """Minimum, median and maximum, None for what is unknown, and how many are not finite."""
         values = np.concatenate(self.values or [np.zeros(0)]).astype(np.float64)
         median = float(np.median(values)) if len(values) else math.nan
-        numbers = (self.low, median, self.high)
-        return [f"{number:,.3f}" if math.isfinite(number) else "-" for number in numbers]
+        numbers = {"min": self.low, "median": median, "max": self.high, "not_finite": self.missing}
+        return {name: n if math.isfinite(n) else None for name, n in numbers.items()}
+
+    def cells(self) -> list[str]:
+        """The facts in print; a dash for what is unknown."""
+        *numbers, missing = self.facts().values()
+        return [*("-" if n is None else f"{n:,.3f}" for n in numbers), f"{missing:,}"]
 
 
-def _statistics(reader: PointReader) -> tuple[dict[str, Column], int]:
-    """Of each column, and the number of finite points."""
+# Of each column; the number of finite points; points by class and by return.
+Statistics = tuple[dict[str, Column], int, dict[str, Counter[float]]]
+
+
+def _statistics(reader: PointReader) -> Statistics:
     columns, finite = {name: Column() for name in flat(named(reader.schema))}, 0
+    coded = column_named(columns, *CLASSES), column_named(columns, "return_number")
+    counts = {name: Counter[float]() for name in coded if name}
     for chunk in reader.chunks():
         for name, values in flat(named(chunk)).items():
             columns[name].add(values, reader.count <= MEDIAN_POINTS)
+            if name in counts:
+                codes, numbers = np.unique(values[np.isfinite(values)], return_counts=True)
+                counts[name].update(dict(zip(codes.tolist(), numbers.tolist(), strict=True)))
+                if len(counts[name]) > MOST_CODES:
+                    del counts[name]
         finite += int(np.isfinite(chunk.world()).all(axis=1).sum())
-    return columns, finite
+    return columns, finite, {name: codes for name, codes in counts.items() if codes}
 
 
 def _points(reader: PointReader) -> torch.Tensor:
@@ -210,9 +284,8 @@ def _is_map(path: Path) -> bool:
     return is_graph(path) or files.is_map(path)
 
 
-def _described(path: Path, brief: bool) -> str:
-    """One line per fact, or one for all. Raises CloudFileError for a damaged file."""
-    facts = _graph_facts(path) if is_graph(path) else _map_facts(path, files.read(path))
+def _described(path: Path, facts: list[tuple[str, str]], brief: bool) -> str:
+    """One line per fact, or one for all."""
     if brief:
         return f"{path.name}  " + "  ".join(f"{name} {text}" for name, text in facts[1:])
     return "\n".join(f"{name:<12}{text}" for name, text in facts)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -15,12 +16,15 @@ import torchvox
 from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox._util.extras import require
 from torchvox.cli import options
+from torchvox.cli.info import CLASSES
 from torchvox.cli.notes import note, open_noted
 from torchvox.cli.options import argument, option, option_class
 from torchvox.cli.work import console, milliseconds
 from torchvox.data.folder import read_boxes
 from torchvox.filter import suggest_voxel_size
-from torchvox.io import PointReader, PointTable
+from torchvox.filter.selection import MergedReader
+from torchvox.io import PointReader, PointTable, find_clouds
+from torchvox.io.las import class_title
 from torchvox.io.roles import column_named, is_whole, with_colors
 from torchvox.io.table import COLORS, color_depth, colors_8
 from torchvox.io.writers import write_whole
@@ -28,22 +32,21 @@ from torchvox.viz import save, style
 from torchvox.viz.comparison import comparison_picture
 from torchvox.viz.viewer import NONE, Pane, Scale, spread, viewer_page
 
-Color = Literal["rgb", "height", "intensity", "label", "level", "count"]
+Color = Literal["rgb", "height", "intensity", "classification", "label", "level", "count"]
 MAX_POINTS = {".html": 1_000_000, ".png": 20_000_000}  # of all panes
 NAMES: dict[str, tuple[str, ...]] = {  # of the columns that hold a quantity
     "intensity": ("intensity",),
-    "label": ("label", "classification"),
+    "label": CLASSES[::-1],
+    "classification": CLASSES,
     "level": ("level",),
     "count": ("count", "num_points"),
 }
 MAPS: dict[str, str] = {"intensity": style.INTENSITY, "level": style.ORDER, "count": style.DENSITY}
-LABELS = np.array(  # colors of classes, in turn
-    [
-        *((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178)),
-        *((213, 94, 0), (204, 121, 167), (148, 203, 84), (178, 140, 255), (255, 139, 139)),
-    ],
-    np.uint8,
-)
+_BRIGHT = [
+    *((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178)),
+    *((213, 94, 0), (204, 121, 167), (148, 203, 84), (178, 140, 255), (255, 139, 139)),
+]
+LABELS = np.array([_BRIGHT, np.array(_BRIGHT) * 0.55]).reshape(-1, 3).astype(np.uint8)  # in turn
 
 
 @dataclass
@@ -57,12 +60,12 @@ class Layer:
 
     @property
     def caption(self) -> str:
-        return f"{self.reader.path.name}: {len(self.xyz):,} of {self.reader.count:,} points"
+        return f"{self.reader.name}: {len(self.xyz):,} of {self.reader.count:,} points"
 
 
 @option_class
 class ViewOptions:
-    cloud: Path = argument(..., "A point-cloud file.", metavar="A")
+    cloud: Path = argument(..., "A point-cloud file, or a folder of them as one.", metavar="A")
     other: Path | None = argument(None, "Another, to show beside it.", metavar="[B]")
     layout: options.Layout = None
     color: Color | None = option(None, "Attribute to color by.", show_default="rgb, else height")
@@ -89,7 +92,9 @@ def view(args: ViewOptions) -> None:
     output, suffix, voxel_size = args.output, args.output.suffix.lower(), args.voxel_size
     if suffix not in MAX_POINTS:
         raise WrongUseError(f"{output}: views are written as .html or .png")
-    files = [args.cloud] if args.other is None else [args.cloud, args.other]
+    panes = [args.cloud] if args.other is None else [args.cloud, args.other]
+    parts = [find_clouds([path]) if path.is_dir() else [path] for path in panes]
+    files = [path for paths in parts for path in paths]
     options.check_outputs([*files, args.boxes], {"--output": output})
     if args.boxes is not None and suffix != ".html":
         raise WrongUseError("--boxes are drawn in an .html page; torchvox detect --plot draws .png")
@@ -100,23 +105,23 @@ def view(args: ViewOptions) -> None:
         require("matplotlib", "to draw pictures")
     start = time.perf_counter()
     read = options.cloud_reader(files, args.layout, open_noted)
-    readers = [read(path) for path in files]
+    readers = [_joined(*pair, read) for pair in zip(panes, parts, strict=True)]
     color: Color = args.color or ("rgb" if _has(readers[0], "rgb") else "height")
     if not any(_has(reader, color) for reader in readers):
         names = " or ".join(NAMES.get(color, COLORS))
-        raise WrongUseError(f"--color {color}: no column {names} in {files[0]}")
+        raise WrongUseError(f"--color {color}: no column {names} in {args.cloud}")
     limit = args.max_points or MAX_POINTS[suffix]
     limits = _shares([reader.count for reader in readers], limit)
     layers = [_load(*pair, color) for pair in zip(readers, limits, strict=True)]
     if not sum(len(layer.xyz) for layer in layers):
-        raise TorchvoxError(f"{files[0]} has no finite point to show")
+        raise TorchvoxError(f"{args.cloud} has no finite point to show")
     facts = []
     if len(readers) == 2 and readers[0].count > readers[1].count > 0:
         facts.append(f"{readers[0].count / readers[1].count:,.1f}x fewer points")
     if voxel_size:
         facts.append(f"voxel size {voxel_size:g} {readers[0].schema.unit}")
     facts.append(f"read in {milliseconds(1e3 * (time.perf_counter() - start))}")
-    title = " and ".join(reader.path.name for reader in readers)
+    title = " and ".join(reader.name for reader in readers)
     if boxes:
         facts.append(f"{len(boxes[0])} boxes")
     _write(layers, color, title, facts, args, boxes)
@@ -138,15 +143,37 @@ def _write(
     scale, label = None, f"z  [{unit}]" if color == "height" else color
     if values[0].ndim == 1:
         scale = Scale.of(label, np.concatenate(values), MAPS.get(color, style.HEIGHT))
+    classes = _classes(layers, color)
     panes = [Pane(layer.caption, layer.xyz, v) for layer, v in zip(layers, values, strict=True)]
     if args.output.suffix.lower() == ".html":
-        page = viewer_page(panes, " · ".join([title, *facts]), scale, *boxes)
+        caption, (drawn, names) = " · ".join([title, *facts]), boxes or (None, ())
+        page = viewer_page(panes, caption, scale, drawn, names, classes)
         write_whole(args.output, lambda buffer: buffer.write(page))
         return
     counts, size = _counts(layers, args.voxel_size)
     if size != args.voxel_size:
         facts = [*facts, f"histogram at {size:g} {unit}, where A has as many voxels"]
-    save(comparison_picture(panes, title, " · ".join(facts), scale, counts, unit), args.output)
+    look = " · ".join(facts), scale, counts, unit, classes
+    save(comparison_picture(panes, title, *look), args.output)
+
+
+def _joined(path: Path, files: list[Path], read: Callable[[Path], PointReader]) -> PointReader:
+    """The reader of a file, or of all clouds of a folder."""
+    if files == [path]:
+        return read(path)
+    reader = MergedReader([read(file) for file in files])
+    reader.name = f"{path.resolve().name} ({reader.name})"
+    return reader
+
+
+def _classes(layers: list[Layer], color: Color) -> dict[str, np.ndarray]:
+    """The classes that are shown, with their colors [3]; none with other colors."""
+    columns = [layer.columns[color] for layer in layers if color in layer.columns]
+    if color not in CLASSES or not columns:
+        return {}
+    source = layers[0].reader.schema.source
+    codes = np.unique(np.nan_to_num(np.concatenate(columns)).astype(np.int64)).tolist()
+    return {class_title(source, code): LABELS[code % len(LABELS)] for code in codes[:40]}
 
 
 def _columns(reader: PointReader, color: Color) -> list[str]:
@@ -200,7 +227,7 @@ def _load(reader: PointReader, limit: int, color: Color) -> Layer:
         chunk = chunk.rows(good)
         parts.append(chunk.rows(spread(chunk.world(), quota)))
     if depth == 16:
-        note(f"{reader.path.name}: colors of 16 bits in the whole cloud, divided by 256")
+        note(f"{reader.name}: colors of 16 bits in the whole cloud, divided by 256")
     columns = {}
     if color == "rgb" and roles.pop(color, []) and parts:
         parts = [colors_8(part, depth) for part in parts]
@@ -212,9 +239,9 @@ def _load(reader: PointReader, limit: int, color: Color) -> Layer:
         if parts
     }
     if len(xyz) + lost < reader.count:
-        note(f"{reader.path.name}: {len(xyz):,} of {reader.count:,} points shown (--max-points)")
+        note(f"{reader.name}: {len(xyz):,} of {reader.count:,} points shown (--max-points)")
     if lost:
-        note(f"{reader.path.name}: {lost:,} points are not finite and omitted")
+        note(f"{reader.name}: {lost:,} points are not finite and omitted")
     return Layer(reader, xyz, columns, lost)
 
 
@@ -225,9 +252,9 @@ def _values(layer: Layer, color: Color) -> np.ndarray:
         return layer.xyz[:, 2]
     if color == "rgb" and count and _has(layer.reader, color):
         return np.stack([layer.columns[name] for name in COLORS], axis=1)
-    if color == "label" and column is not None:
+    if color in CLASSES and column is not None:
         return LABELS[np.nan_to_num(column).astype(np.int64) % len(LABELS)]
-    if color in ("rgb", "label"):
+    if color in ("rgb", *CLASSES):
         return np.tile(NONE, (count, 1))
     return np.full(count, np.nan) if column is None else column.astype(np.float64)
 

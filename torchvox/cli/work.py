@@ -185,6 +185,7 @@ class Output(NamedTuple):
     draw: str  # function of torchvox.viz that makes a .png
     look: Callable[[], Mapping[str, Any]]  # gives its arguments
     points: PointCloud | None = None  # in the place of the first array of a .npy
+    beside: Callable[[Path], object] | None = None  # writes other files beside the output
 
 
 class Clock:
@@ -230,6 +231,8 @@ def run_on_each(
             write_cloud(target, output.points)
         else:
             write_npy(target, next(iter(output.arrays.values())))
+        if output.beside is not None:
+            output.beside(target)
         return f"{source.name}: {output.line}; wrote {target}"
 
     for_each(files, targets, run)

@@ -12,6 +12,7 @@ from torchvox.viz.pictures import (
     intensity_picture,
     map_picture,
     overview_picture,
+    raster_picture,
     samples_picture,
 )
 from torchvox.viz.predictions import Panel, clouds_picture, confusion_picture, shares_picture
@@ -33,6 +34,7 @@ __all__ = [
     "map_page",
     "map_picture",
     "overview_picture",
+    "raster_picture",
     "samples_picture",
     "save",
     "shares_picture",

@@ -12,7 +12,7 @@ import torchvox
 from torchvox.viz import style
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -30,11 +30,12 @@ def comparison_picture(
     scale: Scale | None = None,
     counts: np.ndarray | None = None,
     unit: str = "m",
+    class_colors: Mapping[str, np.ndarray] | None = None,
 ) -> Figure:
     """One column per cloud: from above, and from the side (south), on one color scale.
 
     panes: at least one has a point. scale: of values that are not colors.
-    counts: [M] points of each voxel, for a histogram below.
+    counts: [M] points of each voxel, for a histogram below. class_colors: as in `viewer_page`.
     """
     low, high = _bounds(np.concatenate([pane.xyz for pane in panes]))
     span = high - low
@@ -63,6 +64,11 @@ def comparison_picture(
             ax.ticklabel_format(useOffset=False, style="plain")
     if scale is not None:
         style.color_bar([ax for row in views for ax in row], image, scale.label, "both")
+    for name, color in (class_colors or {}).items():
+        views[1][0].scatter([], [], marker="s", color=[color / 255], label=name)
+    if class_colors:
+        look = {"loc": "outside right upper", "facecolor": style.PAPER, "edgecolor": style.GRID}
+        figure.legend(fontsize=8, labelcolor=style.INK, **look)
     if counts is not None:
         _histogram(figure.add_subplot(grid[2, :]), counts)
     return figure

@@ -57,6 +57,15 @@ def bev_picture(
     return ax.figure
 
 
+def raster_picture(image: np.ndarray, point_cloud_range: Range, **look: Any) -> Figure:
+    """A bird's-eye image [H, W], north up, in the colors of `bev_picture`, which takes the same
+    arguments: one pixel per cell, without axes."""
+    (pixels,) = bev_picture(image, point_cloud_range, **look).axes[0].images
+    figure = require("matplotlib.figure", "to draw pictures").Figure(image.shape[::-1], dpi=1)
+    figure.figimage(pixels.to_rgba(image), origin="lower")
+    return figure
+
+
 def height_picture(
     height: np.ndarray, point_cloud_range: Range, *, note: str = "", unit: str = "m", **on: Any
 ) -> Figure:

@@ -17,7 +17,7 @@ from torchvox.viz.boxes import COLORS, edges
 from torchvox.viz.page import Section, color_stops, page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 LIMIT = 200_000_000  # bytes of a page
 STEPS = 1 << 16  # coordinates are rounded to this fraction of the extent
@@ -78,12 +78,13 @@ def viewer_page(
     scale: Scale | None = None,
     boxes: np.ndarray | None = None,
     names: Sequence[str] = (),
+    class_colors: Mapping[str, np.ndarray] | None = None,
 ) -> bytes:
     """The page, in UTF-8.
 
     panes: at least one has a point; two have linked cameras. caption: text above them. scale: of
     values that are not colors. boxes: [K, >= 7] x, y, z, l, w, h, yaw, drawn in each pane; names:
-    their classes, K.
+    their classes, K. class_colors: name -> color [3] uint8 of points, for the legend.
     Raises WrongUseError for a page above 200 MB.
     """
     everything = np.concatenate([pane.xyz for pane in panes])
@@ -106,6 +107,8 @@ def viewer_page(
         arrays = {"indices": places, "colors": _painted(pane.values, scale)}
         sections.append(Section(pane.caption, {**arrays, **lines}))
     heading = html.escape(caption) + legend
+    for name, color in (class_colors or {}).items():
+        heading += f' · <b style="color:#{color.tobytes().hex()}">■</b> {html.escape(name)}'
     look = {"size": step, "middle": [0.5] * 3, "extent": extent, "edges": (DOT, DOT)}
     content, points = page(heading, sections, look), len(everything)
     if len(content) > LIMIT:
