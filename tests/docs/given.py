@@ -40,7 +40,7 @@ def downsample() -> Names:
     times = np.linspace(0, 1, len(street()))
     table = PointTable(street()[:, :3].numpy(), {"gps_time": times})
     with create_points("scan.laz", table) as writer:
-        writer.write(table)
+        writer.append(table)
     return {}
 
 

@@ -245,7 +245,7 @@ def _from_array(
 class BinWriter(PointWriter):
     """A writer of rows of float32: x, y, z and the attributes, in the order of a .bin source."""
 
-    def write(self, table: PointTable) -> None:
+    def write_points(self, table: PointTable) -> None:
         columns = flat(named(table))
         layout = self.schema.source if isinstance(self.schema.source, tuple) else ()
         if set(layout) == columns.keys() and SKIP not in layout:

@@ -61,7 +61,7 @@ class LasWriter(PointWriter):
         if vlr:
             self._compressor = lazrs.ParLasZipCompressor(file, vlr)
 
-    def write(self, table: PointTable) -> None:
+    def write_points(self, table: PointTable) -> None:
         seen = self._seen
         if seen.count + len(table) > self._header.most:
             raise self.error(f"its LAS version holds {self._header.most} points")

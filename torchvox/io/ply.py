@@ -256,7 +256,7 @@ class PlyWriter(PointWriter):
         self._type = np.dtype([(n, order + _code(a, source)) for n, a in columns.items()])
         self._body = tempfile.TemporaryFile(dir=Path(self.file.name).parent)  # noqa: SIM115
 
-    def write(self, table: PointTable) -> None:
+    def write_points(self, table: PointTable) -> None:
         columns = flat(named(table))
         if not ORDERS[self._source.format]:
             forms = [text_form(values.dtype) for values in columns.values()]

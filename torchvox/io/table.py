@@ -339,10 +339,11 @@ class PointWriter:
             advice = "use by_value() of both, or the steps of the file"
             raise WrongUseError(f"{rule}, got {short(steps[1])}: {advice}")
         if len(table):
-            self.write(table)
+            self.write_points(table)
             self.count += len(table)
 
-    def write(self, table: PointTable) -> None:
+    def write_points(self, table: PointTable) -> None:
+        """For formats alone: writes points that `append` has checked and counts."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -355,7 +356,7 @@ class WholeWriter(PointWriter):
     def begin(self) -> None:
         self._tables = [self.schema]
 
-    def write(self, table: PointTable) -> None:
+    def write_points(self, table: PointTable) -> None:
         self._tables.append(table)
 
     def close(self) -> None:

@@ -202,7 +202,7 @@ class TextWriter(PointWriter):
             head = "" if suffix == ".csv" else "//"
             self.file.write(f"{head}{self._between.join(columns)}\n".encode())
 
-    def write(self, table: PointTable) -> None:
+    def write_points(self, table: PointTable) -> None:
         self.file.write(text_rows(flat(named(table)).values(), self._forms, self._between))
 
     def close(self) -> None:
