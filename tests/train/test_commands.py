@@ -76,8 +76,9 @@ def test_predict_labels_every_finite_point_of_a_room(command, model, tmp_path):
     room = generate_rooms([0], points=500, block=3.0)["points"][0, :, :6].numpy()
     room[7, 0] = np.nan
     np.savez("room.npz", points=room, columns=["x", "y", "z", "red", "green", "blue"])
-    code, _, err = command("predict", "room.npz", "--trust-code", "-m", model, "-o", "labels.npz")
+    code, out, err = command("predict", "room.npz", "--trust-code", "-m", model, "-o", "labels.npz")
     assert code == 0, err
+    assert "; wrote labels.npz" in " ".join(out.split())
     written = np.load(tmp_path / "labels.npz")
     assert written["labels"].shape == (500,) and written["labels"][7] == -1
     assert (np.delete(written["labels"], 7) >= 0).all() and written["names"][0] == "ceiling"

@@ -43,8 +43,8 @@ class SelectionOptions(options.FileOptions):
     )
     where: str | None = option(
         None,
-        "Read only points with such values, e.g. 'classification=2,9 and intensity>100' or "
-        "return_number=1..2.",
+        "Read only points that meet these conditions, e.g. 'classification=2,9 and intensity>100' "
+        "or return_number=1..2.",
         metavar="CONDITIONS",
         parse=_where,
     )
