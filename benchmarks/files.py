@@ -71,7 +71,7 @@ class DownsampleFile(Problem):
         memory_limit = self["memory_limit"]
         out, report = FOLDER / "out.laz", FOLDER / "report.json"
         command = [sys.executable, "-c", MEASURE, sys.executable, "-m", "torchvox", "downsample"]
-        command += [str(self["path"]), "-o", str(out), "--voxel", VOXEL, "--report", str(report)]
+        command += [str(self["path"]), "-o", str(out), "--voxel", VOXEL, "--json", str(report)]
         command += ["--memory-limit", memory_limit] if memory_limit else []
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         (facts,) = json.loads(report.read_text())["files"]

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import torchvox
+from torchvox.cli import work
 from torchvox.io import PointCloud, grid_names, read_cloud
 from torchvox.models import Boxes
 
-GRID = ("--voxel-size", "0.5", "--range", "0,0,0,20,20,2")
+GRID = ("--voxel", "0.5", "--bounds", "0,0,0,20,20,2")
 KITTI = ("--layout", "kitti", "--device", "cpu")
 PICTURES = {"bev_height", "voxel_density", "samples", "overview", "downsample"}
 
@@ -26,8 +27,7 @@ def read_png_size(path):
 
 def test_voxelize_writes_what_the_op_gives(torchvox_cli, scan):
     arguments = (*KITTI, *GRID, "-o", "a.npz", "--max-points", "3")
-    result = torchvox_cli("voxelize", scan, *arguments).ok("7 not finite")
-    assert "device: cpu" in result.err
+    torchvox_cli("voxelize", scan, *arguments).ok("7 not finite")
     written, box = np.load("a.npz"), [0, 0, 0, 20, 20, 2]
     points = read_cloud(scan, "kitti").tensor()
     expected = torchvox.voxelize(points, [0.5] * 3, box, 3, -1, reduce="mean", trim=True)
@@ -40,7 +40,7 @@ def test_voxelize_writes_what_the_op_gives(torchvox_cli, scan):
 def test_a_grid_is_derived_or_a_named_one_refined(torchvox_cli, scan):
     torchvox_cli("voxelize", scan, *KITTI).ok("derived from the points")
     pytest.importorskip("yaml", reason="PyYAML (extra cli) is not installed")
-    refined = ("--grid", "sweep_02", "--range=-8,-8,-1,8,8,1")
+    refined = ("--grid", "sweep_02", "--bounds=-8,-8,-1,8,8,1")
     torchvox_cli("voxelize", scan, *KITTI, *refined, "-o", "a.npz").ok()
     written = np.load("a.npz")
     np.testing.assert_array_equal(written["voxel_size"], [0.2] * 3)
@@ -155,6 +155,30 @@ def test_doctor_tries_ops_and_names_versions_and_absent_extras(torchvox_cli, mon
     assert "pip install laspy tensorboard" in torchvox_cli("doctor").out
 
 
+@pytest.mark.parametrize(
+    ("archs", "runs"),
+    [
+        ("90-real", {90}),
+        ("80-real", {80, 86}),
+        ("75-real;80-virtual", {75, 80, 86, 90, 120}),
+        ("120-real", {120}),
+        ("", set()),
+    ],
+)
+def test_doctor_knows_which_gpus_a_build_runs_on(archs, runs):
+    from torchvox.cli.doctor import runs_on
+
+    assert {gpu for gpu in (75, 80, 86, 90, 120) if runs_on(gpu, archs)} == runs
+
+
+@pytest.mark.parametrize("driver", [True, False])
+def test_a_gpu_that_is_not_used_is_reported(torchvox_cli, scan, monkeypatch, tmp_path, driver):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(work, "NVIDIA_DRIVER", tmp_path if driver else tmp_path / "none")
+    result = torchvox_cli("sample", scan, *KITTI[:2], "-n", "5", "-o", "a.npz")
+    assert ("device: cpu" in result.err) == driver
+
+
 def test_version_and_help_go_to_stdout(torchvox_cli):
     assert torchvox_cli("--version").out.startswith("torchvox ")
     assert torchvox_cli("--help").ok("Usage").err == ""
@@ -163,7 +187,7 @@ def test_version_and_help_go_to_stdout(torchvox_cli):
 def test_reducing_over_a_grid_without_a_name_takes_every_point(torchvox_cli, tmp_path):
     """A named grid keeps its cap, and so does --reduce none, whose rows are padded to it."""
     np.save("a.npy", np.full((50, 3), 0.5))
-    grid = ("--voxel-size", "1", "--range", "0,0,0,1,1,1")
+    grid = ("--voxel", "1", "--bounds", "0,0,0,1,1,1")
     cases = [(grid, 50), (grid[:2], 50), ((*grid, "--reduce", "none"), 10)]
     for options, kept in [*cases, ((*grid, "--max-points", "3"), 3)]:
         torchvox_cli("voxelize", "a.npy", *options, "-o", "a.npz").ok()

@@ -23,7 +23,7 @@ def tiles(tmp_path):
 def test_files_share_the_grid_and_the_origin_of_one_range(torchvox_cli, tiles, tmp_path):
     corner = np.array([499_900.0, Y, 0.0])
     bounds = "499900,4000000,0,503700,4001000,200"
-    result = torchvox_cli("voxelize", "tiles", "--voxel-size", 5, f"--range={bounds}", "-o", "out")
+    result = torchvox_cli("voxelize", "tiles", "--voxel", 5, f"--bounds={bounds}", "-o", "out")
     assert result.code == 0 and result.out.count(f"(given: {bounds})") == 3, result.err
     for i, cloud in enumerate(tiles):
         found = np.load(tmp_path / "out" / f"t{i}.voxels.npz")
@@ -37,7 +37,7 @@ def test_files_share_the_grid_and_the_origin_of_one_range(torchvox_cli, tiles, t
 def test_the_range_of_info_gives_the_derived_grid(torchvox_cli, tiles, tmp_path):
     out = torchvox_cli("info", "tiles/t1.npy").out
     bounds, size = out.split("derived   ")[1].split()[:2]
-    assert bounds.startswith("--range=5013"), bounds
+    assert bounds.startswith("--bounds=5013"), bounds
     torchvox_cli("voxelize", "tiles/t1.npy", bounds, size, "-o", "given.npz").ok()
     torchvox_cli("voxelize", "tiles/t1.npy", "-o", "derived.npz").ok()
     given, derived = np.load("given.npz"), np.load("derived.npz")
@@ -79,13 +79,13 @@ def test_a_grid_that_keeps_no_point_is_reported_with_both_extents(
     if command == "demo":
         pytest.importorskip("matplotlib", reason="the extra viz is not installed")
         monkeypatch.setattr("torchvox.viz.save", lambda *_: None)
-    grid = ("--range=0,0,0,10,10,2", "--voxel-size", "1")
+    grid = ("--bounds=0,0,0,10,10,2", "--voxel", "1")
     output = "out" if command == "demo" else "a.npz"
     result = torchvox_cli(command, "tiles/t0.npy", *grid, "-o", output)
     (warning,) = [line for line in result.ok().err.splitlines() if "warning" in line]
     assert "t0.npy: no point is kept: they span x 500000" in warning
     assert warning.endswith("the grid x 0..10, y 0..10, z 0..2")
-    kept = torchvox_cli(command, "tiles/t0.npy", "--voxel-size", "10", "-o", output)
+    kept = torchvox_cli(command, "tiles/t0.npy", "--voxel", "10", "-o", output)
     assert kept.code == 0 and "warning" not in kept.err
 
 
@@ -97,8 +97,8 @@ def test_a_grid_that_keeps_no_point_is_reported_with_both_extents(
             "a.npy: no point is kept: they span x 0..1, y 0..1, z 0..1, the grid x 9..12",
         ),
         (
-            ("map", "a.npy", "--poses", "poses.txt", "--range=9,9,9,12,12,12", "-o", "b.npz"),
-            "no voxel is mapped: the rays begin in x 0..0, y 0..0, z 0..0, --range is x 9..12",
+            ("map", "a.npy", "--poses", "poses.txt", "--bounds=9,9,9,12,12,12", "-o", "b.npz"),
+            "no voxel is mapped: the rays begin in x 0..0, y 0..0, z 0..0, --bounds is x 9..12",
         ),
         (
             ("detect", "a.npy", "-m", "model.pt", "--layout", "x,y,z,intensity", "-o", "b.json"),

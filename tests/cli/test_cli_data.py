@@ -43,13 +43,15 @@ def test_every_scan_that_is_wrong_is_reported(torchvox_cli, folder):
     (folder / "boxes" / "4.csv").write_text(HEAD + "Car,0,0,0,4,2,2,90\n")
     (folder / "boxes" / "1.csv").write_text(HEAD + "Car,0,0,0,400,200,150,0\n")
     np.full((5, 4), np.nan, np.float32).tofile(folder / "points" / "2.bin")
-    result = torchvox_cli("data", "check", "mine", "--layout", "kitti", "--classes", "Bus, Car")
+    result = torchvox_cli(
+        "data", "check", "mine", "--layout", "kitti", "--classes", "Bus, Car, cyclist"
+    )
     assert result.code == 1 and "checked   0 of 5 scans are right" in result.out
     lines = result.err.splitlines()
     assert len(lines) == 5 and all(line.startswith("torchvox: ") for line in lines)
     sentences = ("0.csv line 2: h must be above 0", "in meters?", "2.bin has no points")
     sentences += (
-        "class 'Cyclist' is not one of Bus, Car",
+        "class 'Cyclist' is not one of Bus, Car, cyclist: did you mean cyclist?",
         "4.csv: l, w, h, yaw of a box are [4.0,",
     )
     assert all(words in line for line, words in zip(lines, sentences, strict=True)), lines

@@ -42,7 +42,7 @@ def test_a_file_becomes_one_point_per_voxel(torchvox_cli, tmp_path):
     arguments = ("downsample", "a.ply", *V, *CPU, "-o", "b.ply", "--policy", "label=max")
     torchvox_cli(*arguments, "--dry-run").ok("3,000 points, keys of ", "would write b.ply")
     assert [path.name for path in tmp_path.iterdir()] == ["a.ply"]
-    result = torchvox_cli(*arguments, "--report", "r.json", "--trace", "t.npz").ok()
+    result = torchvox_cli(*arguments, "--json", "r.json", "--trace", "t.npz").ok()
     small, row = downsample(table, 0.5, policy={"label": "max"}, trace=True)
     same(read(tmp_path / "b.ply"), small)
     np.testing.assert_array_equal(np.load(tmp_path / "t.npz")["point_voxel"], row)
@@ -62,7 +62,7 @@ def test_one_bad_file_of_many(torchvox_cli, tmp_path, jobs):
         write(tmp_path / "in" / f"{name}.ply", cloud(seed=seed))
     (tmp_path / "in" / "b.ply").write_bytes(b"ply\nformat")
     arguments = ("downsample", "in", *V, *CPU, "-o", "out", "--jobs", str(jobs))
-    result = torchvox_cli(*arguments, "--report", "r.json")
+    result = torchvox_cli(*arguments, "--json", "r.json")
     assert result.code == 1
     assert [line.split(":")[0] for line in result.out.splitlines()] == ["a.ply", "c.ply"]
     assert "b.ply" in result.err and "1 of 3 files failed" in result.err

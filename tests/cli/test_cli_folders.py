@@ -59,10 +59,10 @@ def test_where_all_name_their_columns_the_layout_still_replaces_them(torchvox_cl
     ("arguments", "words"),
     [
         (("voxelize", "--grid", "kitty"), ("kitty", "kitti_pillars")),
-        (("voxelize", "--range", "0,0,0,1,1,1"), ("--range needs --voxel-size",)),
-        (("bev", "--range", "0,0,0,1,1", "--voxel-size", "1"), ("--range takes 6 numbers",)),
-        (("bev", "--range", "9,0,0,1,1,1", "--voxel-size", "1"), ("x0 < x1",)),
-        (("voxelize", "--voxel-size", "nan"), ("voxel_size must be 3 positive numbers",)),
+        (("voxelize", "--bounds", "0,0,0,1,1,1"), ("--bounds needs --voxel",)),
+        (("bev", "--bounds", "0,0,0,1,1", "--voxel", "1"), ("--bounds takes 6 numbers",)),
+        (("bev", "--bounds", "9,0,0,1,1,1", "--voxel", "1"), ("x0 < x1",)),
+        (("voxelize", "--voxel", "nan"), ("voxel_size must be 3 positive numbers",)),
         (("voxelize", "--reduce", "none", "--max-points", "-1"), ("needs --max-points",)),
         (("sample", "--layout", "velodyne"), ("layout 'velodyne' is unknown",)),
         (("info", "--layout", "x,y"), ("must name x, y and z",)),
@@ -124,7 +124,7 @@ def test_pictures_without_matplotlib_stop_before_the_first_file(
         raise options.WrongUseError(f"{module} is missing {purpose}")
 
     monkeypatch.setattr(options, "require", missing)
-    pictures = {"voxelize": ("--format", "png"), "detect": ("-m", detector_file, "--plot", "p")}
+    pictures = {"voxelize": ("--format", "png"), "detect": ("-m", detector_file, "--pictures", "p")}
     result = torchvox_cli(command, mixed, "--layout", "kitti", "-o", "out", *pictures[command])
     result.assert_one_sentence(2, "matplotlib is missing to draw pictures")
     assert not (tmp_path / "out").exists()

@@ -36,7 +36,7 @@ def detector(tmp_path):
 def test_import_of_a_detector_reports_flags_and_boxes(torchvox_cli, detector, tmp_path):
     result = torchvox_cli(
         "import", detector, "--config", "net.yaml", "--set", "detections.score=0.4",
-        "--verify", "-o", "model.pt", "--report", "report.json",
+        "--verify", "-o", "model.pt", "--json", "report.json",
     )  # fmt: skip
     assert result.code == 0, result.err
     report = json.loads((tmp_path / "report.json").read_text())

@@ -54,7 +54,7 @@ def drive(tmp_path):
     return Drive(clouds, rows)
 
 
-POSED = ("map", "scans", *XYZ, "--poses", "poses.txt", "--voxel-size", "0.2")
+POSED = ("map", "scans", *XYZ, "--poses", "poses.txt", "--voxel", "0.2")
 
 
 def test_scans_with_poses_give_the_map_of_the_class(torchvox_cli, drive):
@@ -68,7 +68,7 @@ def test_scans_with_poses_give_the_map_of_the_class(torchvox_cli, drive):
 
 
 def test_options_are_those_of_the_class(torchvox_cli, drive):
-    options = ("--max-range", "2.5", "--min-range", "0.5", "--range=-9,-9,-9,9,9,0.4")
+    options = ("--max-range", "2.5", "--min-range", "0.5", "--bounds=-9,-9,-9,9,9,0.4")
     options += ("--origin", "0.1,0.2,0.3", "--preset", "octomap", "--layers", "logodds,hit_miss")
     result = torchvox_cli(*POSED, *options, "--rate", "5", "-o", "a.npz")
     result.ok("1 not finite; 2 nearer than --min-range", "rays at --max-range", "(5 Hz)")
@@ -113,7 +113,7 @@ def test_scans_take_poses_at_their_times(torchvox_cli, drive, tmp_path):
     lines = [f"{1000 + i / 30:.4f} {i / 3:.9f} {i / 6:.9f} 0.1 0 0 0 1" for i in range(7)]
     (tmp_path / "fast.txt").write_text("\n".join(lines[::-1]))
     (tmp_path / "times.txt").write_text("1000.0500\n1000.1\n1000.20004\n")
-    command = ("map", "scans", *XYZ, "--poses", "fast.txt", "--voxel-size", "0.2", "-o", "a.npz")
+    command = ("map", "scans", *XYZ, "--poses", "fast.txt", "--voxel", "0.2", "-o", "a.npz")
     torchvox_cli(*command, "--times", "times.txt").ok("in 3 calls")
     rows = np.tile(np.eye(3, 4), (3, 1, 1))
     rows[:, :, 3] = [[0.5, 0.25, 0.1], [1, 0.5, 0.1], [2, 1, 0.1]]
@@ -146,13 +146,13 @@ def test_a_capacity_is_a_limit(torchvox_cli, drive, tmp_path):
 
 def test_the_memory_of_a_cache_changes_no_byte(torchvox_cli, drive, tmp_path):
     whole = torchvox_cli(*POSED, "-o", "a.npz")
-    result = torchvox_cli(*POSED, "--memory", "20KiB", "-o", "b.npz").ok()
+    result = torchvox_cli(*POSED, "--memory-limit", "20KiB", "-o", "b.npz").ok()
     assert (tmp_path / "b.npz").read_bytes() == (tmp_path / "a.npz").read_bytes()
     lines = [[line for line in r.out.splitlines() if "time" not in line] for r in (whole, result)]
     assert lines[0][:4] == lines[1][:4] and "regions, " in lines[0][3]
     assert "MiB, room for 18 regions of 4.0 MiB in host memory" in lines[1][4]
     drive.mapped((1,)).save("c.npz")
-    for i, more in enumerate([(), ("--memory", "20KiB")]):
+    for i, more in enumerate([(), ("--memory-limit", "20KiB")]):
         torchvox_cli("map", "a.npz", "c.npz", *more, "-o", f"{i}.npz").ok()
     assert (tmp_path / "0.npz").read_bytes() == (tmp_path / "1.npz").read_bytes()
 
@@ -161,7 +161,7 @@ def test_coordinates_out_of_reach_are_told_which_origin_serves(torchvox_cli, tmp
     np.save(tmp_path / "a.npy", np.ones((5, 3)))
     np.save(tmp_path / "poses.npy", np.eye(4)[None] + [[0, 0, 0, 9e6], *[[0, 0, 0, 0]] * 3])
     arguments = ("map", "a.npy", "--poses", "poses.npy", "-o", "a.npz")
-    result = torchvox_cli(*arguments).ok("5 outside of --range or the reach")
+    result = torchvox_cli(*arguments).ok("5 outside of --bounds or the reach")
     assert result.err.endswith("--origin, such as 9000000,0,0\n")
     again = torchvox_cli(*arguments, "--origin", "9000000,0,0").ok("rays      5 of 5")
     assert again.err == ""
@@ -176,7 +176,7 @@ def test_a_graph_is_scans_with_poses(torchvox_cli, drive, tmp_path):
         turn = np.cos(0.15 * i), 0, 0, np.sin(0.15 * i)
         data += struct.pack("<i3di4dI", 3, *pose[:, 3], 4, *turn, i)
     (tmp_path / "a.graph").write_bytes(data + struct.pack("<I", 0))
-    arguments = ("map", "a.graph", "--voxel-size", "0.2", "-o", "a.npz")
+    arguments = ("map", "a.graph", "--voxel", "0.2", "-o", "a.npz")
     torchvox_cli(*arguments).ok("599 of 600, in 3 calls")
     assert OccupancyMap.load("a.npz").equal(drive.mapped())
     sensor = "sensor      x 0.000 to 2.000, y 0.000 to 1.000, z 0.100 to 0.100"
@@ -189,7 +189,7 @@ def test_points_with_times_take_their_origin_from_a_trajectory(torchvox_cli, tmp
     np.savez(tmp_path / "strip.npz", xyz=ends, gps_time=times)
     poses = "100 0 0 0 0 0 0 1\n101 10 0 0 0 0 0 1\n101.5 10 5 0 0 0 0 1\n"
     (tmp_path / "t.txt").write_text(poses)
-    arguments = ("map", "strip.npz", "--voxel-size", "0.2", "--trajectory", "t.txt")
+    arguments = ("map", "strip.npz", "--voxel", "0.2", "--trajectory", "t.txt")
     result = torchvox_cli(*arguments, "--max-gap", "1", "-o", "a.npz")
     kept = (times >= 100) & (times <= 101.5)
     t = times[kept]

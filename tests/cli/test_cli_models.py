@@ -121,7 +121,7 @@ def test_an_export_that_fails_leaves_the_older_file(
 def test_detect_writes_boxes_and_a_picture(torchvox_cli, detector_file, scan, tmp_path):
     pytest.importorskip("matplotlib", reason="the extra viz is not installed")
     detect = ("detect", scan, *KITTI, "-m", detector_file, "--score", 0, "-o")
-    result = torchvox_cli(*detect, "a.json", "--plot", "a.png", "--time")
+    result = torchvox_cli(*detect, "a.json", "--pictures", "a.png", "--time")
     result.ok("20 boxes", "wrote a.json and a.png", "read ", "detect ")
     content = json.loads((tmp_path / "a.json").read_text())
     assert content["points"] == 3000 and content["overflow"] >= 0
@@ -141,8 +141,8 @@ def test_detect_draws_labelled_boxes_of_a_file_or_a_folder(
     detect = ("detect", scan, *KITTI, "-m", detector_file)
     (tmp_path / "boxes").mkdir()
     (tmp_path / "b.bin").write_bytes(scan.read_bytes())
-    truth, plot = ("--truth", "boxes"), ("--plot", "out")
-    torchvox_cli(*detect, *truth).assert_one_sentence(2, "give --plot too")
+    truth, plot = ("--truth", "boxes"), ("--pictures", "out")
+    torchvox_cli(*detect, *truth).assert_one_sentence(2, "give --pictures too")
     torchvox_cli(*detect, *plot, *truth).assert_one_sentence(2, "such as scan.csv or scan.json")
     torchvox_cli(*detect, *plot, "--truth", "a").assert_one_sentence(2, "a does not exist")
     (tmp_path / "boxes" / "scan.csv").write_text("class,x,y,z,l,w,h,yaw\nCar,10,0,1,4,2,2,0.3\n")
@@ -156,7 +156,7 @@ def test_detect_draws_labelled_boxes_of_a_file_or_a_folder(
     )
     assert marked != plain
     torchvox_cli(
-        *detect, "--plot", "c.png", "--truth", "torchvox_out/scan.boxes.json", "-o", "c.json"
+        *detect, "--pictures", "c.png", "--truth", "torchvox_out/scan.boxes.json", "-o", "c.json"
     ).ok()
 
 

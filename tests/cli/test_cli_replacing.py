@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """No command writes over what it reads, nor two outputs into one file, by whatever name."""
 
+import json
 import os
+import re
 import shlex
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 INPUTS = ("a.npz", "b.npz", "m.ckpt", "p.txt", "c.yaml")
 REPLACING = [  # commands, and the input that an output of theirs is a name of
     ("downsample a.npz b.npz --merge --voxel 1 -o b.npz", "b.npz"),
-    ("downsample a.npz --voxel 1 -o o.npz --report a.npz", "a.npz"),
+    ("downsample a.npz --voxel 1 -o o.npz --json a.npz", "a.npz"),
     ("downsample a.npz --voxel 1 -o o.npz --dry-run --trace a.npz", "a.npz"),
     ("voxelize a.npz -o o/../a.npz", "a.npz"),
     ("voxelize a.npz -o link.npz", "a.npz"),
@@ -23,13 +25,13 @@ REPLACING = [  # commands, and the input that an output of theirs is a name of
     ("view b.npz a.npz -o page.html", "a.npz"),
     ("demo a.npz -o o", "a.npz"),
     ("detect a.npz -m m.ckpt -o model.json", "m.ckpt"),
-    ("detect a.npz -m m.ckpt -o o.json --plot picture.png", "a.npz"),
+    ("detect a.npz -m m.ckpt -o o.json --pictures picture.png", "a.npz"),
     ("map a.npz b.npz -o b.npz", "b.npz"),
     ("map a.npz --poses p.txt -o o.png --ros-yaml", "p.txt"),
     ("map a.npz --poses p.txt -o o.npz --html", "p.txt"),
     ("map a.npz --trajectory p.txt --extrinsic c.yaml -o c.html", "c.yaml"),
     ("import m.ckpt -o m.ckpt", "m.ckpt"),
-    ("import m.ckpt --config c.yaml --report c.yaml", "c.yaml"),
+    ("import m.ckpt --config c.yaml --json c.yaml", "c.yaml"),
     ("import m.ckpt --original c.yaml -o c.yaml", "c.yaml"),
     ("export m.ckpt", "m.ckpt"),
     ("eval m.ckpt --config c.yaml --json c.yaml", "c.yaml"),
@@ -41,10 +43,10 @@ LINKS = {  # names of outputs -> inputs
     "o/confusion.png": "m.ckpt", "o.yaml": "p.txt", "o.html": "p.txt", "c.html": "c.yaml",
 }  # fmt: skip
 TWICE = [
-    "downsample a.npz --voxel 1 -o x.npz --report ./x.npz",
+    "downsample a.npz --voxel 1 -o x.npz --json ./x.npz",
     "downsample a.npz --voxel 1 -o x --trace x",
-    "downsample a.npz --voxel 1 -o new.npz --report x --trace o/../x",
-    "import m.ckpt -o x --report x",
+    "downsample a.npz --voxel 1 -o new.npz --json x --trace o/../x",
+    "import m.ckpt -o x --json x",
     "eval m.ckpt --json x --pictures x",
 ]
 ALLOWED = [  # commands, and their output
@@ -52,7 +54,7 @@ ALLOWED = [  # commands, and their output
     ("voxelize a.npz b.npz -o .", "b.voxels.npz"),
     ("sample a.npz -n 9 -o new/folder/a.npz", "new/folder/a.npz"),
     ("convert home/a.npz -o home/new.npz", "new.npz"),
-    ("downsample a.npz b.npz --merge --voxel 1 -o o/a.npz --report o/a.json", "o/a.json"),
+    ("downsample a.npz b.npz --merge --voxel 1 -o o/a.npz --json o/a.json", "o/a.json"),
 ]
 
 
@@ -103,9 +105,8 @@ def test_outputs_beside_inputs_are_written(torchvox_cli, files, command, output)
     ("command", "name"),
     [
         ("convert a.npz -o -", "--output -"),
-        ("downsample a.npz --voxel 1 --report -", "--report -"),
         ("map a.npz --poses -", "--poses -"),
-        ("eval m.ckpt --json -", "--json -"),
+        ("eval m.ckpt --pictures -", "--pictures -"),
         ("bench --output -", "--output -"),
         ("data export-kitti -", "folder -"),
     ],
@@ -116,13 +117,39 @@ def test_no_file_has_the_name_of_stdout(torchvox_cli, files, command, name):
     assert not (files / "-").exists()
 
 
-def test_every_command_that_takes_an_output_checks_its_options():
+def test_every_command_checks_its_options_and_shows_examples_that_parse(capsys):
     typer = pytest.importorskip("typer", reason="the extra cli is not installed")
     from torchvox.cli import app, options
 
-    commands = [typer.main.get_command(app.app)]
-    while commands:
-        command = commands.pop()
-        commands += getattr(command, "commands", {}).values()
-        if any("--output" in p.opts or "-o" in p.opts for p in command.params):
-            assert isinstance(command, options.Command), command.name
+    groups = [typer.main.get_command(app.app)]
+    while groups:
+        for name, command in groups.pop().commands.items():
+            if isinstance(command, options.CommandGroup):
+                groups.append(command)
+                continue
+            assert isinstance(command, options.Command), name
+            examples = [shlex.split(line) for line in command.examples.splitlines()]
+            assert examples or name == "doctor"
+            for program, first, *rest in examples:
+                words = rest[1:] if first in ("data", "compat") else rest
+                command.make_context(name, words)
+                assert (program, name) == ("torchvox", rest[0] if words is not rest else first)
+            with pytest.raises(typer.Exit):
+                command.make_context(name, ["--help"])
+            text = capsys.readouterr().out
+            assert all(line.strip() in text for line in command.examples.splitlines())
+            assert not re.search(r"<(bool|str|path|int|float|list)", text), text
+            assert all(each.help for each in command.params), name
+
+
+def test_old_names_of_options_are_understood(torchvox_cli, files):
+    old = ("downsample", "a.npz", "--voxel-size", "1", "-o", "o.npz", "--report")
+    result = torchvox_cli(*old, "r.json").ok()
+    assert "--voxel-size is called --voxel now" in result.err
+    assert "--report is called --json now" in result.err
+    printed = torchvox_cli("downsample", "a.npz", "--voxel", "1", "-o", "o.npz", "--json").ok().out
+    facts = [json.loads(text)["files"][0] for text in (printed, (files / "r.json").read_text())]
+    assert facts[0]["voxels"] == facts[1]["voxels"] > 0
+    # not where the command has the name itself
+    assert "called" not in torchvox_cli("info", "a.npz", "--layout", "xyz").err
+    torchvox_cli("export", "-m", "none.pt").assert_one_sentence(2, "the model none.pt does not")

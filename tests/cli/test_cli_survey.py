@@ -133,7 +133,7 @@ def test_info_counts_classes_and_view_names_them(torchvox_cli, tiles):
 def test_a_world_file_places_the_first_pixel(torchvox_cli, tmp_path):
     image = pytest.importorskip("matplotlib.image", reason="the extra viz is not installed")
     write_points(tmp_path / "p.npz", PointTable(np.array([[600.5, 10.5, 1]]), crs=UTM))
-    grid = "--range=600,10,0,603,12,9 --voxel-size 1"
+    grid = "--bounds=600,10,0,603,12,9 --voxel 1"
     torchvox_cli(*shlex.split(f"bev p.npz -o b.png --world-file {grid}")).ok()
     assert Path("b.pgw").read_text().split() == ["1", "0", "0", "-1", "600.5", "11.5"]
     pixels = image.imread("b.png")

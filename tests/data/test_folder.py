@@ -99,6 +99,16 @@ def test_splits_are_listed_or_every_fifth_is_for_validation(folder):
         find_scans(folder, "test")
 
 
+def test_sizes_and_headings_have_the_names_of_openpcdet_too(tmp_path):
+    names = HEAD.replace("l,w,h,yaw", "dx,dy,dz,heading").split(",")
+    row = dict(zip(names, line().split(","), strict=True))
+    (tmp_path / "a.csv").write_text(HEAD + "\n" + line())
+    (tmp_path / "b.csv").write_text(",".join(names) + "\n" + line())
+    (tmp_path / "c.json").write_text(json.dumps([row]))
+    boxes = [read_boxes(tmp_path / name).boxes for name in ("a.csv", "b.csv", "c.json")]
+    np.testing.assert_array_equal(boxes[1:], [boxes[0]] * 2)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -111,6 +121,7 @@ def test_splits_are_listed_or_every_fifth_is_for_validation(folder):
         (HEAD + "\n" + line() + '\n"Car"s', r"not a readable file of boxes: line 3: ',' expected"),
         (HEAD + "\n" + line() + ",7", r"line 2 has more values than line 1 has names"),
         ("class,x,y,z,l,w,h\n" + line(), r"line 1: yaw is missing"),
+        (HEAD + ",dx\n" + line() + ",4", r"line 2: 'dx' is not one of class"),  # beside l
         (line(), r"line 1: class, x, y, z, l, w, h, yaw is missing"),  # a box without a head
         (json.dumps([dict.fromkeys(HEAD.split(","), 10**400)]), r"box 0: x must be a finite num"),
         ("[1, 2]", r"it must be a list of objects"),
@@ -128,7 +139,7 @@ def test_a_wrong_file_of_boxes_is_named_with_its_line(content, words, tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "options", "words"),
     [
-        ("", "", {"similar": {}}, r"000.csv: class 'Van' is not one of \['Car', 'Ped"),
+        ("", "", {"similar": {}}, "000.csv: class 'Van' is not one of Car, Ped"),
         ("", "", {"columns": ("x", "y", "z", "ring")}, "000.bin has no column ring: it has x, y"),
         ("boxes/000.csv", "\n".join([HEAD, *[line()] * 5]), {}, "5 boxes, but a sample has roo"),
         ("boxes/009.csv", HEAD, {}, "009.csv has no point cloud 009"),

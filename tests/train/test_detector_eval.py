@@ -75,7 +75,7 @@ def test_files_that_cannot_be_evaluated_are_refused(scored, folder):
         ),
         (("best.ckpt", "--config", "pointnet2_cls_shapes"), "are for detectors, not for classify"),
         (("best.ckpt", "--at-least", "miou=0.1"), "the metrics are map, map_strict, 3d/strict/Car"),
-        (("best.ckpt", "--write", "out"), "--write: world has no form of results of its own"),
+        (("best.ckpt", "--output", "out"), "--output: world has no form of results of its own"),
     ):
         code, _, _, err = scored(*given)
         assert code in (1, 2) and words in err, err
@@ -103,7 +103,7 @@ class Measured(World):
 def test_the_measure_of_the_data_is_printed_gated_and_written(scored, monkeypatch, tmp_path):
     monkeypatch.setitem(builders.DATA, "world", Measured)
     gates = "--at-least", "NDS=0.2", "--at-least", "3d/loose/Car=0.1"
-    code, found, out, err = scored("best.ckpt", *gates, "--write", tmp_path / "out")
+    code, found, out, err = scored("best.ckpt", *gates, "--output", tmp_path / "out")
     assert code == 0, err
     assert out.index("map_strict") < out.index("car") < out.index("scans 4, NDS 0.25")
     assert found["scans"] == 4 and found["NDS"] == 0.25 and found["car/none"] is None
@@ -112,7 +112,7 @@ def test_the_measure_of_the_data_is_printed_gated_and_written(scored, monkeypatc
     label = tmp_path / "7.txt"
     label.write_text("truth")
     monkeypatch.setattr(Measured, "scans", [Scan("7", label, label)], raising=False)
-    code, _, _, err = scored("best.ckpt", "--write", tmp_path)
+    code, _, _, err = scored("best.ckpt", "--output", tmp_path)
     assert code == 2 and "would replace" in err and label.read_text() == "truth"
     assert "NDX: did you mean NDS?" in scored("best.ckpt", "--at-least", "NDX=0.3")[3]
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from torchvox._util.errors import InterruptedWorkError, TorchvoxError, WrongUseError
 from torchvox.cli import (
@@ -35,7 +34,7 @@ from torchvox.cli import (
     view,
     voxelize,
 )
-from torchvox.cli.options import Command
+from torchvox.cli.options import Command, CommandGroup
 from torchvox.cli.work import leave, note, sentence
 
 # typer carries click inside or beside itself, depending on its version: take the class from it.
@@ -45,7 +44,7 @@ OPAQUE = (LookupError, AttributeError, ArithmeticError)  # their messages alone 
 REPORTED = (TorchvoxError, OSError, RuntimeError, ValueError, TypeError, MemoryError, *OPAQUE)
 
 
-class Group(TyperGroup):
+class Group(CommandGroup):
     """A command group that reports every error in one sentence on stderr."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -106,35 +105,40 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "demo": demo.demo,
-    "info": info.info,
-    "convert": convert.convert,
-    "view": view.view,
-    "downsample": downsample.downsample,
-    "map": mapping.map_,
-    "voxelize": voxelize.voxelize,
-    "sample": sample.sample,
-    "bev": bev.bev,
-    "train": train.train,
-    "eval": evaluate.evaluate,
-    "predict": predict.predict,
-    "detect": detect.detect,
-    "import": importing.import_checkpoint,
-    "export": exporting.export,
-    "bench": bench.bench,
-    "doctor": doctor.doctor,
+_COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
+    "Look": {"demo": demo.demo, "info": info.info, "view": view.view},
+    "Convert": {
+        "convert": convert.convert,
+        "downsample": downsample.downsample,
+        "voxelize": voxelize.voxelize,
+        "sample": sample.sample,
+        "bev": bev.bev,
+    },
+    "Map": {"map": mapping.map_},
+    "Learn": {
+        "data": datasets.data,
+        "train": train.train,
+        "eval": evaluate.evaluate,
+        "predict": predict.predict,
+        "detect": detect.detect,
+    },
+    "Deploy": {"export": exporting.export, "bench": bench.bench, "doctor": doctor.doctor},
+    "Port": {"import": importing.import_checkpoint, "compat": compat.compat},
 }
-for _name, _run in _COMMANDS.items():
-    app.command(_name, cls=Command)(_run)
-app.add_typer(datasets.data)
-app.add_typer(compat.compat)
+for _panel, _members in _COMMANDS.items():
+    for _name, _run in _members.items():
+        if isinstance(_run, typer.Typer):
+            app.add_typer(_run, rich_help_panel=_panel)
+        else:
+            app.command(_name, cls=Command, rich_help_panel=_panel)(_run)
 
 
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    version: bool = typer.Option(
+        False, "--version", metavar="", help="Print the version and exit."
+    ),
 ) -> None:
     if version:
         import torchvox

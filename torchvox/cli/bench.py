@@ -24,7 +24,7 @@ SCHEMA = 3  # of benchmarks/results.py
 @option_class
 class BenchOptions:
     results: Path | None = argument(
-        None, "Results of an earlier run (.json); omit them to run the benchmark."
+        None, "Results of an earlier run (.json); omit them to run the benchmark.", metavar="FILE"
     )
     only: str = option("", "Comma-separated words; run matching cases only.")
     growth: bool = option(False, "Also measure how cost grows with size, with plots.")
@@ -39,6 +39,11 @@ def bench(args: BenchOptions) -> None:
 
     A run needs the source tree and takes minutes: after 70 s on a GPU, 200 s on a CPU, it measures
     torchvox alone. --only shortens it. A results file can be shown anywhere.
+
+    Examples:
+        torchvox bench
+        torchvox bench --only voxelize,knn --alone
+        torchvox bench bench.json
     """
     if args.results is None:
         _run(args)

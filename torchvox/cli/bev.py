@@ -86,7 +86,13 @@ class BevOptions(options.GridOptions):
 
 @options.command
 def bev(args: BevOptions) -> None:
-    """Rasterize point clouds from above, one pixel per cell, as pictures or arrays."""
+    """Rasterize point clouds from above, one pixel per cell, as pictures or arrays.
+
+    Examples:
+        torchvox bev scan.bin --layout kitti -o above.png
+        torchvox bev tile.laz --voxel 1 --world-file -o heights.png
+        torchvox bev scans/ --layout kitti --channels height_max,density --format npz
+    """
     channels, choose = args.channels, args.grid_choice()
     forms = {args.output.suffix.lower(), f".{args.file_format or 'png'}"}
     if args.world_file and not forms <= {"", ".png"}:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import builtins
-import json
 import os
 import runpy
 import signal
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from torchvox._util.errors import WrongUseError
+from torchvox.cli import options
 from torchvox.cli.work import console, leave
 
 if TYPE_CHECKING:
@@ -24,59 +24,54 @@ if TYPE_CHECKING:
 compat = typer.Typer(
     name="compat",
     help="Run code written for other libraries' ops on torchvox.",
+    cls=options.CommandGroup,
     no_args_is_help=True,
 )
 PEERS = "Comma-separated: mmcv, pcdet, ..; or NAME@MODULE if the code has it under another name."
 INTERRUPTED = 130  # exit code
 
 
-@compat.command("scan")
-def scan_(
-    path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A folder of Python code, or one file.")
-    ],
-    files: Annotated[
-        bool,
-        typer.Option(
-            "--files",
-            metavar="",
-            help="List path:line of each import and use of every name. Default: of names that "
-            "are not wholly covered.",
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json", metavar="", help="Print JSON, with path:line of every import and use."
-        ),
-    ] = False,
-) -> None:
+@options.option_class
+class ScanOptions:
+    path: Path = options.argument(..., "A folder of Python code, or one file.", metavar="PATH")
+    files: bool = options.option(
+        False,
+        "List path:line of each import and use of every name. Default: of names that are not "
+        "wholly covered.",
+    )
+    json: options.Json = None
+
+
+@compat.command("scan", cls=options.Command)
+@options.command
+def scan_(args: ScanOptions) -> None:
     """List the names of other libraries that code uses, and whether torchvox covers each.
 
     Exit code 0: all are covered, or none is used.
     Exit code 1: some are not covered, or a package without an adapter is imported.
     Exit code 2: there are no Python files.
+
+    Examples:
+        torchvox compat scan my_project/
+        torchvox compat scan train.py --json
     """
     from torchvox.compat import scan, table
 
-    findings, others = scan.scan(path)
+    findings, others = scan.scan(args.path)
     lines = scan.install_lines(findings)
-    if as_json:
-        names = [one._asdict() for one in findings]
-        print(json.dumps({"names": names, "no_adapter": others, "install": lines}, indent=1))
-    else:
-        text = [line for one in findings for line in scan_lines(one, files)]
-        text = text or [f"no names of {', '.join(table.PEERS)} are used"]
-        if others:
-            text.append(f"also imported, no adapter: {', '.join(others)}")
-            text += [f"{'':15}{place} {name}" for name in others for place in others[name]]
-            if any(name.startswith("torch_geometric.") for name in others):
-                text.append(
-                    "torch_geometric.nn calls pyg_lib or torch_cluster, which have adapters"
-                )
-        out = console()
-        for line in [*text, *lines]:
-            out.print(line, markup=False, soft_wrap=True)
+    names = [one._asdict() for one in findings]
+    options.check_outputs([args.path], {"--json": args.json})
+    options.write_json(args.json, {"names": names, "no_adapter": others, "install": lines})
+    text = [line for one in findings for line in scan_lines(one, args.files)]
+    text = text or [f"no names of {', '.join(table.PEERS)} are used"]
+    if others:
+        text.append(f"also imported, no adapter: {', '.join(others)}")
+        text += [f"{'':15}{place} {name}" for name in others for place in others[name]]
+        if any(name.startswith("torch_geometric.") for name in others):
+            text.append("torch_geometric.nn calls pyg_lib or torch_cluster, which have adapters")
+    out = console()
+    for line in [*text, *lines]:
+        out.print(line, markup=False, soft_wrap=True)
     if others or any(one.status != scan.COVERED for one in findings):
         raise typer.Exit(1)
 
@@ -91,7 +86,10 @@ def scan_lines(one: Finding, files: bool) -> list[str]:
     return [f"{one.status:<15}{one.name}{where}: {count}", *(f"{'':15}{text}" for text in more)]
 
 
-@compat.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@compat.command(
+    cls=options.Command,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
 def run(
     command: Annotated[
         list[str],
@@ -99,11 +97,14 @@ def run(
             metavar="SCRIPT ARGS...", help="Script, -m MODULE or -c CODE, and arguments."
         ),
     ],
-    peers: Annotated[str, typer.Option(help=PEERS)],
+    peers: Annotated[str, typer.Option(metavar="NAMES", help=PEERS)],
 ) -> None:
     """Run a Python program in this process, with torchvox in place of other libraries.
 
     Processes that it forks use torchvox too, new interpreters do not: see docs/switching.md.
+
+    Examples:
+        torchvox compat run --peers mmcv,pcdet tools/test.py --cfg_file pointpillar.yaml
     """
     from torchvox.compat import install
 

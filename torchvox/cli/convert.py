@@ -71,7 +71,14 @@ class ConvertOptions(SelectionOptions):
 
 @options.command
 def convert(args: ConvertOptions) -> None:
-    """Convert point clouds between formats, with all columns except those dropped by name."""
+    """Convert point clouds between formats, with all columns except those dropped by name.
+
+    Examples:
+        torchvox convert scan.pcd -o scan.ply
+        torchvox convert scans/ --layout kitti --format laz -o laz/
+        torchvox convert tiles/ --merge --where classification=2 -o ground.laz
+        torchvox convert tile.laz --bounds 0,0,50,50 --outliers 8,2 -o part.laz
+    """
     rules = _rules(args.policy or [])
     sources, targets = args.outputs("")
     files, inputs = list(sources), [path for paths in sources.values() for path in paths]

@@ -17,29 +17,41 @@ from torchvox.cli import options
 from torchvox.cli.options import argument, option, option_class
 from torchvox.cli.work import attempt_each, console, note
 from torchvox.data.readers import kitti, objects, segments
-from torchvox.data.readers.folder import PLACE, Scan, ScanFolder, unlabelled
+from torchvox.data.readers.folder import PLACE, Scan, ScanFolder, other_class, unlabelled
 from torchvox.io.readers import FOLDER_SUFFIXES
 from torchvox.ops import points_in_boxes
 
 data = typer.Typer(
-    name="data", help="Check and generate data sets for training.", no_args_is_help=True
+    name="data",
+    help="Check and generate data sets for training.",
+    cls=options.CommandGroup,
+    no_args_is_help=True,
 )
 LARGEST, TURNS = 60.0, 12.6  # m of an edge, rad of a yaw: more is surely in other units
 
 
 @option_class
 class CheckOptions:
-    folder: Path = argument(..., "Folder of scans and boxes, KITTI, objects or labelled clouds.")
+    folder: Path = argument(
+        ..., "Folder of scans and boxes, KITTI, objects or labelled clouds.", metavar="FOLDER"
+    )
     classes: str | None = option(None, "Classes of boxes or of labels 0, 1, .., comma-separated.")
     label: str = option("label", "Column of the labels of points, where there is no labels/.")
-    ignore: list[int] | None = option(None, "Label to ignore, as -1 always is. Repeatable.")
+    ignore: list[int] | None = option(
+        None, "Label to ignore, as -1 always is. Repeatable.", metavar="N"
+    )
     layout: options.Layout = None
 
 
 @data.command(cls=options.Command)
 @options.command
 def check(args: CheckOptions) -> None:
-    """Read a folder of labelled scans or objects, report what is wrong, count what is in it."""
+    """Read a folder of labelled scans or objects, report what is wrong, count what is in it.
+
+    Examples:
+        torchvox data check mine/ --layout kitti --classes car,cyclist
+        torchvox data check objects/
+    """
     folder = args.folder
     if not (folder / "training").is_dir() and not (folder / "boxes").is_dir():
         files = (path for path in folder.glob("*") if path.suffix.lower() in FOLDER_SUFFIXES)
@@ -151,8 +163,7 @@ def _rows(
     labels = scans.read_labels(index)
     for name, box in zip(labels.names, labels.boxes, strict=True):
         if allowed is not None and name not in allowed and scans.others == "error":
-            choices = ", ".join(allowed)
-            raise TorchvoxError(f"{scan.boxes}: class {name!r} is not one of {choices}")
+            raise TorchvoxError(f"{scan.boxes}: {other_class(name, allowed)}")
         if box[3:6].max() > LARGEST or abs(box[6]) > TURNS:
             edges, unit = box[3:7].tolist(), "meters" if box[3:6].max() > LARGEST else "radians"
             raise TorchvoxError(f"{scan.boxes}: l, w, h, yaw of a box are {edges}: in {unit}?")
@@ -166,7 +177,7 @@ def _rows(
 
 @option_class
 class ExportKittiOptions:
-    folder: Path = argument(..., "A new or empty folder.")
+    folder: Path = argument(..., "A new or empty folder.", metavar="FOLDER")
     train: int = option(80, "Frames for training.", min=0)
     val: int = option(20, "Frames for validation.", min=0)
     seed: int = option(0, "Seed of the generated scenes.")
@@ -175,7 +186,11 @@ class ExportKittiOptions:
 @data.command("export-kitti", cls=options.Command)
 @options.command
 def export_kitti(args: ExportKittiOptions) -> None:
-    """Write generated streets in KITTI's format, to try readers and metrics without KITTI."""
+    """Write generated streets in KITTI's format, to try readers and metrics without KITTI.
+
+    Examples:
+        torchvox data export-kitti kitti/
+    """
     kitti.export_kitti(args.folder, args.train, args.val, args.seed)
     text = f"{args.folder}: {args.train:,} and {args.val:,} frames"
     console().print(text, soft_wrap=True, markup=False)

@@ -37,7 +37,9 @@ Step = tuple[str, str, float]  # its name, what it did in lines, ms
 
 @option_class
 class DemoOptions(options.GridFields):
-    scan: Path | None = argument(None, "A point-cloud file; without it, a street is generated.")
+    scan: Path | None = argument(
+        None, "A point-cloud file; without it, a street is generated.", metavar="PATH"
+    )
     layout: options.Layout = None
     samples: int = option(4096, "Number of points to sample.", "--samples", "-n", min=1)
     output: Path = option(Path("demo_out"), "Folder for the pictures.", "--output", "-o")
@@ -47,7 +49,12 @@ class DemoOptions(options.GridFields):
 
 @options.command
 def demo(args: DemoOptions) -> None:
-    """Voxelize, sample and rasterize a scan, and draw pictures of the results."""
+    """Voxelize, sample and rasterize a scan, and draw pictures of the results.
+
+    Examples:
+        torchvox demo
+        torchvox demo scan.bin --layout kitti -o pictures/
+    """
     require("matplotlib", "to draw pictures")
     from torchvox import viz
 

@@ -38,12 +38,12 @@ class DetectOptions(options.FileOptions):
         "--model",
         "-m",
     )
-    plot: Path | None = option(
+    pictures: Path | None = option(
         None, "Picture of the boxes from above: a .png for one scan, else a folder."
     )
     truth: Path | None = option(
         None,
-        "Labelled boxes to draw beside them with --plot: a .csv or .json file for one scan "
+        "Labelled boxes to draw beside them with --pictures: a .csv or .json file for one scan "
         "(class,x,y,z,l,w,h,yaw), else a folder of files named as the scans.",
     )
     score: float = option(0.3, "Drop boxes with a lower score.", min=0.0, max=1.0)
@@ -55,17 +55,22 @@ class DetectOptions(options.FileOptions):
 
 @options.command
 def detect(args: DetectOptions) -> None:
-    """Detect objects in scans: boxes as .json, and pictures of them."""
+    """Detect objects in scans: boxes as .json, and pictures of them.
+
+    Examples:
+        torchvox detect scan.bin --layout kitti -m center_world_small -o boxes.json
+        torchvox detect scans/ --layout kitti -m runs/mine/model.pt --pictures pictures/ --time
+    """
     from torchvox.models import Detector
 
     options.check_model(args.model)
     files, targets = args.files("boxes", (".json",))
-    pictures: dict[Path, Path] = {}
-    if args.plot is not None:
-        drawings = options.output_paths(files, args.plot, "boxes", (".png",), None)
-        pictures = dict(zip(targets, drawings, strict=True))
+    drawn: dict[Path, Path] = {}
+    if args.pictures is not None:
+        drawings = options.output_paths(files, args.pictures, "boxes", (".png",), None)
+        drawn = dict(zip(targets, drawings, strict=True))
     truths = _truths(files, args)
-    outputs = {"--output": targets, "--plot": pictures.values()}
+    outputs = {"--output": targets, "--pictures": drawn.values()}
     options.check_outputs([*files, *truths.values(), args.model], outputs)
     read = options.cloud_reader(files, args.layout)
     again = options.cloud_reader(files, args.layout, read_cloud)  # without notes
@@ -86,7 +91,7 @@ def detect(args: DetectOptions) -> None:
             line = f"; {_times(times[-1:])}"
         write_text(target, as_text(cloud, source.name, boxes))
         outputs, head = str(target), f"{source.name}: {len(cloud):,} points"
-        if (picture := pictures.get(target)) is not None:
+        if (picture := drawn.get(target)) is not None:
             _draw(cloud, boxes, detector, truths.get(source), head, picture)
             outputs += f" and {picture}"
         return f"{head}, {_summary(boxes)}{line}; wrote {outputs}"
@@ -105,8 +110,8 @@ def _truths(files: list[Path], args: DetectOptions) -> dict[Path, Path]:
         return {}
     from torchvox.data.readers.folder import SUFFIXES
 
-    if args.plot is None:
-        raise WrongUseError("--truth is drawn in a picture: give --plot too")
+    if args.pictures is None:
+        raise WrongUseError("--truth is drawn in a picture: give --pictures too")
     if not truth.is_dir():
         if len(files) > 1 or not truth.is_file():
             what = "must be a folder for several scans" if truth.is_file() else "does not exist"

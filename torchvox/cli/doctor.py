@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import platform
+import re
+import subprocess
 import sys
+import tempfile
 from importlib import metadata, util
 
 import torch
@@ -35,6 +38,9 @@ def doctor() -> None:
     if absent:
         advice.append(f"to install what is absent: pip install {' '.join(absent)}")
     checks, healthy = _try_ops()
+    if problem := _import_elsewhere():
+        healthy = False
+        advice.append(f"python in another folder cannot import torchvox ({problem}): install it")
     apart = [path for path in sorted(BINDINGS.rglob("lib*.so")) if own_runtime(path)]
     if apart:
         healthy = False
@@ -96,7 +102,22 @@ def _gpus(advice: list[str]) -> list[tuple[str, str]]:
         facts = torch.cuda.get_device_properties(index)
         architecture, memory = f"sm_{facts.major}{facts.minor}", facts.total_memory / 2**30
         rows.append((f"cuda:{index}", f"{facts.name}, {architecture}, {memory:.0f} GiB"))
+        if BUILD_INFO["cuda"] and not runs_on(10 * facts.major + facts.minor, BUILD_INFO["archs"]):
+            advice.append(
+                f"torchvox is built for {BUILD_INFO['archs']}, not for {architecture}: rebuild "
+                f"with TORCH_CUDA_ARCH_LIST={facts.major}.{facts.minor}"
+            )
     return rows
+
+
+def runs_on(capability: int, archs: str) -> bool:
+    """Whether a build for these architectures, e.g. 80-real;90-virtual, runs on a GPU of compute
+    capability 90: machine code of its generation that is not newer, or PTX."""
+    builds = [(int(number), kind) for number, kind in re.findall(r"(\d+)-(real|virtual)", archs)]
+    return any(
+        number <= capability and (kind == "virtual" or number // 10 == capability // 10)
+        for number, kind in builds
+    )
 
 
 def _extras() -> tuple[list[tuple[str, str]], list[str]]:
@@ -109,6 +130,16 @@ def _extras() -> tuple[list[tuple[str, str]], list[str]]:
         else:
             rows.append((package, f"{metadata.version(package)} (extra {extra})"))
     return rows, absent
+
+
+def _import_elsewhere() -> str:
+    """Why a new interpreter, started in another folder, cannot import torchvox; "" if it can."""
+    command = [sys.executable, "-c", "import torchvox"]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
 
 
 def _try_ops() -> tuple[list[tuple[str, str]], bool]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -44,7 +43,6 @@ from torchvox.filter.policy import rules_of
 from torchvox.filter.selection import Selection
 from torchvox.io import PointReader, open_points
 from torchvox.io.roles import names_classes
-from torchvox.io.writers import write_text
 
 REPORT_SCHEMA = 1
 GRACE = 3.0  # seconds
@@ -73,7 +71,6 @@ class DownsampleOptions(SelectionOptions):
         ...,
         "Voxel size, in file units.",
         "--voxel",
-        "--voxel-size",
         metavar="V | X,Y,Z",
         parse=_voxel,
     )
@@ -114,7 +111,7 @@ class DownsampleOptions(SelectionOptions):
     jobs: int = option(1, "Files processed in parallel.", min=1)
     skip_existing: bool = option(False, "Skip inputs whose output exists.")
     dry_run: bool = option(False, "Print what would be done, and the memory it needs.")
-    report: Path | None = option(None, "Write per-file statistics as JSON.", metavar="FILE.json")
+    json: options.Json = None
     trace: Path | None = option(
         None, "Write the index of the output point of every input point.", metavar="FILE.npz"
     )
@@ -147,11 +144,17 @@ class DownsampleOptions(SelectionOptions):
 
 @options.command
 def downsample(args: DownsampleOptions) -> None:
-    """Filter point clouds by a voxel grid: one point per voxel, every attribute by its rule."""
+    """Filter point clouds by a voxel grid: one point per voxel, every attribute by its rule.
+
+    Examples:
+        torchvox downsample tile.laz --voxel 0.5 -o small.laz
+        torchvox downsample tiles/ --merge --voxel 0.5 --memory-limit 2GiB -o all.laz
+        torchvox downsample scans/ --layout kitti --voxel 0.2 --jobs 8 -o small/
+    """
     job_options = args.filter_options()
     sources, targets = args.outputs("points" if args.merge else "downsampled")
     files, inputs = list(sources), [path for paths in sources.values() for path in paths]
-    outputs = {"--output": targets, "--report": args.report, "--trace": args.trace}
+    outputs = {"--output": targets, "--json": args.json, "--trace": args.trace}
     options.check_outputs(inputs, outputs)
     if args.trace is not None and len(files) > 1:
         raise WrongUseError(f"--trace is one file, but there are {len(files)} inputs")
@@ -176,7 +179,7 @@ def downsample(args: DownsampleOptions) -> None:
         return _line(done, device)
 
     with ExitStack() as stack:
-        stack.callback(_write_report, args.report, facts)
+        stack.callback(_write_report, args.json, facts)
         if args.dry_run:
             plan = partial(_plan, sources, job_options, facts)
             return for_each(files, targets, plan)
@@ -264,9 +267,8 @@ def _line(done: dict[str, Any], device: torch.device) -> str:
     )
 
 
-def _write_report(report: Path | None, facts: list[dict[str, Any]]) -> None:
-    if report is not None:
-        write_text(report, json.dumps({"schema": REPORT_SCHEMA, "files": facts}, indent=1) + "\n")
+def _write_report(where: Path | None, facts: list[dict[str, Any]]) -> None:
+    options.write_json(where, {"schema": REPORT_SCHEMA, "files": facts})
 
 
 @contextmanager

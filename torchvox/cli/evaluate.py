@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -23,7 +22,6 @@ from torchvox.cli import options
 from torchvox.cli.options import argument, check_outputs, option, option_class
 from torchvox.cli.train import Overrides
 from torchvox.cli.work import console, table_of, use_device
-from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
     from torchvox.data.generated import Generated
@@ -48,6 +46,7 @@ class EvaluateOptions:
         ...,
         "best.ckpt from torchvox train, or a name such as center_world_small; with --config any "
         "detector's file.",
+        metavar="MODEL",
     )
     overrides: Overrides = None
     data_of: str | None = option(
@@ -59,24 +58,32 @@ class EvaluateOptions:
     pictures: Path | None = option(
         None, "Folder for pictures: clouds and the confusion matrix, or curves and the worst scans."
     )
-    write: Path | None = option(None, "Folder for boxes in the dataset's own result format.")
+    output: Path | None = option(
+        None, "Folder for boxes in the dataset's own result format.", "--output", "-o"
+    )
     at_least: list[str] | None = option(
         None, "Fail below this value, e.g. accuracy=0.95. Repeatable.", metavar="METRIC=VALUE"
     )
-    results: Path | None = option(None, "Write the metrics as JSON.", "--json")
+    json: options.Json = None
     trust_code: options.TrustCode = False
     device: options.Device = "auto"
 
 
 @options.command
 def evaluate(args: EvaluateOptions) -> None:
-    """Evaluate a model: accuracy and IoU, in total and per class, or average precision of boxes."""
+    """Evaluate a model: accuracy and IoU, in total and per class, or average precision of boxes.
+
+    Examples:
+        torchvox eval runs/mine/best.ckpt --pictures pictures/
+        torchvox eval center_world_small --at-least map=0.8
+        torchvox eval model.script.pt --config mine.yaml --json
+    """
     if args.split not in ("train", "val"):
         raise WrongUseError(f"--split must be train or val, got {args.split!r}")
     gates = dict(map(_gate, args.at_least or []))
     drawings = [args.pictures / f"{name}.png" for name in PICTURES] if args.pictures else []
     inputs = [args.checkpoint, Path(args.data_of or args.checkpoint)]
-    check_outputs(inputs, {"--json": args.results, "--pictures": drawings})
+    check_outputs(inputs, {"--json": args.json, "--pictures": drawings})
     from torchvox.models.detection.running import load_form
     from torchvox.train import load_checkpoint, load_config
     from torchvox.train.config import change_config
@@ -93,8 +100,8 @@ def evaluate(args: EvaluateOptions) -> None:
         if args.data_of is not None:
             model = load_form(args.checkpoint, device, args.trust_code)
         scores = _evaluate_boxes(args, model, config, gates, device)
-    elif args.data_of is not None or args.write is not None:
-        raise WrongUseError(f"--config and --write are for detectors, not for {config.task}")
+    elif args.data_of is not None or args.output is not None:
+        raise WrongUseError(f"--config and --output are for detectors, not for {config.task}")
     else:
         scores = _evaluate_points(args, trained, config, gates)
     for metric, least in gates.items():
@@ -125,9 +132,8 @@ def _evaluate_points(
     )
     _print_table(f"{args.checkpoint}, {size}, {seconds:.1f} s", ("count", "found %", "IoU %"), rows)
     console().print(_summary(metrics), soft_wrap=True)
-    if args.results is not None:
-        content = {**metrics, "samples": len(data), "seconds": seconds, "matrix": matrix.tolist()}
-        write_text(args.results, json.dumps(content) + "\n")
+    content = {"samples": len(data), "seconds": seconds, "matrix": matrix.tolist()}
+    options.write_json(args.json, {**_plain(metrics), **content})
     if args.pictures is not None:
         _save(args.pictures, _draw(trained, data, matrix.numpy(), metrics))
     return metrics
@@ -151,12 +157,12 @@ def _evaluate_boxes(
     if not hasattr(data, "measure"):
         levels = product(("3d", "bev"), ("strict", "loose"), classes)
         _check_gates(gates, ["map", "map_strict", *map("/".join, levels)])
-    if args.write is not None:
+    if args.output is not None:
         if not hasattr(data, "write"):
-            raise WrongUseError(f"--write: {config.data.kind} has no form of results of its own")
+            raise WrongUseError(f"--output: {config.data.kind} has no form of results of its own")
         scans = getattr(data, "scans", ())
-        files = [args.write / f"{scan.name}.txt" for scan in scans]
-        outputs = {"--write": files or [args.write / "results_nusc.json"], "--json": args.results}
+        files = [args.output / f"{scan.name}.txt" for scan in scans]
+        outputs = {"--output": files or [args.output / "results_nusc.json"], "--json": args.json}
         check_outputs([scan.boxes for scan in scans], outputs)
     start = time.perf_counter()
     batch = BATCH if args.data_of is None else 1
@@ -165,12 +171,10 @@ def _evaluate_boxes(
     metrics, seconds = {**result.scores, **measured}, time.perf_counter() - start
     title += f", {len(data)} scans of {config.data.kind} ({args.split}), {seconds:.1f} s"
     _report_detections(title, metrics, classes, measured)
-    if args.results is not None:
-        content = {k: None if math.isnan(v) else v for k, v in metrics.items()}
-        write_text(args.results, json.dumps({**content, "seconds": seconds}) + "\n")
-    if args.write is not None:
-        data.write(result.found, args.write)
-        console().print(f"wrote {args.write}", soft_wrap=True, markup=False)
+    options.write_json(args.json, {**_plain(metrics), "seconds": seconds})
+    if args.output is not None:
+        data.write(result.found, args.output)
+        console().print(f"wrote {args.output}", soft_wrap=True, markup=False)
     if args.pictures is not None:
         from torchvox.cli.box_pictures import pictures_of
 
@@ -212,6 +216,11 @@ def _print_table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str
     out, numbers = console(), list(columns)
     out.print(title, soft_wrap=True, markup=False, style="bold")
     out.print(table_of("", ("class", *numbers), rows, right=numbers))
+
+
+def _plain(metrics: dict[str, float]) -> dict[str, float | None]:
+    """For JSON, which has no NaN."""
+    return {name: None if math.isnan(value) else value for name, value in metrics.items()}
 
 
 def _percent(share: float) -> str:

@@ -28,7 +28,11 @@ STRAYS = 0.02
 
 @option_class
 class ExportOptions:
-    model: Path = argument(..., "A file from torchvox import or train, or a name.", metavar="MODEL")
+    model: Path = argument(
+        ...,
+        "A file from torchvox import or train, or a name such as center_world_small.",
+        metavar="MODEL",
+    )
     kind: str = option(
         "script", "script (TorchScript), export (torch.export) or aoti (AOTInductor).", "--format"
     )
@@ -51,7 +55,12 @@ class ExportOptions:
 
 @options.command
 def export(args: ExportOptions) -> None:
-    """Export a model as a program: points [B, N, C] and lengths [B] in, scores or boxes out."""
+    """Export a model as a program: points [B, N, C] and lengths [B] in, scores or boxes out.
+
+    Examples:
+        torchvox export runs/mine/best.ckpt
+        torchvox export model.pt --format aoti --dtype bfloat16 --device cuda
+    """
     from torchvox.models import export as programs
 
     formats, kind, dtype = programs.FORMATS, args.kind, args.dtype
@@ -93,7 +102,13 @@ def _network(args: ExportOptions) -> tuple[torch.nn.Module, str | None]:
     from torchvox.models.fuse import can_merge, fuse_batch_norms, is_fused, merge_heads
     from torchvox.models.registry import named_file
 
-    network, dtype = checkpoints.load(named_file(args.model)), args.dtype
+    path, dtype = Path(named_file(args.model)), args.dtype
+    if path.suffix == ".ckpt":
+        from torchvox.train import load_checkpoint
+
+        network = load_checkpoint(path).model
+    else:
+        network = checkpoints.load(path)
     if is_fused(network):
         stored = str(next(network.parameters()).dtype).removeprefix("torch.")
         if dtype not in (None, stored):

@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox._util.yaml import read_yaml
-from torchvox.cli.options import argument, check_model, check_outputs, command, option, option_class
+from torchvox.cli.options import (
+    Json,
+    argument,
+    check_model,
+    check_outputs,
+    command,
+    option,
+    option_class,
+    write_json,
+)
 from torchvox.cli.work import console, table_of
-from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
     from torchvox.models.importing import Declared
@@ -30,7 +37,7 @@ class ImportOptions:
     output: Path | None = option(
         None, "Model file for torchvox export; without it, only reports.", "--output", "-o"
     )
-    layout: str | None = option(
+    source: str | None = option(
         None,
         "openpcdet, mmdet3d, mmdet3d_0 (before 1.0), yanx27 or pn2.",
         show_default="by the names of the tensors",
@@ -41,7 +48,7 @@ class ImportOptions:
         "that differ from the published network.",
     )
     values: list[str] | None = option(
-        None, "One such value, e.g. encoder.legacy=true. Repeatable.", "--set"
+        None, "Such a value, e.g. encoder.legacy=true. Repeatable.", "--set", metavar="NAME=VALUE"
     )
     original: Path | None = option(
         None,
@@ -53,31 +60,35 @@ class ImportOptions:
         "Compare with the original network, rewritten in plain torch (needs torchvox's source "
         "tree).",
     )
-    report: Path | None = option(None, "Write the report as JSON.")
+    json: Json = None
 
 
 @command
 def import_checkpoint(args: ImportOptions) -> None:
-    """Import a checkpoint: converts every tensor and runs the model; compares it on request."""
+    """Import a checkpoint: converts every tensor and runs the model; compares it on request.
+
+    Examples:
+        torchvox import pointpillar_7728.pth --verify -o model.pt
+        torchvox import model.pth --original config.yaml -o model.pt
+    """
     from torchvox.models import checkpoints
     from torchvox.models.importing import LAYOUTS, parity, smoke
     from torchvox.models.importing import import_checkpoint as convert
 
-    checkpoint, layout, output = args.checkpoint, args.layout, args.output
+    checkpoint, source, output = args.checkpoint, args.source, args.output
     names = [each.name for each in LAYOUTS]
-    if layout not in (None, *names):
-        raise WrongUseError(f"--layout must be one of {', '.join(names)}, got {layout!r}")
-    outputs = {"--output": output, "--report": args.report}
+    if source not in (None, *names):
+        raise WrongUseError(f"--source must be one of {', '.join(names)}, got {source!r}")
+    outputs = {"--output": output, "--json": args.json}
     check_outputs([checkpoint, args.config, args.original], outputs)
     check_model(checkpoint)
     settings = _settings(args.config, args.values or [])
-    imported = convert(checkpoint, layout, settings, _declared(args.original))
+    imported = convert(checkpoint, source, settings, _declared(args.original))
     report = parity(imported) if args.verify else smoke(imported)
     rows = report.rows()
     title = f"{'parity' if args.verify else 'import'} report of {checkpoint.name}"
     console().print(table_of(title, ("what", "value"), rows))
-    if args.report is not None:
-        write_text(args.report, json.dumps(dict(rows), indent=2) + "\n")
+    write_json(args.json, dict(rows))
     trouble = report.trouble()
     if trouble is not None:
         compared = "compared with the original, " * args.verify

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -28,7 +27,6 @@ from torchvox.io.las import class_title
 from torchvox.io.las_records import LasSource
 from torchvox.io.roles import column_named
 from torchvox.io.table import flat, named
-from torchvox.io.writers import write_text
 from torchvox.mapping import MapContents, files, read_graph
 from torchvox.mapping.contents import UNOBSERVED
 from torchvox.mapping.job import is_graph
@@ -47,43 +45,41 @@ class InfoOptions:
     layout: options.Layout = None
     header: bool = option(False, "Show the header only.")
     voxel_sizes: bool = option(False, "Count the voxels for a range of voxel sizes.")
-    json: str | None = option(
-        None, "Also write all facts as JSON; - prints them instead of the text.", metavar="FILE | -"
-    )
+    json: options.Json = None
 
 
 @options.command
 def info(args: InfoOptions) -> None:
-    """Show format, columns, bounds and statistics of point clouds, and the contents of maps."""
+    """Show format, columns, bounds and statistics of point clouds, and the contents of maps.
+
+    Examples:
+        torchvox info tile.laz
+        torchvox info scan.bin --layout kitti --voxel-sizes
+        torchvox info tiles/ --json facts.json
+    """
     paths = find_clouds(args.paths)
     clouds = [path for path in paths if not _is_map(path)]
     read = options.cloud_reader(clouds, args.layout, open_points) if clouds else open_points
     report: list[dict[str, Any]] = []
-    if args.json not in (None, "-"):
-        options.check_outputs(paths, {"--json": Path(args.json)})
+    options.check_outputs(paths, {"--json": args.json})
 
     def line(at: int) -> str | None:
-        path, silent = paths[at], args.json == "-"
+        path = paths[at]
         if path not in clouds:
             facts = _graph_facts(path) if is_graph(path) else _map_facts(path, files.read(path))
             report.append({"path": str(path), **dict(facts)})
-            return None if silent else _described(path, facts, len(paths) > 1)
+            return _described(path, facts, len(paths) > 1)
         reader = read(path)
         whole = len(paths) == 1 or args.json is not None
         statistics = _statistics(reader) if whole and not args.header else None
         report.append(_json(reader, statistics))
-        if silent or len(paths) > 1:
-            return None if silent else _line(reader, args.header, args.voxel_sizes)
+        if len(paths) > 1:
+            return _line(reader, args.header, args.voxel_sizes)
         _describe(reader, statistics, args.voxel_sizes)
         return None
 
     failed = attempt_each(paths, line)
-    if args.json is not None:
-        text = json.dumps({"schema": REPORT_SCHEMA, "files": report}, indent=1, allow_nan=False)
-        if args.json == "-":
-            print(text)
-        else:
-            write_text(args.json, text + "\n")
+    options.write_json(args.json, {"schema": REPORT_SCHEMA, "files": report})
     if failed:
         raise typer.Exit(1)
 
@@ -118,8 +114,8 @@ def _describe(reader: PointReader, statistics: Statistics | None, voxel_sizes: b
             shift = ", ".join(f"{v:,.4f}" for v in cloud.origin)
             out.print(f"origin    {shift}: subtracted from the points in float32", soft_wrap=True)
         bounds = grid.moved(cloud.base).limits
-        size = f"--voxel-size={grid.voxel_size[0]:g}"
-        out.print(f"derived   --range={bounds} {size}", soft_wrap=True)
+        size = f"--voxel={grid.voxel_size[0]:g}"
+        out.print(f"derived   --bounds={bounds} {size}", soft_wrap=True)
     if voxel_sizes:
         out.print(_size_table(reader))
 

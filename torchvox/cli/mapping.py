@@ -78,19 +78,25 @@ class MapCommand(MapOptions):
         "times": declare(metavar="FILE | names"),
         "max_gap": declare(min=0),
         "batch_seconds": declare(min=1e-6),
-        "voxel_size": declare("--voxel-size", "--voxel", show_default="0.1"),
+        "voxel_size": declare("--voxel", show_default="0.1"),
         "origin": declare(metavar="X,Y,Z", show_default="0,0,0", parse=_origin),
-        "point_cloud_range": declare("--range", metavar=BOX, parse=options.box),
+        "point_cloud_range": declare("--bounds", metavar=BOX, parse=options.box),
         "preset": declare(show_default="ohm"),
         "layers": declare(show_default="logodds", parse=_layers),
         "capacity": declare(metavar="REGIONS | BYTES"),
-        "memory": declare(metavar="BYTES"),
+        "memory": declare("--memory-limit", metavar="BYTES"),
     }
 
 
 @options.command
 def map_(args: MapCommand) -> None:
-    """Map the space around a sensor from scans and poses; merge maps, draw and convert them."""
+    """Map the space around a sensor from scans and poses; merge maps, draw and convert them.
+
+    Examples:
+        torchvox map scans/ --layout kitti --poses poses.txt -o map.npz --html
+        torchvox map scans/ --layout kitti --poses tum.txt --times names -o map.bt
+        torchvox map map.npz -o map.png --slice 0.2,1.8 --ros-yaml
+    """
     files = find_clouds(args.paths)
     outputs = MapOutputs(args.output, args.page, args.ros_yaml)
     times = Path(args.times) if args.times not in (None, "names") else None
@@ -115,7 +121,8 @@ def map_(args: MapCommand) -> None:
     title = files[0].name if len(files) == 1 else f"{len(files)} files"
     outputs.write(job.map, title, args.select or "occupied", args.height, track)
     if kind == "maps":
-        lines = [("merged", f"{len(files) - failed} of {len(files)} maps")]
+        many = ("merged", f"{len(files) - failed} of {len(files)} maps")
+        lines = [many if len(files) > 1 else ("read", title)]
     else:
         lines = _ray_lines(job.tally, seconds, args.rate, args.max_range is not None)
     lines += [*_map_lines(job.map), ("device", device_name)]
@@ -135,9 +142,10 @@ def _check(args: MapOptions, kind: str) -> None:
         "graphs": (POSED, "graphs have points and poses"),
         "scans": ((), ""),
     }[kind]
-    wrong = [f"--{name.replace('_', '-')}" for name in args.chosen(*names)]
+    spelled = {"voxel_size": "--voxel", "point_cloud_range": "--bounds"}
+    wrong = [spelled.get(n, f"--{n.replace('_', '-')}") for n in args.chosen(*names)]
     if wrong:
-        words = ", ".join(wrong).replace("--point-cloud-range", "--range")
+        words = ", ".join(wrong)
         raise WrongUseError(f"remove {words}: {why}")
     if kind == "scans":
         if (args.poses is None) == (args.trajectory is None):
@@ -147,7 +155,7 @@ def _check(args: MapOptions, kind: str) -> None:
         if args.batch_seconds is not None and args.trajectory is None:
             raise WrongUseError("--batch-seconds needs --trajectory: with --poses a scan is a call")
     if args.memory is not None and args.capacity is not None:
-        raise WrongUseError("give either --memory, of a cache, or --capacity, of the map")
+        raise WrongUseError("give either --memory-limit, of a cache, or --capacity, of the map")
 
 
 def _warn_of_nothing(tally: Tally, args: MapOptions, track: np.ndarray | None) -> None:
@@ -158,7 +166,7 @@ def _warn_of_nothing(tally: Tally, args: MapOptions, track: np.ndarray | None) -
         note(f"no ray is within reach of the map: give --origin, such as {near}")
     if box is not None and track is not None and counts.rays and not counts.visits:
         place = spans([track.min(axis=0), track.max(axis=0)])
-        text = f"no voxel is mapped: the rays begin in {place}, --range is {spans(box)}"
+        text = f"no voxel is mapped: the rays begin in {place}, --bounds is {spans(box)}"
         note(f"torchvox: warning: {text}")
 
 
@@ -168,7 +176,7 @@ def _ray_lines(tally: Tally, spent: float, rate: float, cuts: bool) -> list[tupl
         {
             "not finite": counts.not_finite,
             "nearer than --min-range": counts.filtered,
-            "outside of --range or the reach of the map": counts.outside,
+            "outside of --bounds or the reach of the map": counts.outside,
         }
     )
     points = counts.rays_given + sum(tally.dropped.values())

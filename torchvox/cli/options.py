@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
+import json
 import os
+import sys
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -12,10 +16,12 @@ from enum import Enum
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
     NamedTuple,
+    TextIO,
     TypeVar,
     get_args,
     get_origin,
@@ -23,11 +29,11 @@ from typing import (
 )
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from torchvox._util.errors import WrongUseError, check_box
 from torchvox._util.extras import require
-from torchvox.cli.notes import read_noted
+from torchvox.cli.notes import note, read_noted
 from torchvox.io import (
     Grid,
     PointCloud,
@@ -40,11 +46,32 @@ from torchvox.io import (
 from torchvox.io.cloud import origin_of_range
 from torchvox.io.layouts import layout_choices, parse_layout
 from torchvox.io.readers import NAMED
+from torchvox.io.writers import write_text
+
+if TYPE_CHECKING:
+    from typer.core import TyperCommand as Mixin
+else:
+    Mixin = object
 
 T = TypeVar("T")
 Parse = Callable[[str, str], object]  # of a text and the name of its option
 OUTPUT = Path("torchvox_out")  # by default
 KINDS = {"": "points", "bev": "bird's-eye views"}  # words for kinds of outputs, where they differ
+STDOUT = Path("-")  # only --json takes it
+# What an option takes, by its name or its type, where nothing says more.
+METAVARS: dict[object, str] = {
+    "layout": "NAME | COLUMNS", "json": "FILE | -",
+    **dict.fromkeys(("grid", "config", "data_of"), "NAME | FILE"),
+    **dict.fromkeys(("classes", "channels", "layers", "only"), "NAMES"),
+    **dict.fromkeys(("file_format", "kind"), "FORMAT"),
+    Path: "PATH", str: "NAME", int: "N", float: "X", bool: "",
+}  # fmt: skip
+# Former names of options, understood until 0.2; a command that has such a name itself keeps it.
+RENAMED = {
+    "--voxel-size": "--voxel", "--range": "--bounds", "--plot": "--pictures", "--report": "--json",
+    "--count": "--samples", "--write": "--output", "--memory": "--memory-limit",
+    "--layout": "--source",
+}  # fmt: skip
 
 
 Device = Annotated[
@@ -53,6 +80,9 @@ Device = Annotated[
 Layout = Annotated[
     str | None,
     "Columns of .bin files: kitti, nuscenes, xyz, xyzrgb, or a list such as x,y,z,_,ring.",
+]
+Json = Annotated[
+    Path | None, "Also write the results as JSON; - (or nothing) prints them instead of the text."
 ]
 TrustCode = Annotated[bool, "Allow the checkpoint to load its custom model class (runs its code)."]
 
@@ -108,10 +138,13 @@ def command(run: Callable[[Any], None]) -> Callable[..., None]:
         if declared is not None:
             make, names, words, parse = declared
             option = f"--{each.name.replace('_', '-')}"
+            if type_ is bool:  # a switch, without its opposite
+                names = names or (option,)
+            plain = next((one for one in get_args(type_) if isinstance(one, type)), type_)
+            if (metavar := METAVARS.get(each.name, METAVARS.get(plain))) is not None:
+                words = {"metavar": metavar, **words}
             if parse is not None:
                 type_, parsers[each.name] = str | None, (parse, [*names, option][0])
-            elif type_ is bool:  # a switch, without its opposite
-                names, words = names or (option,), {"metavar": "", **words}
             type_ = Annotated[_choices(type_), make(*names, **words)]
         default = Parameter.empty if each.default is MISSING else each.default
         parameters.append(
@@ -168,28 +201,28 @@ class GridFields:
 
     grid: str | None = option(None, f"A named grid ({', '.join(grid_names())}) or a .yaml file.")
     voxel_size: str | None = option(
-        None, "Voxel size, in file units.", "--voxel-size", "--voxel", metavar="V | X,Y,Z"
+        None, "Voxel size, in file units.", "--voxel", metavar="V | X,Y,Z"
     )
     point_cloud_range: str | None = option(
         None,
-        "Range, in file coordinates. Without it or --grid, derived from the points.",
-        "--range",
+        "Box of the grid, in file coordinates. Without it or --grid, derived from the points.",
+        "--bounds",
         metavar="X0,Y0,Z0,X1,Y1,Z1",
     )
 
     def grid_choice(self, name: str | None = None) -> GridChoice:
         """The grid of these options: a named one, an explicit one, or one derived from the points.
 
-        --voxel-size and --range refine a named grid; without --grid and --range the range comes
+        --voxel and --bounds refine a named grid; without --grid and --bounds the range comes
         from the data, and Grid.chosen says so. Raises WrongUseError for wrong options, before any
         cloud is read. name: of the grid if the options name none.
         """
         name, size, limits = self.grid or name, None, None
         if self.voxel_size is not None:
-            size = numbers(self.voxel_size, "--voxel-size", 1, 3)
+            size = numbers(self.voxel_size, "--voxel", 1, 3)
             size = size * 3 if len(size) == 1 else size
         if self.point_cloud_range is not None:
-            limits = numbers(self.point_cloud_range, "--range", 6)
+            limits = numbers(self.point_cloud_range, "--bounds", 6)
         if name is not None:
             grid = load_grid(name)
             changes = {"voxel_size": size, "point_cloud_range": limits}
@@ -200,7 +233,7 @@ class GridFields:
             Grid("derived", size or (1.0,) * 3, (0, 0, 0, 1, 1, 1))  # raises for a wrong size
             return GridChoice(None, size)
         if size is None:
-            raise WrongUseError("--range needs --voxel-size or --grid")
+            raise WrongUseError("--bounds needs --voxel or --grid")
         return GridChoice(Grid("given", size, limits))
 
 
@@ -223,13 +256,88 @@ def _choices(type_: Any) -> Any:
     return type_
 
 
-class Command(TyperCommand):
-    """A command that refuses `-` as a file, and whole numbers beyond 64 bits, in any option."""
+class Muted(io.StringIO):
+    """In the place of stdout, where only JSON is printed."""
+
+    def __init__(self, stdout: TextIO) -> None:
+        super().__init__()
+        self.stdout = stdout
+
+
+def write_json(where: Path | None, facts: object) -> None:
+    """Write to the file of --json, or print for -."""
+    text = json.dumps(facts, indent=1, allow_nan=False)
+    if where == STDOUT:
+        print(text, file=getattr(sys.stdout, "stdout", sys.stdout))
+    elif where is not None:
+        write_text(where, text + "\n")
+
+
+class Help(Mixin):
+    """Of commands and groups: examples of the docstring below the options, metavars alone."""
+
+    def __init__(self, *args: Any, **words: Any) -> None:
+        super().__init__(*args, **words)
+        text, _, examples = (self.help or "").partition("\n\nExamples:\n")
+        self.help: str | None = text
+        self.examples: str = examples
+
+    def get_help_option(self, context: Any) -> Any:
+        option = super().get_help_option(context)
+        if option is not None:
+            option.metavar = ""
+        return option
+
+    def collect_usage_pieces(self, context: Any) -> list[str]:
+        if not (places := [each for each in self.params if each.param_type_name == "argument"]):
+            return super().collect_usage_pieces(context)
+        names = (f"{each.metavar}" if each.required else f"[{each.metavar}]" for each in places)
+        return ["[OPTIONS]", *names]
+
+    def format_help(self, context: Any, formatter: Any) -> None:
+        for each in self.params:  # typer would print the type beside
+            if each.param_type_name == "argument":
+                vars(each)["display_type_rich"] = lambda ctx: None
+        super().format_help(context, formatter)
+        if self.examples:
+            print(f" Examples:\n{self.examples.rstrip()}")
+
+
+class CommandGroup(Help, TyperGroup):
+    """A group of commands."""
+
+
+class Command(Help, TyperCommand):
+    """A command that knows options by their old names, takes --json without a file and -m for a
+    MODEL, and refuses `-` as a file, and whole numbers beyond 64 bits, in any option."""
+
+    def parse_args(self, context: Any, args: list[str]) -> list[str]:
+        own = {name for each in self.params for name in each.opts}
+        for name in {"--model", "-m"}.intersection(args[:-1]) - own:
+            if "MODEL" in [each.metavar for each in self.params]:  # given by its place
+                at = args.index(name)
+                args[:] = [args[at + 1], *args[:at], *args[at + 2 :]]
+        end = args.index("--") if "--" in args else len(args)
+        for at, word in reversed(list(enumerate(args[:end]))):
+            name, equals, value = word.partition("=")
+            if (new := RENAMED.get(name)) in own and name not in own:
+                note(f"torchvox: {name} is called {new} now")
+                name, args[at] = new, new + equals + value
+            after = args[at + 1] if at + 1 < end else "--"
+            if name == "--json" in own and not equals and after[:1] == "-" != after:
+                args.insert(at + 1, "-")
+        return super().parse_args(context, args)
 
     def invoke(self, context: Any) -> object:
+        if context.params.get("json") == STDOUT:
+            with contextlib.redirect_stdout(Muted(sys.stdout)):
+                return self._invoke(context)
+        return self._invoke(context)
+
+    def _invoke(self, context: Any) -> object:
         for parameter in self.params:
             option, value = parameter.opts[0], context.params.get(parameter.name or "")
-            if isinstance(value, Path) and str(value) == "-":
+            if value == STDOUT and option != "--json":
                 raise WrongUseError(f"{option} - is not stdin or stdout: name a file")
             if isinstance(value, int) and not -(2**63) <= value < 2**63:
                 raise WrongUseError(f"{option} must fit into 64 bits, got {value}")
@@ -337,6 +445,8 @@ def check_outputs(
     places: dict[Path, str] = {}
     for option, paths in outputs.items():
         for path in [paths] if isinstance(paths, Path) else paths or ():
+            if path == STDOUT:
+                continue
             if path.exists() and not path.is_file():
                 what = "a folder" if path.is_dir() else "not a regular file"
                 raise WrongUseError(f"{option} must be a file, got {path}, {what}")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,6 @@ from torchvox.cli import options
 from torchvox.cli.options import option, option_class
 from torchvox.cli.work import attempt_each, cloud_title, console, table_of, use_device
 from torchvox.io import PointCloud, find_clouds, write_npz
-from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
     from torchvox.train.checkpoint import Checkpoint
@@ -34,7 +32,7 @@ class PredictOptions(options.FileOptions):
         "--model",
         "-m",
     )
-    results: Path | None = option(None, "Write the shares of classes as JSON.", "--json")
+    json: options.Json = None
     category: str | None = option(None, "Category of the objects, for a part segmentation model.")
     file_format: str | None = option(
         None, "Format of point labels: npz, or png (picture).", "--format", show_default="npz"
@@ -45,7 +43,12 @@ class PredictOptions(options.FileOptions):
 
 @options.command
 def predict(args: PredictOptions) -> None:
-    """Classify clouds (prints the classes) or label their points (writes files)."""
+    """Classify clouds (prints the classes) or label their points (writes files).
+
+    Examples:
+        torchvox predict objects/ -m runs/mine/best.ckpt --json classes.json
+        torchvox predict room.ply -m runs/rooms/best.ckpt -o labels.npz
+    """
     from torchvox.train import load_checkpoint
     from torchvox.train.predict import classify_cloud, number_of_category
 
@@ -63,7 +66,7 @@ def predict(args: PredictOptions) -> None:
     targets: list[Path] = []
     if not is_classifier:
         targets = options.output_paths(files, args.output, "labels", FORMATS, args.file_format)
-    outputs = {"--output": targets, "--json": args.results}
+    outputs = {"--output": targets, "--json": args.json}
     options.check_outputs([*files, args.model], outputs)
     results: list[tuple[str, dict[str, float]]] = []
     as_table = is_classifier and len(files) >= MANY
@@ -84,9 +87,7 @@ def predict(args: PredictOptions) -> None:
     if as_table:
         rows = ((name, *_words(shares)) for name, shares in results)
         console().print(table_of("", ("file", "class", "second", "third"), rows))
-    if args.results is not None:
-        content = [{"file": name, "classes": shares} for name, shares in results]
-        write_text(args.results, json.dumps(content, indent=1) + "\n")
+    options.write_json(args.json, [{"file": name, "classes": each} for name, each in results])
     if failed:
         raise typer.Exit(1)
 

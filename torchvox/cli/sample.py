@@ -21,7 +21,7 @@ FORMATS = (".npz", ".npy", ".png")
 
 @option_class
 class SampleOptions(options.CloudOptions):
-    count: int = option(4096, "Samples per file.", "--count", "-n", min=0)
+    samples: int = option(4096, "Number of points to sample.", "--samples", "-n", min=0)
     start: str = option("0", "Index of the first sample, or random (see --seed).")
     seed: int = option(0, "Random seed for --start random.")
     file_format: str | None = option(
@@ -31,7 +31,12 @@ class SampleOptions(options.CloudOptions):
 
 @options.command
 def sample(args: SampleOptions) -> None:
-    """Choose points that cover a cloud evenly, each the furthest from those before it."""
+    """Choose points that cover a cloud evenly, each the furthest from those before it.
+
+    Examples:
+        torchvox sample scan.ply -n 1024 -o samples.npz
+        torchvox sample objects/ -n 2048 --format npy -o sampled/
+    """
     start = args.start
     if start != "random" and not start.isdecimal():
         raise WrongUseError(f"--start takes random or an index from 0, got {start!r}")
@@ -41,7 +46,7 @@ def sample(args: SampleOptions) -> None:
             raise WrongUseError(
                 f"--start {start} is past the {len(cloud):,} points of {cloud.path}"
             )
-        return sample_cloud(cloud, clock, args.count, start, args.seed)
+        return sample_cloud(cloud, clock, args.samples, start, args.seed)
 
     run_on_each(args, "samples", FORMATS, work)
 

@@ -16,7 +16,7 @@ from torchvox.cli.options import argument, check_outputs, command, option, optio
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="Changes to the configuration, e.g. train.epochs=4."
+        metavar="KEY=VALUE...", help="Changes to the configuration, e.g. train.epochs=4."
     ),
 ]
 
@@ -26,6 +26,7 @@ class TrainOptions:
     config: str | None = argument(
         None,
         "A name such as pointnet2_cls_shapes_small, or a .yaml file; without it, lists the names.",
+        metavar="CONFIG",
     )
     overrides: Overrides = None
     output: Path | None = option(
@@ -38,7 +39,14 @@ class TrainOptions:
 
 @command
 def train(args: TrainOptions) -> None:
-    """Train a model: writes best.ckpt, last.ckpt, log.jsonl and config.yaml."""
+    """Train a model: writes best.ckpt, last.ckpt, log.jsonl and config.yaml.
+
+    Examples:
+        torchvox train
+        torchvox train pointnet2_cls_shapes_small
+        torchvox train mine.yaml train.epochs=40 -o runs/mine
+        torchvox train mine.yaml -o runs/mine --resume
+    """
     from torchvox.train import Config, fit, load_config
     from torchvox.train.config import config_names
     from torchvox.train.logs import say
@@ -66,5 +74,6 @@ def train(args: TrainOptions) -> None:
             total = resolved.train.epochs
             again = f"after epoch {epochs} of {total}, resume with: {shlex.join(words)}"
         raise InterruptedWorkError(f"interrupted {again}") from None
-    values = ", ".join(f"{name} {value:.4f}" for name, value in sorted(metrics.items()))
-    say(f"wrote {folder}/best.ckpt; last epoch: {values or 'of an earlier run'}")
+    values = ", ".join(f"{n} {value:.4f}" for n, value in sorted(metrics.items()) if "/" not in n)
+    more = " (torchvox eval shows them by class)" if any("/" in name for name in metrics) else ""
+    say(f"wrote {folder}/best.ckpt; last epoch: {values or 'of an earlier run'}{more}")

@@ -66,7 +66,7 @@ class Layer:
 @option_class
 class ViewOptions:
     cloud: Path = argument(..., "A point-cloud file, or a folder of them as one.", metavar="A")
-    other: Path | None = argument(None, "Another, to show beside it.", metavar="[B]")
+    other: Path | None = argument(None, "Another, to show beside it.", metavar="B")
     layout: options.Layout = None
     color: Color | None = option(None, "Attribute to color by.", show_default="rgb, else height")
     max_points: int | None = option(
@@ -76,7 +76,7 @@ class ViewOptions:
         show_default="1,000,000; 20,000,000 of a .png",
     )
     voxel_size: float | None = option(
-        None, "Voxel size of B, for the caption and the histogram.", "--voxel-size", "--voxel"
+        None, "Voxel size of B, for the caption and the histogram.", "--voxel"
     )
     boxes: Path | None = option(
         None,
@@ -88,7 +88,14 @@ class ViewOptions:
 
 @options.command
 def view(args: ViewOptions) -> None:
-    """Show one or two point clouds, as an interactive page that works offline or as a picture."""
+    """Show one or two point clouds, as an interactive page that works offline or as a picture.
+
+    Examples:
+        torchvox view tile.laz -o tile.html
+        torchvox view tile.laz --color classification
+        torchvox view scan.bin --layout kitti --boxes boxes.json
+        torchvox view tile.laz small.laz --voxel 0.5
+    """
     output, suffix, voxel_size = args.output, args.output.suffix.lower(), args.voxel_size
     if suffix not in MAX_POINTS:
         raise WrongUseError(f"{output}: views are written as .html or .png")
@@ -97,9 +104,11 @@ def view(args: ViewOptions) -> None:
     files = [path for paths in parts for path in paths]
     options.check_outputs([*files, args.boxes], {"--output": output})
     if args.boxes is not None and suffix != ".html":
-        raise WrongUseError("--boxes are drawn in an .html page; torchvox detect --plot draws .png")
+        raise WrongUseError(
+            "--boxes are drawn in an .html page; torchvox detect --pictures draws .png"
+        )
     if voxel_size is not None and not 0 < voxel_size < float("inf"):
-        raise WrongUseError(f"--voxel-size must be positive, got {voxel_size:g}")
+        raise WrongUseError(f"--voxel must be positive, got {voxel_size:g}")
     boxes = () if args.boxes is None else read_boxes(args.boxes)[:2]
     if suffix == ".png":
         require("matplotlib", "to draw pictures")

@@ -52,7 +52,12 @@ class VoxelizeOptions(options.GridOptions):
 
 @options.command
 def voxelize(args: VoxelizeOptions) -> None:
-    """Voxelize point clouds: features, (batch, z, y, x) indices and counts, as .npz."""
+    """Voxelize point clouds: features, (batch, z, y, x) indices and counts, as .npz.
+
+    Examples:
+        torchvox voxelize scan.bin --layout kitti --grid kitti_pillars
+        torchvox voxelize tile.laz --voxel 2 --reduce mean -o tile.npz
+    """
     max_points, max_voxels = args.max_points, args.max_voxels
     if args.reduce == "none" and max_points == -1:
         raise WrongUseError("--reduce none needs --max-points >= 0: its rows are padded to it")

@@ -36,6 +36,7 @@ from torchvox.io import PointCloud, write_cloud, write_npy, write_npz
 T = TypeVar("T")
 
 TERMINATED = 143  # exit code
+NVIDIA_DRIVER = Path("/dev/nvidiactl")
 ENOUGH_SECONDS, MOST_RUNS = 0.25, 20  # timing stops at the first of the two
 
 
@@ -87,9 +88,10 @@ def choose_device(choice: str) -> tuple[torch.device, str]:
 
 
 def use_device(choice: str) -> torch.device:
-    """`choose_device`, with a note that names the device."""
+    """`choose_device`, with a note that names the device unless only the CPU is there."""
     where, name = choose_device(choice)
-    note(f"device: {name}")
+    if where.type == "cuda" or (choice == "auto" and NVIDIA_DRIVER.exists()):
+        note(f"device: {name}")
     return where
 
 

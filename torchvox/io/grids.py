@@ -73,7 +73,7 @@ class Grid:
 
     @property
     def limits(self) -> str:
-        """The range in the form of the option --range."""
+        """The range in the form of the option --bounds."""
         return ",".join(f"{v:.12g}" for v in self.point_cloud_range)
 
 

@@ -52,7 +52,9 @@ class MapOptions:
     ] = None
     relative: Annotated[bool, "Use the frame of the first scan as that of the map."] = False
     trajectory: Annotated[Path | None, "TUM or EuRoC poses, for points with gps_time."] = None
-    max_gap: Annotated[float, "Most seconds between two poses of --trajectory or --times."] = 0.5
+    max_gap: Annotated[
+        float, "Longest gap between two poses of --trajectory or --times, in seconds."
+    ] = 0.5
     batch_seconds: Annotated[
         float | None, "Integrate points in batches of this many seconds of gps_time."
     ] = None
@@ -60,7 +62,7 @@ class MapOptions:
         str | None,
         "Columns of .bin files: kitti, nuscenes, xyz, xyzrgb, or a list such as x,y,z,_,ring.",
     ] = None
-    voxel_size: Annotated[float | None, "In meters."] = None
+    voxel_size: Annotated[float | None, "Voxel size, in meters."] = None
     origin: Annotated[tuple[float, ...] | None, "A corner of a voxel."] = None
     point_cloud_range: Annotated[tuple[float, ...] | None, "Map only this box."] = None
     min_range: Annotated[float | None, "Ignore shorter rays."] = None
@@ -72,7 +74,7 @@ class MapOptions:
     memory: Annotated[
         str | None, "Device cache, e.g. 4GiB; the map itself stays in host memory."
     ] = None
-    threshold: Annotated[float, "Probability from which a voxel is occupied."] = 0.5
+    threshold: Annotated[float, "Voxels of at least this probability are occupied."] = 0.5
 
     def chosen(self, *names: str) -> dict[str, Any]:
         """Options that are neither None nor False."""
@@ -203,7 +205,7 @@ class MapJob:
         except ValueError as error:
             words = str(error)
             if self.options.memory is not None:  # which is the capacity of the cache
-                words = words.replace("OccupancyMap: capacity", "--memory")
+                words = words.replace("OccupancyMap: capacity", "--memory-limit")
             raise WrongUseError(words) from error
         return empty
 

@@ -108,7 +108,14 @@ class EpochLines(Callback):
         say(f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}  {words}  {seconds:.0f} s")
 
 
+class EpochBar(RichProgressBar):
+    """A bar that counts epochs from 1, as the lines do."""
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        return f"epoch {current_epoch + 1}/{self.trainer.max_epochs}"
+
+
 def screen() -> list[Callback]:
     """Lines, and a bar above them where somebody may be watching."""
-    bar = [RichProgressBar(leave=False)] if Console(stderr=True).is_terminal else []
+    bar = [EpochBar(leave=False)] if Console(stderr=True).is_terminal else []
     return [EpochLines(), *bar]

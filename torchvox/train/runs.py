@@ -34,7 +34,7 @@ from torchvox.train.config import Config, parse_config
 from torchvox.train.detecting import DetectionModule
 from torchvox.train.lightning_module import BaseModule, TrainingModule
 from torchvox.train.loading import InMemory, SharedBatches, make_loader
-from torchvox.train.logs import LOG, forget_after, make_loggers, say, screen
+from torchvox.train.logs import LOG, EpochBar, forget_after, make_loggers, say, screen
 from torchvox.train.norm import convert_batch_norm
 from torchvox.train.tasks import BUILDERS, TASKS, Labels
 
@@ -56,20 +56,26 @@ def fit(
     output = Path(output)
     if not _is_first(config):
         return _fit(config, output, resume, quiet)
-    if not output.exists():
+    if is_new := not output.exists():
         _check_folder(output, resume)
         output.mkdir(parents=True, exist_ok=True)
-    with lock(output, wait=False) as is_mine:
-        if not is_mine:
-            raise WrongUseError(
-                f"{output} belongs to a training that runs now: wait, or give another --output"
-            )
-        _check_folder(output, resume)
-        return _fit(config, output, resume, quiet)
+    try:
+        with lock(output, wait=False) as is_mine:
+            if not is_mine:
+                raise WrongUseError(
+                    f"{output} belongs to a training that runs now: wait, or give another --output"
+                )
+            _check_folder(output, resume)
+            return _fit(config, output, resume, quiet)
+    finally:
+        if is_new:  # a refused run leaves nothing
+            with contextlib.suppress(OSError):
+                output.rmdir()
 
 
 def _fit(config: Config, output: Path, resume: bool, quiet: bool) -> dict[str, float]:
-    _prepare(config, output, resume)
+    if resume:
+        _check_resumed(config, output / CONFIG)
     data = RunData(config)
     scans = [s for d in data.sets.values() if isinstance(d, ScanFolder) for s in d.scans]
     if not quiet and _is_first(config) and (empty := unlabelled(scans)):
@@ -103,8 +109,12 @@ def _fit(config: Config, output: Path, resume: bool, quiet: bool) -> dict[str, f
             trainer = make_trainer(config, output, [] if quiet else screen(), steps)
         except MisconfigurationException as error:
             raise WrongUseError(f"this machine cannot train as configured: {error}") from None
-        if resume and trainer.is_global_zero:
-            forget_after(output, trainer.loggers, steps)
+        if trainer.is_global_zero:
+            write_text(output / CONFIG, config.text())  # once nothing is left to refuse
+            if resume:
+                forget_after(output, trainer.loggers, steps)
+            if not quiet:
+                say(_start_line(data, trainer.strategy.root_device))
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             trainer.fit(module, data, ckpt_path=last, weights_only=True)
@@ -117,6 +127,14 @@ def _fit(config: Config, output: Path, resume: bool, quiet: bool) -> dict[str, f
     if trainer.is_global_zero:
         _write_model(config, labels, output)
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def _start_line(data: RunData, device: torch.device) -> str:
+    where = f"the CPU ({torch.get_num_threads()} threads)"
+    if device.type == "cuda":
+        where = torch.cuda.get_device_name(device)
+    train, val = (len(data.sets[split]) for split in ("train", "val"))
+    return f"training on {where}: {train:,} samples, {val:,} for validation"
 
 
 def make_trainer(
@@ -146,7 +164,7 @@ def make_trainer(
         plugins=[WholeCheckpoints()],
         default_root_dir=output,
         enable_model_summary=False,
-        enable_progress_bar=any(type(c).__name__ == "RichProgressBar" for c in callbacks),
+        enable_progress_bar=any(isinstance(c, EpochBar) for c in callbacks),
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
     )
@@ -256,16 +274,10 @@ def _check_folder(output: Path, resume: bool) -> None:
             raise WrongUseError(f"{path} is not of a run and would be replaced: --output elsewhere")
 
 
-def _prepare(config: Config, output: Path, resume: bool) -> None:
-    """Write the configuration into the output folder; of a resumed run it must be the same."""
-    if resume:
-        before = config_files.read_file(output / CONFIG)
-        if parse_config(before, str(output / CONFIG)) != config:
-            raise WrongUseError(
-                f"{output / CONFIG} is of another configuration: a resumed run must be the same"
-            )
-    if _is_first(config):
-        write_text(output / CONFIG, config.text())
+def _check_resumed(config: Config, path: Path) -> None:
+    """Raises WrongUseError unless the file holds this configuration."""
+    if parse_config(config_files.read_file(path), str(path)) != config:
+        raise WrongUseError(f"{path} is of another configuration: a resumed run must be the same")
 
 
 def _write_model(config: Config, labels: Labels, output: Path) -> None:

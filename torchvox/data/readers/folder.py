@@ -8,13 +8,15 @@
                       scan is in "val", the others in "train"
 
 x, y, z: the center of the box in meters; l along yaw, w, h; yaw in radians, counterclockwise from x
-seen from above; vx, vy in m/s; ignore: 1 for a box that training and evaluation ignore.
+seen from above; vx, vy in m/s; ignore: 1 for a box that training and evaluation ignore. dx, dy, dz
+and heading are other names of l, w, h and yaw.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import difflib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,6 +38,7 @@ from torchvox.io.readers import cloud_stem, find_clouds
 PLACE = ("x", "y", "z", "l", "w", "h", "yaw")
 NAMES = ("class", *PLACE)
 MORE = ("vx", "vy", "score", "ignore")
+ALIASES = {"dx": "l", "dy": "w", "dz": "h", "heading": "yaw"}
 REST = "values past the names"  # of a line of a .csv file
 SUFFIXES = (".csv", ".json")
 IGNORE = {word: False for word in ("", "0", "0.0", "false", "none")}
@@ -81,14 +84,30 @@ def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
             rows = rows.get("boxes") if isinstance(rows, dict) else rows
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise ValueError("it must be a list of objects")
+            rows = [dict(zip(_plain(row), row.values(), strict=True)) for row in rows]
             return [(f"box {i}", row) for i, row in enumerate(rows)]
         reader = csv.DictReader(file, restkey=REST, skipinitialspace=True, strict=True)
         try:
-            if missing := [name for name in NAMES if name not in (reader.fieldnames or NAMES)]:
+            reader.fieldnames = _plain(reader.fieldnames or NAMES)
+            if missing := [name for name in NAMES if name not in reader.fieldnames]:
                 raise ValueError(f"line 1: {', '.join(missing)} is missing")
             return [(f"line {reader.line_num}", row) for row in reader if any(row.values())]
         except csv.Error as error:
             raise ValueError(f"line {reader.reader.line_num}: {error}") from None
+
+
+def _plain(names: Iterable[str]) -> list[str]:
+    """The names of a row with those of ALIASES replaced, unless both are there."""
+    names = list(names)
+    return [name if ALIASES.get(name, name) in names else ALIASES[name] for name in names]
+
+
+def other_class(name: str, classes: Sequence[str]) -> str:
+    """The sentence about a class that is not one of these."""
+    near = [each for each in classes if each.lower() == name.lower()]
+    near = near or difflib.get_close_matches(name, classes, 1)
+    hint = f": did you mean {near[0]}?" if near else ""
+    return f"class {short(name)!r} is not one of {', '.join(classes)}{hint}"
 
 
 def _number(row: Mapping[str, Any], name: str, place: str) -> float:
@@ -253,7 +272,7 @@ class ScanFolder(Generated):
         kept = [i for i, name in enumerate(names) if name in self.classes]
         if self.others == "error" and len(kept) < len(names):
             other = next(name for name in names if name not in self.classes)
-            raise CloudFileError(f"{path}: class {short(other)!r} is not one of {self.classes}")
+            raise CloudFileError(f"{path}: {other_class(other, self.classes)}")
         if (count := len(kept)) > self.boxes:
             rule = f"a sample has room for {self.boxes}"
             raise CloudFileError(f"{path} has {count} boxes, but {rule}")
