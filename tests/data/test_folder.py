@@ -90,7 +90,8 @@ def test_splits_are_listed_or_every_fifth_is_for_validation(folder):
     for content, words in (
         ("\n", "has no scans of val"),
         ("\xff", "not a readable list of scans"),
-        ("005\nnothing\n", "val.txt line 2: there is no labelled scan nothing"),
+        ("005\nnothing\n", "val.txt line 2: there is no scan nothing"),
+        ("005\n\n005.bin\n", "val.txt line 3: 005.bin is in line 1 too"),
     ):
         (folder / "val.txt").write_text(content, encoding="latin1")
         with pytest.raises(ValueError, match=words):

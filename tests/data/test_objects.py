@@ -94,10 +94,13 @@ def test_both_forms_of_labels_give_the_same_samples(block, count, tmp_path):
         (LABELS, {}, r"0\.npy: the label 7 of 15 points is neither from 0 to 2 \(c\)"),
         (LABELS[:9], {}, r"0\.npy has 9 labels, but .*0\.npy has 60 points"),
         (LABELS + 0.5, {}, "labels must be whole numbers"),
+        (LABELS * 1e30, {}, "labels must be whole numbers"),
+        (LABELS.astype(np.uint64) << 60, {}, "labels must be whole numbers"),
+        (LABELS, {"classes": "aab"}, "classes must be different names"),
         (LABELS, {"ignore": [0, 1, 2, 7]}, "no point has a label"),
         (LABELS % 3, {"columns": [*COLUMNS[:3], "red"]}, "must have the columns red, it has x"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_file(labels, options, words, tmp_path):
     with pytest.raises(TorchvoxError, match=words):
-        Segments(write(tmp_path, "file", labels), None, classes="abc", **options)[0]
+        Segments(write(tmp_path, "file", labels), None, **{"classes": "abc", **options})[0]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import typer
 
-from torchvox._util.errors import TorchvoxError
+from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import argument, option, option_class
 from torchvox.cli.work import attempt_each, console, note
@@ -54,11 +54,13 @@ def check(args: CheckOptions) -> None:
     """
     folder = args.folder
     if not (folder / "training").is_dir() and not (folder / "boxes").is_dir():
-        files = (path for path in folder.glob("*") if path.suffix.lower() in FOLDER_SUFFIXES)
-        if (folder / "points").is_dir() or any(files):
-            return _check_segments(args)
-        if objects.class_folders(folder):
+        inside = [path.name for path in objects.class_folders(folder)]
+        if inside and not {"points", "labels"} & set(inside):
             return _check_objects(args)
+        if (folder / "points").is_dir() or _clouds(folder, "*"):
+            return _check_segments(args)
+        what = "has neither points/, KITTI's training/ nor class folders with point clouds"
+        raise WrongUseError(f"{folder} {what if folder.is_dir() else 'is not a folder'}")
     if is_kitti := (folder / "training").is_dir():
         scans: ScanFolder = kitti.Kitti(folder, None)
     else:
@@ -104,6 +106,10 @@ def _check_objects(args: CheckOptions) -> None:
     def lines() -> Iterator[tuple[str, str]]:
         for name, points in counts.items():
             yield name, f"{len(points):,} objects, {min(points):,} to {max(points):,} points"
+        if odd := [*_clouds(args.folder, "*"), *_clouds(args.folder, "*/*/*")]:
+            yield "not read", f"{len(odd):,} files beside or below the folders of classes: {odd[0]}"
+        if len(counts) < 2:
+            note("torchvox: warning: training needs two classes or more")
         total = sum(map(len, counts.values()))
         yield "columns", ", ".join(name for name, count in columns.items() if count == total)
 
@@ -144,12 +150,19 @@ def _check_each(
     failed = attempt_each(files, lambda index: read(whole[index]))
     if both := {scan.name for scan in train} & {scan.name for scan in val}:
         note(f"torchvox: warning: {len(both):,} {what} are in train and in val: {min(both)}")
+    if empty := [name for name, part in (("train", train), ("val", val)) if not part]:
+        note(f"torchvox: warning: no {what} in {empty[0]}: training needs both splits")
     right = f"{len(whole) - failed:,} of {len(whole):,} {what} are right"
     splits = [(name, f"{len(part):,} {what}") for name, part in (("train", train), ("val", val))]
     for name, text in (*splits, *lines(), ("checked", right)):
         console().print(f"{name:<9} {text}", soft_wrap=True, markup=False)
     if failed:
         raise typer.Exit(1)
+
+
+def _clouds(folder: Path, pattern: str) -> list[Path]:
+    files = (path for path in folder.glob(pattern) if path.suffix.lower() in FOLDER_SUFFIXES)
+    return sorted(path for path in files if not path.name.startswith("."))
 
 
 def _rows(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from torchvox._util.errors import WrongUseError
 from torchvox.cli import options
 from torchvox.cli.options import option, option_class
 from torchvox.cli.work import attempt_each, cloud_title, console, table_of, use_device
+from torchvox.data.readers import objects
 from torchvox.io import PointCloud, find_clouds, write_npz
 
 if TYPE_CHECKING:
@@ -54,15 +56,17 @@ def predict(args: PredictOptions) -> None:
 
     options.check_model(args.model)
     trained = load_checkpoint(args.model, use_device(args.device), args.trust_code)
-    files = find_clouds(args.paths)
-    read, names = options.cloud_reader(files, args.layout), _names(files)
     is_classifier = trained.config.task == "classify"
+    files = find_clouds(_clouds(args.paths) if is_classifier else args.paths)
+    read, names = options.cloud_reader(files, args.layout), _names(files)
     if is_classifier and (args.output != options.OUTPUT or args.file_format):
         option = "--format" if args.file_format else f"--output {args.output}"
         rule = "this model labels no points: write the classes with --json FILE"
         raise WrongUseError(f"{option} would write nothing, {rule}")
     if trained.config.task == "parts":
         number_of_category(trained, args.category)  # raises for an unknown one
+    elif args.category is not None:
+        raise WrongUseError("remove --category: the model is not for parts of objects")
     targets: list[Path] = []
     if not is_classifier:
         targets = options.output_paths(files, args.output, "labels", FORMATS, args.file_format)
@@ -90,6 +94,13 @@ def predict(args: PredictOptions) -> None:
     options.write_json(args.json, [{"file": name, "classes": each} for name, each in results])
     if failed:
         raise typer.Exit(1)
+
+
+def _clouds(paths: list[Path]) -> Iterator[Path]:
+    """The paths; for a folder of class folders, as training reads it, the clouds in these."""
+    for path in paths:
+        inside = objects.class_folders(path) if not objects.clouds_in(path) else []
+        yield from [cloud for folder in inside for cloud in objects.clouds_in(folder)] or [path]
 
 
 def _names(files: list[Path]) -> list[str]:

@@ -118,6 +118,9 @@ def read_times(source: str | Path, scans: Sequence[Path]) -> np.ndarray:
         if source == "names":
             stems = [re.sub(r"(\d{10})_(\d{9})$", r"\1.\2", cloud_stem(path)) for path in scans]
             words = [(re.findall(r"\d+(?:\.\d+)?$", stem) or [stem])[0] for stem in stems]
+            if odd := [stem for stem, word in zip(stems, words, strict=True) if _odd(stem, word)]:
+                rule = "not in seconds: list the times in a file, one per line"
+                raise ValueError(f"{odd[0]!r} ends in a frame number or a time of day, {rule}")
         else:
             lines = map(str.strip, path.read_text(encoding="utf-8-sig").splitlines())
             words = [line for line in lines if line[:1] not in "#%"]
@@ -315,10 +318,13 @@ def _table(path: Path) -> tuple[list[str], bool, list[str], np.ndarray]:
         elif count != len(words):
             raise ValueError(f"line {number} has {len(words)} columns, not {count}")
         count, commas = len(words), "," in text
-        numbers.extend(map(float, words))
+        try:
+            numbers.extend(map(float, words))
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
         stamps.append(words[min(at, count - 1)])
     if not stamps:
-        raise _unknown(path, "no numbers")
+        raise _unknown(path, "no line of numbers")
     return roles, commas, stamps, np.frombuffer(numbers).reshape(-1, count)
 
 
@@ -357,6 +363,12 @@ def _timed(
     return _seconds(stamps, is_ns), table[:, order]
 
 
+def _odd(stem: str, word: str) -> bool:
+    """Whether a name ends in a padded number (000012), or behind a date in less than 1e9."""
+    date = re.search(r"\d{4}\D?\d\d\D?\d\d", stem.removesuffix(word))
+    return bool(re.fullmatch(r"0\d+", word) or (date and float(word) < 1e9))
+
+
 def _is_whole(word: str) -> bool:
     return word.lstrip("+-").isdecimal()
 
@@ -371,7 +383,7 @@ def _seconds(words: Sequence[str], is_ns: bool) -> np.ndarray:
     times: list[float] = [int(word) if whole else float(word) for word in words]
     if (largest := max(map(abs, times))) >= NO_SECONDS and not is_ns:
         units = "are not seconds; nanoseconds are whole, from 1e17 up, or named by a header"
-        raise ValueError(f"times up to {largest:g} {units}")
+        raise ValueError(f"times up to {largest:g} {units}: convert others to seconds")
     return np.array([time / 10**9 if is_ns else time for time in times])
 
 

@@ -78,7 +78,7 @@ def cloud_stem(path: str | Path) -> str:
 
 def find_clouds(paths: Iterable[str | Path]) -> list[Path]:
     """The files in order; a folder stands for the point-cloud files in it, sorted by name, without
-    .txt and .csv files, which are often something else.
+    hidden ones and without .txt and .csv files, which are often something else.
 
     Raises WrongUseError for a path that does not exist or a folder without point clouds.
     """
@@ -89,7 +89,7 @@ def find_clouds(paths: Iterable[str | Path]) -> list[Path]:
         if not path.is_dir():
             files.append(path)
             continue
-        clouds = (p for p in path.iterdir() if p.suffix.lower() in FOLDER_SUFFIXES)
+        clouds = (p for p in path.glob("[!.]*") if p.suffix.lower() in FOLDER_SUFFIXES)
         inside = sorted(
             p for p in clouds if p.is_file() or not p.exists()
         )  # a reader reports links

@@ -266,7 +266,8 @@ def poses_of_scans(
         )
     if is_lost.any():
         i, number = int(np.argmax(is_lost)), f"{is_lost.sum():,} of {len(files):,} scans"
-        raise WrongUseError(f"{number} have no pose: {files[i]} at {times[i]:.6f} s is {words}")
+        text = f"{number} have no pose, map the others: {files[i]} at {times[i]:.6f} s is {words}"
+        raise WrongUseError(text)
     return from_first(result.poses) if options.relative else result.poses
 
 

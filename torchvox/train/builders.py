@@ -46,6 +46,9 @@ def build_model(config: Config, labels: Labels) -> nn.Module:
     if config.task == "detect":
         kind, detector = checked_detector(config.model, labels, "the configuration")
         return DETECTORS[kind][0](detector)
+    if len(labels.classes) < 2:
+        got = ", ".join(labels.classes) or "none"
+        raise WrongUseError(f"data: the task {config.task} needs two classes or more, got {got}")
     build = builder(config.model.kind)
     sizes = {"num_classes": len(labels.classes), "in_channels": labels.columns}
     if config.task == "parts":

@@ -162,7 +162,7 @@ def by_name(files: Iterable[tuple[str, Path]]) -> dict[str, Path]:
     paths: dict[str, Path] = {}
     for name, path in files:
         if (other := paths.setdefault(name, path)) != path:
-            raise WrongUseError(f"{other} and {path.name} belong to the same scan")
+            raise WrongUseError(f"{other} and {path.name} belong to the same scan: keep one")
     return paths
 
 
@@ -178,9 +178,12 @@ def listed_scans(scans: Sequence[Scan], listed: Path, names: list[str] | None) -
         names = [line.strip() for line in lines]
     if names is None:
         raise WrongUseError(f"{listed} does not exist, which lists the scans of this split")
+    lines: dict[str, int] = {}  # of the scans
     for number, name in enumerate(names, 1):
         if name and name not in known:
-            raise WrongUseError(f"{where} line {number}: there is no labelled scan {short(name)}")
+            raise WrongUseError(f"{where} line {number}: there is no scan {short(name)}")
+        if name and (first := lines.setdefault(known[name].name, number)) != number:
+            raise WrongUseError(f"{where} line {number}: {short(name)} is in line {first} too")
     return [known[name] for name in names if name]
 
 

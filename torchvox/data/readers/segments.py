@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from torchvox._util.errors import CloudFileError, WrongUseError
+from torchvox._util.errors import CloudFileError, WrongUseError, expect
 from torchvox.data.counter_random import Draws
 from torchvox.data.readers import objects, stored
 from torchvox.data.readers.folder import Scan, by_name
@@ -69,6 +69,8 @@ class Segments(objects.Objects):
     ) -> None:
         self.classes, self.label, self.ignore = list(classes), label, list(ignore)
         self.root, self.split, self.block = Path(root), str(split), block
+        good = all(self.classes) and len(set(self.classes)) == len(self.classes)
+        expect(good, "Segments: classes must be different names", self.classes)
         super().__init__(root, split, points, columns, normals, layout, seed)
         if block is not None:
             self.tables = [self._table(scan) for scan in self.scans]
@@ -93,7 +95,8 @@ class Segments(objects.Objects):
         else:
             rule = f"it has {', '.join(cloud.columns)}, and there is no {path}"
             raise CloudFileError(f"{scan.points} has no column {self.label} of labels: {rule}")
-        if labels.dtype.kind not in "iufb" or not np.isfinite(labels).all() or not is_whole(labels):
+        good = labels.dtype.kind in "iufb" and bool((abs(labels.astype("f8")) < 2**31).all())
+        if not good or not is_whole(labels):
             raise CloudFileError(f"{path}: labels must be whole numbers")
         labels = labels.astype(np.int64)
         labels[np.isin(labels, self.ignore)] = IGNORED
