@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """torchvox data check: a folder of labelled scans, right and wrong."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -55,7 +57,9 @@ def test_every_scan_that_is_wrong_is_reported(torchvox_cli, folder):
         "4.csv: l, w, h, yaw of a box are [4.0,",
     )
     assert all(words in line for line, words in zip(lines, sentences, strict=True)), lines
-    torchvox_cli("data", "check", "nowhere").assert_one_sentence(2, "must hold the folders points")
+    torchvox_cli("data", "check", "nowhere").assert_one_sentence(2, "nowhere is not a folder")
+    (folder / "none").mkdir()
+    torchvox_cli("data", "check", "mine/none").assert_one_sentence(2, "none has neither points/")
 
 
 @pytest.mark.filterwarnings("ignore:made has no images")
@@ -78,14 +82,21 @@ def test_objects_and_labelled_clouds_are_counted(torchvox_cli, tmp_path):
         np.save(tmp_path / "seg" / "points" / f"{i}.npy", np.ones((9, 3)))
         np.save(tmp_path / "seg" / "labels" / f"{i}.npy", np.arange(9) // 4 - (i > 2))
     (tmp_path / "objs" / "chair" / "2.npy").write_bytes(b"no")
+    for name in ("._1.npy", "x.npy", "mug/old/y.npy"):
+        (tmp_path / "objs" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "objs" / name).touch()
     result = torchvox_cli("data", "check", "objs")
     assert result.code == 1 and "2.npy is not a .npy file" in result.err
     words = (
         "chair     2 objects, 10 to 12 points",
         "columns   x, y, z",
         "3 of 4 objects are right",
+        "not read  2 files beside or below the folders of classes: objs/x.npy",
     )
     assert all(word in result.out for word in ("train     3 obj", "val       1 obj", *words))
+    shutil.rmtree(tmp_path / "objs" / "chair")
+    result = torchvox_cli("data", "check", "objs").ok("val       0 objects")
+    assert "warning: no objects in val" in result.err and "two classes or more" in result.err
     (tmp_path / "seg" / "train.txt").write_text("0\n1\n")
     (tmp_path / "seg" / "val.txt").write_text("1\n")
     result = torchvox_cli("data", "check", "seg", "--classes", "wall, door", "--ignore", 2)

@@ -179,13 +179,14 @@ def test_commands_take_the_name_of_a_model_with_weights(torchvox_cli, scan, tmp_
     predict = ("predict", "shape.npy", "-m", name, "--device", "cpu")
     torchvox_cli(*predict).ok(likely)
     torchvox_cli(*predict, "-o", "p.json").assert_one_sentence(2, "would write nothing", "--json")
+    torchvox_cli(*predict, "--category", "mug").assert_one_sentence(2, "remove --category")
     for folder in "abc":
-        (tmp_path / folder).mkdir()
-        np.save(tmp_path / folder / "shape.npy", sample["points"].numpy())
-    table = torchvox_cli(*predict, "a", "b", "c", "--json", "p.json")
-    table.ok("second", f"a/shape.npy │ {CLASSES[int(sample['label'])]} ")
+        (tmp_path / "of" / folder).mkdir(parents=True)
+        np.savetxt(tmp_path / "of" / folder / "shape.txt", sample["points"].numpy())
+    table = torchvox_cli(*predict, "of", "--json", "p.json")
+    table.ok("second", f"of/a/shape.txt │ {CLASSES[int(sample['label'])]} ")
     rows = json.loads((tmp_path / "p.json").read_text())
-    assert [row["file"] for row in rows] == ["shape.npy", *(f"{f}/shape.npy" for f in "abc")]
+    assert [row["file"] for row in rows] == ["shape.npy", *(f"of/{f}/shape.txt" for f in "abc")]
     assert sum(rows[3]["classes"].values()) == pytest.approx(1, abs=1e-5)
     small = ("data.seed=2", "data.val_size=32", "--device", "cpu", "--at-least", "accuracy=0.8")
     torchvox_cli("eval", name, *small).ok("32 samples of shapes")

@@ -168,7 +168,7 @@ def test_a_signaling_nan_is_a_nan_and_no_warning(tmp_path):
 
 def test_a_folder_stands_for_its_clouds_sorted_by_name(tmp_path):
     clouds = ["a.npy", "b.bin", "c.copc.laz", "d.pts"]
-    for name in (*clouds[::-1], "notes.txt", "table.csv", "none/x.txt"):
+    for name in (*clouds[::-1], "._a.npy", "notes.txt", "table.csv", "none/x.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert [p.name for p in find_clouds([tmp_path])] == clouds

@@ -30,6 +30,9 @@ def test_every_shipped_configuration_resolves_and_builds(name):
     model = build_model(config, labels)
     assert sum(p.numel() for p in model.parameters()) > 10_000
     assert hasattr(config.data, "root") or len(build_data(config, "val")) > 0
+    if config.task != "detect":
+        with pytest.raises(WrongUseError, match="needs two classes or more, got one"):
+            build_model(config, dataclasses.replace(labels, classes=("one",)))
 
 
 def test_a_base_is_merged_key_by_key_and_lists_are_replaced(tmp_path):

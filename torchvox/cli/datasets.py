@@ -33,7 +33,7 @@ LARGEST, TURNS = 60.0, 12.6  # m of an edge, rad of a yaw: more is surely in oth
 @option_class
 class CheckOptions:
     folder: Path = argument(
-        ..., "Folder of scans and boxes, KITTI, objects or labelled clouds.", metavar="FOLDER"
+        ..., "Scans with boxes, KITTI, class folders, labelled clouds.", metavar="FOLDER"
     )
     classes: str | None = option(None, "Classes of boxes or of labels 0, 1, .., comma-separated.")
     label: str = option("label", "Column of the labels of points, where there is no labels/.")

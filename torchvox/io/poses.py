@@ -33,6 +33,7 @@ NANOSECONDS = 1e17  # whole numbers from here on are times in nanoseconds
 NO_SECONDS = 1e11  # numbers from here on are not times in seconds
 SLACK = 1e-3  # of a rotation that is written in few digits
 ROUNDING = 1e-4  # s: KITTI's times.txt has 7 digits, so a scan may seem to be after the last pose
+DATE, SINCE_1970 = re.compile(r"\d{4}\D?\d\d\D?\d\d"), 1e9  # seconds: of 2001 and later
 GPS_SHIFT = 1e9  # seconds that LAS files subtract from GPS time ("adjusted")
 
 
@@ -108,7 +109,8 @@ def read_times(source: str | Path, scans: Sequence[Path]) -> np.ndarray:
     """Times [S] float64 of scans in seconds.
 
     source: a file with one per line (KITTI's times.txt), or "names": the number at the end of each
-        scan's name, also seconds_nanoseconds. Whole numbers from 1e17 up are nanoseconds.
+        scan's name, also seconds_nanoseconds; frame numbers such as 000012 and times behind a date
+        are refused. Whole numbers from 1e17 up are nanoseconds.
     Raises CloudFileError for other content or names, WrongUseError for another number of times.
     """
     path, kind = Path(source), "list of times"
@@ -118,9 +120,11 @@ def read_times(source: str | Path, scans: Sequence[Path]) -> np.ndarray:
         if source == "names":
             stems = [re.sub(r"(\d{10})_(\d{9})$", r"\1.\2", cloud_stem(path)) for path in scans]
             words = [(re.findall(r"\d+(?:\.\d+)?$", stem) or [stem])[0] for stem in stems]
-            if odd := [stem for stem, word in zip(stems, words, strict=True) if _odd(stem, word)]:
-                rule = "not in seconds: list the times in a file, one per line"
-                raise ValueError(f"{odd[0]!r} ends in a frame number or a time of day, {rule}")
+            for stem, word in zip(stems, words, strict=True):
+                dated = DATE.search(stem.removesuffix(word)) and float(word) < SINCE_1970
+                if dated or re.fullmatch(r"0\d+", word):
+                    rule = "not in seconds: list the times in a file, one per line"
+                    raise ValueError(f"{stem!r} ends in a frame number or a time of day, {rule}")
         else:
             lines = map(str.strip, path.read_text(encoding="utf-8-sig").splitlines())
             words = [line for line in lines if line[:1] not in "#%"]
@@ -318,10 +322,7 @@ def _table(path: Path) -> tuple[list[str], bool, list[str], np.ndarray]:
         elif count != len(words):
             raise ValueError(f"line {number} has {len(words)} columns, not {count}")
         count, commas = len(words), "," in text
-        try:
-            numbers.extend(map(float, words))
-        except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from None
+        numbers.extend(map(float, words))
         stamps.append(words[min(at, count - 1)])
     if not stamps:
         raise _unknown(path, "no line of numbers")
@@ -361,12 +362,6 @@ def _timed(
     else:
         raise _unknown(path, f"{count} numbers per line")
     return _seconds(stamps, is_ns), table[:, order]
-
-
-def _odd(stem: str, word: str) -> bool:
-    """Whether a name ends in a padded number (000012), or behind a date in less than 1e9."""
-    date = re.search(r"\d{4}\D?\d\d\D?\d\d", stem.removesuffix(word))
-    return bool(re.fullmatch(r"0\d+", word) or (date and float(word) < 1e9))
 
 
 def _is_whole(word: str) -> bool:

@@ -266,8 +266,7 @@ def poses_of_scans(
         )
     if is_lost.any():
         i, number = int(np.argmax(is_lost)), f"{is_lost.sum():,} of {len(files):,} scans"
-        text = f"{number} have no pose, map the others: {files[i]} at {times[i]:.6f} s is {words}"
-        raise WrongUseError(text)
+        raise WrongUseError(f"{number} have no pose: {files[i]} at {times[i]:.6f} s is {words}")
     return from_first(result.poses) if options.relative else result.poses
 
 

@@ -178,11 +178,11 @@ def listed_scans(scans: Sequence[Scan], listed: Path, names: list[str] | None) -
         names = [line.strip() for line in lines]
     if names is None:
         raise WrongUseError(f"{listed} does not exist, which lists the scans of this split")
-    lines: dict[str, int] = {}  # of the scans
+    places: dict[str, int] = {}  # lines of scans
     for number, name in enumerate(names, 1):
         if name and name not in known:
             raise WrongUseError(f"{where} line {number}: there is no scan {short(name)}")
-        if name and (first := lines.setdefault(known[name].name, number)) != number:
+        if name and (first := places.setdefault(known[name].name, number)) != number:
             raise WrongUseError(f"{where} line {number}: {short(name)} is in line {first} too")
     return [known[name] for name in names if name]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from torchvox._util.errors import CloudFileError, WrongUseError, expect
+from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.data.counter_random import Draws
 from torchvox.data.readers import objects, stored
 from torchvox.data.readers.folder import Scan, by_name
@@ -69,8 +69,8 @@ class Segments(objects.Objects):
     ) -> None:
         self.classes, self.label, self.ignore = list(classes), label, list(ignore)
         self.root, self.split, self.block = Path(root), str(split), block
-        good = all(self.classes) and len(set(self.classes)) == len(self.classes)
-        expect(good, "Segments: classes must be different names", self.classes)
+        if not all(self.classes) or len(set(self.classes)) < len(self.classes):
+            raise WrongUseError(f"Segments: classes must be different names, got {self.classes}")
         super().__init__(root, split, points, columns, normals, layout, seed)
         if block is not None:
             self.tables = [self._table(scan) for scan in self.scans]
