@@ -140,14 +140,15 @@ def test_a_file_that_holds_no_poses_is_refused(text, words, tmp_path):
         read_poses(path)
 
 
-FIRST = "the sensor upside down in {} of 9 poses, read as w, x, y, z they do not"
+FIRST = "the sensor over 30 degrees in {} of 9 poses, read as w, x, y, z they tilt it less"
 
 
 @pytest.mark.parametrize(
     ("turns", "words"),
     [
         ("0 0 {c} {s}", None),  # x, y, z, w: a level sensor that turns about z
-        ("{c} 0 0 {s}", FIRST.format(5)),  # w first, a whole turn
+        ("{c} 0 0 {s}", FIRST.format(7)),  # w first, a whole turn
+        ("0.5 0 0 0.8660254", FIRST.format(9)),  # w first, always heading 120 degrees
         ("1 0 0 0", FIRST.format(9)),
         ("-1 0 0 0", FIRST.format(9)),
         ("0.5 -0.5 0.5 -0.5", None),  # a camera's: level in neither order
@@ -184,7 +185,7 @@ def test_quaternions_with_w_first_are_noticed(turns, words, tmp_path, recwarn):
         (None, ["12.5.bin", "b.bin"], "'b' is not a time"),
         (None, ["1403636579763555.bin"], "not seconds; nanoseconds are"),
         (None, ["000012.bin"], "'000012' ends in a frame number"),
-        (None, ["2011-09-26_13-02-25_1.5.bin"], "ends in a frame number or a time of day"),
+        (None, ["2011-09-26_13-02-25_1.5.bin"], "25_1.5' ends in a frame number or a date"),
         (None, ["2011-09-26_1403636579.05.bin", "0.05.bin"], [1403636579.05, 0.05]),
         ("1\n2\n", "abc", "2 times for 3 scans"),
         ("1\n2 3\n", "ab", "'2 3' is not a time"),

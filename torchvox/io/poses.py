@@ -33,8 +33,7 @@ NANOSECONDS = 1e17  # whole numbers from here on are times in nanoseconds
 NO_SECONDS = 1e11  # numbers from here on are not times in seconds
 SLACK = 1e-3  # of a rotation that is written in few digits
 ROUNDING = 1e-4  # s: KITTI's times.txt has 7 digits, so a scan may seem to be after the last pose
-DATE, SINCE_1970 = re.compile(r"\d{4}\D?\d\d\D?\d\d"), 1e9  # seconds: of 2001 and later
-GPS_SHIFT = 1e9  # seconds that LAS files subtract from GPS time ("adjusted")
+NO_TIME = re.compile(r".* 0\d+|.*\d{4}\D?\d\d\D?\d\d.* \d{1,9}(\.\d+)?")  # 000012, or a date
 
 
 class Poses(NamedTuple):
@@ -73,7 +72,7 @@ def read_poses(
         Those of KITTI's odometry are the camera's: use Tr of the calibration (`read_extrinsic`).
     count: number of scans, each of which needs one pose.
     relative: the map's frame is that of the first scan, as for KITTI, whose world has z ahead.
-    Warns where quaternions without a header turn the sensor over as x, y, z, w, not with w first.
+    Warns where quaternions without a header tilt the sensor as x, y, z, w, but not with w first.
     Raises CloudFileError for a file that holds anything else.
     """
     path = Path(path)
@@ -109,22 +108,18 @@ def read_times(source: str | Path, scans: Sequence[Path]) -> np.ndarray:
     """Times [S] float64 of scans in seconds.
 
     source: a file with one per line (KITTI's times.txt), or "names": the number at the end of each
-        scan's name, also seconds_nanoseconds; frame numbers such as 000012 and times behind a date
-        are refused. Whole numbers from 1e17 up are nanoseconds.
+        scan's name, also seconds_nanoseconds, no frame number. Nanoseconds: whole, from 1e17 up.
     Raises CloudFileError for other content or names, WrongUseError for another number of times.
     """
-    path, kind = Path(source), "list of times"
-    if source == "names":
-        path, kind = scans[0], "name that ends in a time"
+    path = scans[0] if source == "names" else Path(source)
+    kind = "name that ends in a time" if source == "names" else "list of times"
     with explained(path, kind):
         if source == "names":
             stems = [re.sub(r"(\d{10})_(\d{9})$", r"\1.\2", cloud_stem(path)) for path in scans]
-            words = [(re.findall(r"\d+(?:\.\d+)?$", stem) or [stem])[0] for stem in stems]
-            for stem, word in zip(stems, words, strict=True):
-                dated = DATE.search(stem.removesuffix(word)) and float(word) < SINCE_1970
-                if dated or re.fullmatch(r"0\d+", word):
-                    rule = "not in seconds: list the times in a file, one per line"
-                    raise ValueError(f"{stem!r} ends in a frame number or a time of day, {rule}")
+            stems = [re.sub(r"(\d+(\.\d+)?)$", r" \1", stem) for stem in stems]
+            words = [stem.rpartition(" ")[2] for stem in stems]
+            if odd := next(filter(NO_TIME.fullmatch, stems), "").replace(" ", ""):
+                raise ValueError(f"{odd!r} ends in a frame number or a date: list times in a file")
         else:
             lines = map(str.strip, path.read_text(encoding="utf-8-sig").splitlines())
             words = [line for line in lines if line[:1] not in "#%"]
@@ -216,9 +211,8 @@ class Trajectory:
             f"none of {len(times)} times has a pose: they are from {low:.6f} to {high:.6f} s, the "
             f"trajectory is from {self.times[0]:.6f} to {self.times[-1]:.6f} s"
         )
-        if in_gap:
-            text += f", {in_gap} are in gaps above {self.max_gap} s"
-        if abs(low - self.times[0]) > GPS_SHIFT / 10:
+        text += f", {in_gap} are in gaps above {self.max_gap} s" * bool(in_gap)
+        if abs(low - self.times[0]) > 1e8:
             text += ": LAS files may hold adjusted GPS time, GPS time less 1e9 s: add 1e9"
         return text
 
@@ -383,15 +377,14 @@ def _seconds(words: Sequence[str], is_ns: bool) -> np.ndarray:
 
 
 def _warn_if_w_first(path: Path, turns: np.ndarray) -> None:
-    """A warning where quaternions [n, 4] turn the sensor over as x, y, z, w, not as w, x, y, z. A
-    quarter of the poses is enough: of a loop that is read in the wrong order a half looks right."""
+    """Warn where quaternions [n, 4] tilt the sensor as x, y, z, w, less as w, x, y, z. A quarter
+    of the poses is enough: of a loop that is read in the wrong order some look right."""
     up, other = (rotations(turns[:, order])[:, 2, 2] for order in ([0, 1, 2, 3], [1, 2, 3, 0]))
-    if 4 * (down := int((up < 0).sum())) >= len(up) and (other > 0.5).mean() > 0.9:
-        header = "# time x y z qw qx qy qz"
+    if 4 * (tilted := int((up < 0.866).sum())) >= len(up) and (other > 0.5).mean() > 0.9:
         warnings.warn(
-            f"{path}: read as x, y, z, w, its quaternions turn the sensor upside down in {down} of "
-            f"{len(up)} poses, read as w, x, y, z they do not: if w is first, put the line "
-            f"'{header}' on top (one that ends in 'qx qy qz qw' silences this)",
+            f"{path}: read as x, y, z, w, its quaternions tilt the sensor over 30 degrees in "
+            f"{tilted} of {len(up)} poses, read as w, x, y, z they tilt it less: if w is first, put"
+            " the line '# time x y z qw qx qy qz' on top ('.. qx qy qz qw' silences this)",
             stacklevel=4,
         )
 

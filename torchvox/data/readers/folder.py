@@ -137,7 +137,7 @@ def find_scans(root: str | Path, split: str | None = None) -> list[Scan]:
         if not (root / name).is_dir():
             raise WrongUseError(f"{root} must hold the folders points and boxes: {name} is missing")
     clouds = by_name((cloud_stem(path), path) for path in find_clouds([root / "points"]))
-    files = sorted(root.glob("boxes/*"))
+    files = sorted(root.glob("boxes/[!.]*"))
     boxes = by_name((path.stem, path) for path in files if path.suffix.lower() in SUFFIXES)
     if alone := sorted(boxes.keys() - clouds.keys()):
         raise WrongUseError(f"{boxes[alone[0]]} has no point cloud {alone[0]} in {root / 'points'}")
