@@ -58,8 +58,7 @@ def test_every_scan_that_is_wrong_is_reported(torchvox_cli, folder):
     )
     assert all(words in line for line, words in zip(lines, sentences, strict=True)), lines
     torchvox_cli("data", "check", "nowhere").assert_one_sentence(2, "nowhere is not a folder")
-    (folder / "none").mkdir()
-    torchvox_cli("data", "check", "mine/none").assert_one_sentence(2, "none has neither points/")
+    torchvox_cli("data", "check", "mine/boxes").assert_one_sentence(2, "boxes has neither points/")
 
 
 @pytest.mark.filterwarnings("ignore:made has no images")

@@ -183,6 +183,7 @@ def test_commands_take_the_name_of_a_model_with_weights(torchvox_cli, scan, tmp_
     for folder in "abc":
         (tmp_path / "of" / folder).mkdir(parents=True)
         np.savetxt(tmp_path / "of" / folder / "shape.txt", sample["points"].numpy())
+    (tmp_path / "of" / "val.txt").write_text("a/shape")
     table = torchvox_cli(*predict, "of", "--json", "p.json")
     table.ok("second", f"of/a/shape.txt │ {CLASSES[int(sample['label'])]} ")
     rows = json.loads((tmp_path / "p.json").read_text())

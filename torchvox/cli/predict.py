@@ -17,6 +17,7 @@ from torchvox.cli.options import option, option_class
 from torchvox.cli.work import attempt_each, cloud_title, console, table_of, use_device
 from torchvox.data.readers import objects
 from torchvox.io import PointCloud, find_clouds, write_npz
+from torchvox.io.readers import FOLDER_SUFFIXES
 
 if TYPE_CHECKING:
     from torchvox.train.checkpoint import Checkpoint
@@ -99,7 +100,8 @@ def predict(args: PredictOptions) -> None:
 def _clouds(paths: list[Path]) -> Iterator[Path]:
     """The paths; for a folder of class folders, as training reads it, the clouds in these."""
     for path in paths:
-        inside = objects.class_folders(path) if not objects.clouds_in(path) else []
+        has_clouds = {p.suffix.lower() for p in objects.clouds_in(path)} & {*FOLDER_SUFFIXES}
+        inside = [] if has_clouds else objects.class_folders(path)
         yield from [cloud for folder in inside for cloud in objects.clouds_in(folder)] or [path]
 
 
