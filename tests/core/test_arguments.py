@@ -21,6 +21,7 @@ from samples import OPS
 from torch import Tensor
 
 import torchvox
+from torchvox.data import generate_shapes
 from torchvox.ops.mistakes import naming_mistakes
 
 POINTS = torch.rand(50, 4) * 4
@@ -110,6 +111,28 @@ def test_nothing_is_said_of_arguments_that_torch_takes_or_of_other_failures():
         call(POINTS)
     with pytest.raises(TypeError, match=r"fails\(\) got an unexpected keyword argument 'depth'"):
         call(POINTS, [1.0], depth=3)
+
+
+ARRAY = r"torch.Tensor.*, got a numpy.ndarray of float64 \(torch.from_numpy makes it one\)"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda m: m.integrate(np.eye(3), torch.eye(3)), f"points must be a {ARRAY}"),
+        (lambda m: m.integrate(torch.eye(3), np.eye(3)), f"origins must be a {ARRAY}"),
+        (lambda m: m.integrate(torch.eye(3), pose=np.eye(4)), f"integrate: pose must be a {ARRAY}"),
+        (lambda m: m.integrate(torch.eye(3), pose=torch.eye(2)), r"pose must be .* got \[2, 2\]"),
+        (lambda m: m.raycast(torch.eye(3), [0.0] * 3), "raycast: origins must be .* got a list"),
+        (lambda m: m.query(np.eye(3)), f"OccupancyMap.query: points must be a {ARRAY}"),
+        (lambda _: generate_shapes(60), "generate_shapes: samples must be a list of ints.*got 60"),
+        (lambda _: torchvox.nn.SharedMLP(3, [4])(torch.eye(3).double()), "torch.float32.*float64"),
+        (lambda _: torchvox.nn.SharedMLP(3, [4]).double()(torch.eye(3)), "torch.float64.*float32"),
+    ],
+)
+def test_what_stands_on_the_ops_names_a_mistake_as_they_do(call, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        call(torchvox.OccupancyMap(0.5, 8))
 
 
 def test_a_function_with_words_for_mistakes_is_still_that_function():

@@ -177,6 +177,12 @@ def test_presets_are_the_sensors_of_the_programs():
     assert mine.sensor[0] == pytest.approx(math.log(4)) and mine.threshold > 0.4
 
 
+def test_one_point_and_print():
+    m, known = mapped(), CENTER[:1].to(torch.float64)
+    assert_same_bits(m.query(known[0]), m.query(known))
+    assert repr(m) == f"OccupancyMap(voxel_size=0.2, capacity={m.capacity} regions, device=cpu)"
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -24,6 +24,7 @@ from torchvox.mapping.store import RegionStore
 from torchvox.nn.rays import visibility_channels
 from torchvox.ops import occupancy as ops
 from torchvox.ops.annotations import Merge, Select
+from torchvox.ops.mistakes import naming_mistakes
 from torchvox.ops.rays import transform_points
 
 Floats = Sequence[float]
@@ -124,6 +125,7 @@ class OccupancyMap(MapState):
 
     # ---- rays -----------------------------------------------------------------------------------
 
+    @naming_mistakes
     def integrate(
         self, points: Tensor, origins: Tensor | None = None, pose: Tensor | None = None, **rays: Any
     ) -> Tensor:
@@ -134,6 +136,8 @@ class OccupancyMap(MapState):
         rays: of the op; a map with "intensity" takes intensity= and intensity_range=.
         """
         if pose is not None and origins is None:
+            rule = "OccupancyMap: pose must be [3, 4] or [4, 4]"
+            expect(pose.shape in ((3, 4), (4, 4)), rule, list(pose.shape))
             pose = pose[:3].to(self.status.device, torch.float64)
             points, origins = transform_points(points, pose[None]), pose[None, :, 3]
         elif origins is None or pose is not None:
@@ -154,6 +158,7 @@ class OccupancyMap(MapState):
         there has left. Arguments and counts as `integrate`."""
         return self.integrate(points, origins, flags=CLEARING, **rays)
 
+    @naming_mistakes
     def raycast(self, points: Tensor, origins: Tensor, **options: Any) -> ops.OccupancyRays:
         """`occupancy_raycast`: status 0 where points are in sight. origins as in `integrate`."""
         return self._raycast(_rays(points, origins, {"threshold": self.threshold, **options}))
@@ -173,10 +178,11 @@ class OccupancyMap(MapState):
 
     # ---- reading --------------------------------------------------------------------------------
 
+    @naming_mistakes
     def query(self, points: Tensor, **options: Any) -> Values:
-        """`occupancy_query` at points."""
+        """`occupancy_query` at points [N, 3 or more], or at one point [3], with one row."""
         options = {"threshold": self.threshold, **options}
-        return ops.occupancy_query(self.state, points, *self.grid, **options)
+        return ops.occupancy_query(self.state, torch.atleast_2d(points), *self.grid, **options)
 
     def crop(self, cell_size: Floats, point_cloud_range: Floats, **options: Any) -> Values:
         """`occupancy_crop`: volumes [B, nz, ny, nx], one for each of poses."""

@@ -76,6 +76,10 @@ class MapState(nn.Module):
     def sample_rows(self) -> int:
         return len(self._buffers["sample_count"])
 
+    def extra_repr(self) -> str:
+        voxel_size, device = self.grid[0], self.status.device
+        return f"voxel_size={voxel_size}, capacity={self.capacity} regions, device={device}"
+
     def memory(self) -> dict[str, int]:
         """Bytes of each tensor of the state, and of the store in host memory."""
         return {name: self._buffers[name].nbytes for name in LAYOUT}

@@ -142,7 +142,7 @@ class StreamedMap(OccupancyMap):
 
     def query(self, points: Tensor, **options: Any) -> Values:
         """`occupancy_query` at points, whose regions may be more than the cache holds."""
-        values, ends = super().query(points, **options), points[:, :3]
+        values, ends = super().query(points, **options), torch.atleast_2d(points)[:, :3]
         each = torch.arange(len(ends), device=ends.device)
         rays = {"origin_index": each, "num_valid": options.get("num_valid")}
         for _ in self._missing(self._regions_of(Rays(ends, ends, rays))):

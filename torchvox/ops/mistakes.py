@@ -8,6 +8,7 @@ as a tensor without a shape, and where Python code runs first the error is about
 import functools
 import inspect
 import reprlib
+import types
 import typing
 from collections.abc import Iterable
 from numbers import Integral, Real
@@ -30,6 +31,7 @@ KNOWN: Dict[type, Tuple[str, Tuple[type, ...]]] = {
     torch.device: ("a torch.device", (torch.device, str, int)),
     torch.Generator: ("a torch.Generator", (torch.Generator,)),
 }
+UNIONS = (Union, types.UnionType)
 PLURALS = {Tensor: "tensors", int: "ints", float: "floats", str: "strs"}
 
 
@@ -60,21 +62,21 @@ def _mistake(
     function: Callable[..., object], args: Tuple[object, ...], kwargs: Dict[str, object]
 ) -> Optional[str]:
     """The sentence about the first argument whose type is not the annotated one."""
-    op = function.__name__
+    op = function.__qualname__.rpartition("<locals>.")[2]
     try:
         arguments = inspect.signature(function).bind(*args, **kwargs).arguments
     except TypeError:  # an argument is missing, or there is none of that name: Python says which
         return None
-    types = typing.get_type_hints(function)
+    kinds = typing.get_type_hints(function)
     for name, value in arguments.items():
-        if name in types and not _fits(value, types[name]):
-            return f"{op}: {name} must be {_called(types[name])}, got {_got(value, types[name])}"
+        if name in kinds and not _fits(value, kinds[name]):
+            return f"{op}: {name} must be {_called(kinds[name])}, got {_got(value, kinds[name])}"
     return None
 
 
 def _fits(value: object, kind: object) -> bool:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Union:
+    if origin in UNIONS:
         return any(_fits(value, one) for one in inner)
     if isinstance(kind, type) and kind in KNOWN:
         if isinstance(value, Tensor) and kind in (int, float, bool):
@@ -84,12 +86,12 @@ def _fits(value: object, kind: object) -> bool:
         if isinstance(value, Tensor) or not isinstance(value, Iterable):
             return False
         return all(_fits(one, inner[0]) for one in value)
-    return not isinstance(kind, type) or isinstance(value, kind)
+    return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
 
 
 def _called(kind: object) -> str:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Union:
+    if origin in UNIONS:
         return " or ".join(_called(one) for one in inner)
     if isinstance(kind, type) and kind in KNOWN:
         return KNOWN[kind][0]

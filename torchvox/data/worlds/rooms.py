@@ -18,6 +18,7 @@ from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Split
 from torchvox.data.worlds.furniture import CLASSES, COLORS, Block, Room, furnish
 from torchvox.data.worlds.surfaces import SPARE, columns, pick_by_weight, take
+from torchvox.ops.mistakes import naming_mistakes
 
 FEATURES = ("x", "y", "z", "red", "green", "blue", "x in room", "y in room", "z in room")
 SAMPLES_PER_ROOM = 8
@@ -28,6 +29,7 @@ GLASS = 0.4  # share of points that a window returns
 VARIATION, GRAIN = 0.10, 0.03  # standard deviations of color, per block and per point
 
 
+@naming_mistakes
 def generate_rooms(
     samples: Sequence[int] | Tensor,
     *,
@@ -39,7 +41,7 @@ def generate_rooms(
 ) -> dict[str, Tensor]:
     """Blocks of the given samples, in one batch.
 
-    samples: B numbers >= 0, any of them. points: N >= 1 per block. block: its side in meters.
+    samples: B numbers >= 0, such as range(60). points: N >= 1 per block. block: its side in meters.
     Returns points [B, N, 9] float32, see FEATURES: meters from the block's middle and from the
     floor, colors 0..1, place in the room 0..1; labels [B, N] int64, numbers of CLASSES; id [B].
     """

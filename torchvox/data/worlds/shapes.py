@@ -22,6 +22,7 @@ from torchvox.data.generated import Device, Split
 from torchvox.data.portable_math import mean, sin_cos, sqrt
 from torchvox.data.worlds.recipes import PARAMETERS, SHAPES
 from torchvox.data.worlds.surfaces import sample, take
+from torchvox.ops.mistakes import naming_mistakes
 
 CLASSES: tuple[str, ...] = tuple(SHAPES)
 # Parts are counted through: class c has those from PART_OFFSETS[c] to before PART_OFFSETS[c + 1].
@@ -36,6 +37,7 @@ SHOWN = (0.7, 1.0)  # share of the points left by the cut along a random directi
 NOISE = 0.01  # standard deviation, before scaling to the unit sphere
 
 
+@naming_mistakes
 def generate_shapes(
     samples: Sequence[int] | Tensor,
     *,
@@ -46,7 +48,7 @@ def generate_shapes(
 ) -> dict[str, Tensor]:
     """Clouds of the given samples, in one batch.
 
-    samples: B numbers >= 0, any of them. points: N >= 1 per cloud.
+    samples: B numbers >= 0, such as range(60). points: N >= 1 per cloud.
     Returns points [B, N, 3] float32, z up, centered and inside the unit sphere; label [B] int64, a
     number of CLASSES; parts [B, N] int64, numbers of PARTS; id [B] int64, the samples.
     """

@@ -20,6 +20,7 @@ from torchvox.data.worlds.street.motion import PERIOD, Seen, watch
 from torchvox.data.worlds.street.objects import CLUTTER
 from torchvox.data.worlds.street.placement import Objects, place
 from torchvox.data.worlds.street.sensors import SENSORS, VIEWS, View
+from torchvox.ops.mistakes import naming_mistakes
 
 ME = "generate_world:"
 SIZES = {"train": 2000, "val": 400}
@@ -30,6 +31,7 @@ BOXES = 32  # capacity; twice as many all around
 OCCLUSION = (0.1, 0.5, 0.9)  # shares hidden from which on levels 1, 2, 3 hold
 
 
+@naming_mistakes
 def generate_world(
     samples: Sequence[int] | Tensor,
     *,
@@ -48,7 +50,7 @@ def generate_world(
 ) -> dict[str, Tensor]:
     """Scans of the given scenes with the boxes of their cars, pedestrians and cyclists.
 
-    samples: B numbers >= 0, any of them. sensor: a key of SENSORS. view: "full", "front" (90
+    samples: B numbers >= 0, such as range(60). sensor: a key of SENSORS. view: "full", "front" (90
     degrees ahead) or "camera" (what falls into KITTI's image). reach: meters ahead, 20 at least,
     that objects stand. points: N, capacity for the points of a scan; a scan with more is thinned at
     random; None: as many as rays. boxes: G, capacity for boxes; those with the fewest points are
