@@ -21,6 +21,10 @@ def collate_points(clouds: Sequence[Tensor | np.ndarray | PointCloud]) -> tuple[
     Returns points [sum N_i, C] and batch_offsets [B + 1] int64 on the same device, cloud b being
     points[batch_offsets[b] : batch_offsets[b + 1]].
     Raises ValueError (no cloud, shape) and TypeError (dtype, not a tensor). Differentiable.
+
+    >>> points, batch_offsets = torchvox.collate_points([torch.zeros(3, 4), torch.zeros(2, 4)])
+    >>> points.shape, batch_offsets
+    (torch.Size([5, 4]), tensor([0, 3, 5]))
     """
     tensors = [cloud.tensor() if isinstance(cloud, PointCloud) else cloud for cloud in clouds]
     tensors = [torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in tensors]

@@ -63,6 +63,11 @@ def read_cloud(
     origin: [3] float64 that is subtracted from the coordinates, so that clouds can share it; by
         default one near the points if float32 does not resolve their coordinates, else zero.
     LAS files give intensity, colors, classification and return number, others every column.
+
+    >>> torchvox.io.write_cloud("scan.npz", torchvox.data.generate_scan(azimuths=90))
+    >>> cloud = torchvox.io.read_cloud("scan.npz")
+    >>> cloud.columns, cloud.tensor("cpu").dtype
+    (('x', 'y', 'z', 'intensity'), torch.float32)
     """
     reader = open_points(path, layout)
     with file_errors(reader.path):

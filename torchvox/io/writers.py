@@ -115,6 +115,8 @@ def write_cloud(path: str | Path, cloud: PointCloud) -> None:
 
     A .npy file holds no origin, so a shifted cloud is written there in float64 world coordinates.
     Raises WrongUseError for another suffix.
+
+    >>> torchvox.io.write_cloud("scan.npz", torchvox.data.generate_scan(azimuths=90))
     """
     suffix = Path(path).suffix.lower()
     if suffix == ".npz":

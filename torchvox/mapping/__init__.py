@@ -2,9 +2,9 @@
 """Occupancy maps as modules, and their files."""
 
 from torchvox.mapping.contents import MapContents, read_map, write_map
-from torchvox.mapping.map import MapVoxels, OccupancyMap
+from torchvox.mapping.map import OccupancyMap
 from torchvox.mapping.octomap import read_graph, read_octomap, write_octomap
-from torchvox.mapping.regions import MapRegions
+from torchvox.mapping.regions import MapRegions, MapVoxels
 from torchvox.mapping.sensor import PRESETS, NdtModel, SensorModel
 from torchvox.mapping.store import RegionStore
 from torchvox.mapping.streamed import StreamedMap

@@ -17,7 +17,7 @@ from torchvox.mapping.contents import MapContents, write_map, write_voxels
 from torchvox.mapping.counts import INTEGRATE, EditCounts, IntegrateCounts
 from torchvox.mapping.files import MAP_SUFFIXES, VOXEL_SUFFIXES, read
 from torchvox.mapping.octomap import write_octomap
-from torchvox.mapping.regions import INDEX_LAYERS, MapRegions, outside, tensors_of
+from torchvox.mapping.regions import INDEX_LAYERS, MapRegions, MapVoxels, outside, tensors_of
 from torchvox.mapping.sensor import NDT_RULE, PRESETS, NdtModel, SensorModel, log_odds
 from torchvox.mapping.state import MapState
 from torchvox.mapping.store import RegionStore
@@ -31,18 +31,6 @@ Floats = Sequence[float]
 Box: TypeAlias = Sequence[float] | Tensor
 Values = ops.OccupancyValues
 CLEARING = ["end_as_free", "stop_at_occupied", "exclude_free", "exclude_unobserved"]
-
-
-class MapVoxels(NamedTuple):
-    """points [n, 3] float64 in meters, means of samples, or centers of voxels without; indices
-    [n, 4] int32 (0, z, y, x); logodds [n]; num_samples [n] int32; count [1] int64, voxels that
-    there are. Rows without a voxel are NaN, -1 and 0."""
-
-    points: Tensor
-    indices: Tensor
-    logodds: Tensor
-    num_samples: Tensor
-    count: Tensor
 
 
 class Rays(NamedTuple):
@@ -75,6 +63,11 @@ class OccupancyMap(MapState):
     The state is buffers. The map's own state_dict() holds them as they are, and loads into a
     map of any capacity; the state_dict() of a model around it omits them. Nothing is
     differentiable.
+
+    >>> m = torchvox.OccupancyMap(voxel_size=0.5)
+    >>> counts = m.integrate(torch.tensor([[4.0, 0, 0]]), origins=torch.zeros(1, 3))
+    >>> m.query(torch.tensor([[4.0, 0, 0], [2, 0, 0], [9, 0, 0]])).label  # hit, free, unknown
+    tensor([ 1,  0, -1], dtype=torch.int8)
     """
 
     streamed: ClassVar[type[OccupancyMap]]  # the class of maps with a store

@@ -17,6 +17,18 @@ SAMPLE_LAYERS = ("sample_count", "sample_mean", "sample_cov", "intensity", "pass
 INDEX_LAYERS = ("sample_row", "sample_count")  # that come with sample_mean
 
 
+class MapVoxels(NamedTuple):
+    """points [n, 3] float64 in meters, means of samples, or centers of voxels without; indices
+    [n, 4] int32 (0, z, y, x); logodds [n]; num_samples [n] int32; count [1] int64, voxels that
+    there are. Rows without a voxel are NaN, -1 and 0."""
+
+    points: Tensor
+    indices: Tensor
+    logodds: Tensor
+    num_samples: Tensor
+    count: Tensor
+
+
 class MapRegions(NamedTuple):
     """Regions by ascending keys [n], one row per region in each layer up to sample_row, which names
     the row of a region in the layers of samples after it, or is -1. count: [1] int64, rows that are

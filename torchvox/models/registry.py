@@ -124,6 +124,10 @@ def get_model(name: str, weights: Weights = None, **overrides: object) -> nn.Mod
 
     Raises WrongUseError for an unknown name, set of weights or argument, CheckpointError for a file
     that is damaged or does not fit.
+
+    >>> model = torchvox.models.get_model("pointnet2_cls_shapes_small", weights="default")
+    >>> model(torchvox.data.generate_shapes([3])["points"]).shape
+    torch.Size([1, 16])
     """
     entry = _entry(name, "get_model")
     if weights is None:

@@ -100,6 +100,10 @@ def bev_max_height(
     Returns `BEVHeight`. Points of equal height: the lowest index is the top. Differentiable in
     points for float32 output: a cell's gradient goes to its top point's z.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+
+    >>> points = torch.tensor([[0.5, 0.5, 1.25], [0.6, 0.4, 1.75], [1.5, 0.5, 0.5]])
+    >>> torchvox.bev_max_height(points, [0, 0, 0, 2, 1, 4], size=[1, 2]).height.flatten()
+    tensor([1.7500, 1.2500])
     """
     if (
         not torch.compiler.is_compiling()

@@ -76,6 +76,11 @@ def rotated_iou(
     Differentiable in a and b, without atomics. Boxes that share an edge get a one-sided gradient,
     identical boxes the mean of both sides, which is 0 for "iou".
     Raises ValueError (shapes, options) and TypeError (dtypes).
+
+    >>> boxes = torch.tensor([[0.0, 0, 0, 4, 2, 2, 0], [2, 0, 0, 4, 2, 2, 0]])
+    >>> torchvox.rotated_iou(boxes, boxes)
+    tensor([[1.0000, 0.3333],
+            [0.3333, 1.0000]])
     """
     return torch.ops.torchvox.rotated_iou(a, b, mode=mode, paired=paired, metric=metric)
 
@@ -107,6 +112,11 @@ def rotated_nms(
     Returns `Kept`. At most N^2 / 2 pairs of a sample are tested, in little more than 2 MiB of
     memory per sample. Not differentiable. Under autocast halves are widened to float32.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+
+    >>> boxes = torch.tensor([[0.0, 0, 0, 4, 2, 2, 0]]).repeat(3, 1)
+    >>> boxes[2, 0] = 9.0
+    >>> torchvox.rotated_nms(boxes, torch.tensor([0.9, 0.8, 0.7]), threshold=0.5).index
+    tensor([ 0,  2, -1], dtype=torch.int32)
     """
     single = boxes.dim() == 2 and scores.dim() == 1 and lengths is None
     if single:
@@ -145,6 +155,10 @@ def points_in_boxes(
     A box holds a point with abs(along) < l / 2, abs(across) < w / 2 and abs(dz) <= h / 2 (mmcv's
     rule). Returns [B, N] int32, -1 in no box; [B, G, N] bool; or [B, G] int32. Not differentiable.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+
+    >>> points = torch.tensor([[1.0, 0, 0], [9, 9, 9]])
+    >>> torchvox.points_in_boxes(points, torch.tensor([[0.0, 0, 0, 4, 2, 2, 0]]))
+    tensor([ 0, -1], dtype=torch.int32)
     """
     single = points.dim() == 2 and boxes.dim() == 2 and lengths is None and box_lengths is None
     if single:

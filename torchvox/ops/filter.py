@@ -243,6 +243,11 @@ def voxel_downsample(
     cell, and filtering the output again returns it, for coordinates that are multiples of 2^-32
     below 2^31. Not differentiable (`voxel_map` and `voxel_scatter` are).
     Raises ValueError (shapes, sizes, options) and TypeError (dtypes).
+
+    >>> points = torch.tensor([[0.25, 0.25, 0.0], [0.75, 0.25, 0.0], [2.5, 0.5, 0.0]])
+    >>> torchvox.voxel_downsample(points, [1, 1, 1], trim=True).out
+    tensor([[0.5000, 0.2500, 0.0000],
+            [2.5000, 0.5000, 0.0000]])
     """
     result = DownsampledPoints(
         *torch.ops.torchvox.voxel_downsample(

@@ -44,6 +44,11 @@ def group_points(
     entries of idx that name it, in their order, without atomics. The gradient needs N and M * k
     below 2^31.
     Raises ValueError (shapes) and TypeError (dtypes).
+
+    >>> features = torch.tensor([[[1.0], [2.0], [4.0]]])
+    >>> torchvox.group_points(features, torch.tensor([[[2, 0], [1, -1]]])).squeeze(-1)
+    tensor([[[4., 1.],
+             [2., 0.]]])
     """
     return torch.ops.torchvox.group_points(
         features,
@@ -109,6 +114,10 @@ def three_interpolate(
     fma(w0, f0, w1 * f1)), in float32 for halves. Differentiable once, in features and weight,
     without atomics. The gradient of the features needs N and 3 * M below 2^31.
     Raises ValueError (shapes) and TypeError (dtypes).
+
+    >>> features, idx = torch.tensor([[[1.0], [2.0], [4.0]]]), torch.tensor([[[0, 1, 2]]])
+    >>> torchvox.three_interpolate(features, idx, torch.tensor([[[0.5, 0.25, 0.25]]]))
+    tensor([[[2.]]])
     """
     return torch.ops.torchvox.three_interpolate(
         features,
@@ -182,6 +191,10 @@ def gather_points(features: Tensor, idx: Tensor, *, channels_first: bool = False
     Differentiable in features, to any order. The gradient of a point is the sum over the samples
     that took it, in their order, without atomics. The gradient needs B * N and B * M below 2^31.
     Raises ValueError (shapes) and TypeError (dtypes).
+
+    >>> features = torch.tensor([[[1.0], [2.0], [4.0]]])
+    >>> torchvox.gather_points(features, torch.tensor([[2, 0]])).squeeze(-1)
+    tensor([[4., 1.]])
     """
     return torch.ops.torchvox.gather_points(features, idx, channels_first=channels_first)
 
@@ -209,6 +222,10 @@ def segment_reduce(
     ascend. N, E < 2^31 - 1; the gradient of max and min with index needs N * C and R * C below
     2^31.
     Raises ValueError (shapes, options) and TypeError (dtypes).
+
+    >>> out, _ = torchvox.segment_reduce(torch.tensor([1.0, 2, 4]), torch.tensor([0, 2, 3]), "mean")
+    >>> out
+    tensor([1.5000, 4.0000])
     """
     if not torch.is_tensor(src) or src.is_nested or src.dim() in (0, 2):
         return torch.ops.torchvox.segment_reduce(src, offsets, reduce, index=index)

@@ -61,6 +61,11 @@ def radius_neighbors(
     Returns `RadiusNeighbors`, the points of each query in ascending order. Not differentiable;
     distances made of the gathered points are.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+
+    >>> points = torch.tensor([[0.0, 0, 0], [1, 0, 0], [3, 0, 0]])
+    >>> near = torchvox.radius_neighbors(points, points, 1.5, capacity=9, trim=True)
+    >>> near.offsets.tolist(), near.index.tolist()
+    ([0, 2, 4, 5], [0, 1, 0, 1, 2])
     """
     options = {**options_of("radius_neighbors", RADIUS_CONVENTIONS, convention)}
     if "radius2" in options:

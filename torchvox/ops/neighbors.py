@@ -104,6 +104,10 @@ def ball_query(
     Returns `BallNeighbors`. Rows past query_lengths are those of an empty ball. dist2 is
     differentiable in points and query.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+
+    >>> points = torch.tensor([[[0.0, 0, 0], [1, 0, 0], [3, 0, 0]]])
+    >>> torchvox.ball_query(points, query=points[:, :1], radius=2.0, k=2).idx
+    tensor([[[0, 1]]], dtype=torch.int32)
     """
     options = {**options_of("ball_query", BALL_QUERY_CONVENTIONS, convention)}
     if "radius2" in options:
@@ -276,6 +280,10 @@ def knn(
     not. For D <= 3 in up to float32 a query visits a small part of a large cloud; otherwise all of
     it.
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+
+    >>> points = torch.tensor([[[0.0, 0, 0], [1, 0, 0], [3, 0, 0]]])
+    >>> torchvox.knn(points, query=points[:, 2:], k=2)
+    Neighbors(dist2=tensor([[[0., 4.]]]), idx=tensor([[[2, 1]]], dtype=torch.int32))
     """
     dist2, idx = torch.ops.torchvox.knn(
         points,

@@ -131,6 +131,10 @@ def furthest_point_sample(
     time does not grow with N for D <= 3 (float64 and D > 3 pass over the whole cloud for each
     sample).
     Raises ValueError (shapes, ranges, options) and TypeError (dtypes).
+
+    >>> points = torch.tensor([[[0.0, 0, 0], [1, 0, 0], [9, 0, 0], [4, 0, 0]]])
+    >>> torchvox.furthest_point_sample(points, 3).idx
+    tensor([[0, 2, 3]], dtype=torch.int32)
     """
     options = options_of("furthest_point_sample", FURTHEST_POINT_SAMPLE_CONVENTIONS, convention)
     if isinstance(start, str):

@@ -85,6 +85,11 @@ class Detector:
     Attributes: classes, names in the order of the labels; columns of a scan; point_cloud_range, the
     space that it sees, (x0, y0, z0, x1, y1, z1) in meters; score; device. A detector is for one
     thread at a time. Raises CheckpointError for a file that is not a detector.
+
+    >>> detect = torchvox.models.Detector("center_world_small", device="cpu")
+    >>> boxes = detect(torchvox.data.generate_scan())
+    >>> detect.classes
+    ('Car', 'Pedestrian', 'Cyclist')
     """
 
     def __init__(
