@@ -31,7 +31,9 @@ class Docstrings(griffe.Extension):
 
 def reshape(thing: griffe.Object, arguments: set[str]) -> None:
     if thing.docstring:
-        thing.docstring.value = markdown(thing.docstring.value, arguments)
+        text, _, example = thing.docstring.value.partition("\n\n>>> ")
+        code = f"\n\n```pycon\n>>> {example}\n```" if example else ""
+        thing.docstring.value = markdown(text, arguments) + code
 
 
 def markdown(text: str, arguments: set[str]) -> str:
