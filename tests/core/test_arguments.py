@@ -232,3 +232,5 @@ def test_the_package_shows_its_own_names():
     shown = [name for name in dir(torchvox) if not name.startswith("_")]
     assert not {"Path", "importlib", "Any", "TYPE_CHECKING"} & set(shown)
     assert {"voxelize", "models", "io", "nn", "OccupancyMap", "cmake_prefix_path"} <= set(shown)
+    for package in (torchvox.ops, torchvox.io):
+        assert dir(package) == sorted(package.__all__)

@@ -28,3 +28,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(importlib.import_module("torchvox.mapping"), name)
     raise AttributeError(f"module 'torchvox.io' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

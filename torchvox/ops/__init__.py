@@ -31,6 +31,11 @@ NAMES = [k for k, v in list(globals().items()) if getattr(v, "__module__", "").s
 if not TYPE_CHECKING:  # mypy knows the imports above, and would hide them for a list it cannot read
     __all__ = NAMES
 
+
+def __dir__() -> list[str]:
+    return NAMES
+
+
 for _name in NAMES:
     _thing = globals()[_name]
     if isinstance(_thing, type):
