@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Browsers start no Worker of a page opened from disk. There the search runs in a hidden frame.
-// Material looks for the name IFrameWorker, and for that of this file before it links to another.
+// A page opened from disk may not start the Worker of Material's search: a hidden frame runs it.
 if (location.protocol === "file:")
   window.Worker = window.IFrameWorker = class extends EventTarget {
     constructor(url) {
@@ -8,8 +7,8 @@ if (location.protocol === "file:")
       this.frame = document.createElement("iframe");
       this.frame.hidden = true;
       this.frame.answer = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
-      const answer = "<script>postMessage = (data) => frameElement.answer(data)</script>";
-      this.frame.srcdoc = `${answer}<script src="${url}"></script>`;
+      const answer = "postMessage = (data) => frameElement.answer(data)";
+      this.frame.srcdoc = `<script>${answer}</script><script src="${url}"></script>`;
       this.ready = new Promise((resolve) => (this.frame.onload = resolve));
       document.body.append(this.frame);
     }

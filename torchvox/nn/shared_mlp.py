@@ -36,8 +36,7 @@ class SharedLayer(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         kind = self.linear.weight.dtype
         if (rows.dtype == torch.float64) != (kind == torch.float64):  # autocast casts no float64
-            rule = f"points and features must be {kind} as the weights"
-            raise TypeError(f"SharedMLP: {rule}, got {rows.dtype}")
+            raise TypeError(f"SharedMLP: points must be {kind} as the weights, got {rows.dtype}")
         weight = widened(self.linear.weight, rows.size(1), self.pad_front)
         return F.relu(self.norm(F.linear(rows, weight, self.linear.bias)))
 

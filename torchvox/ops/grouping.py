@@ -223,8 +223,7 @@ def segment_reduce(
     2^31.
     Raises ValueError (shapes, options) and TypeError (dtypes).
 
-    >>> out, _ = torchvox.segment_reduce(torch.tensor([1.0, 2, 4]), torch.tensor([0, 2, 3]), "mean")
-    >>> out
+    >>> torchvox.segment_reduce(torch.tensor([1.0, 2, 4]), torch.tensor([0, 2, 3]), "mean")[0]
     tensor([1.5000, 4.0000])
     """
     if not torch.is_tensor(src) or src.is_nested or src.dim() in (0, 2):

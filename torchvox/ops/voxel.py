@@ -183,8 +183,7 @@ def voxelize(
     RuntimeError. Semantics of mmcv's deterministic Voxelization where both are defined.
 
     >>> points = torch.tensor([[0.2, 0.2, 0.0], [0.4, 0.6, 0.0], [2.5, 0.5, 0.0]])
-    >>> size, space = [1, 1, 1], [0, 0, -1, 4, 4, 1]
-    >>> torchvox.voxelize(points, size, space, reduce="mean", trim=True).features
+    >>> torchvox.voxelize(points, [1, 1, 1], [0, 0, -1, 4, 4, 1], reduce="mean", trim=True).features
     tensor([[0.3000, 0.4000, 0.0000],
             [2.5000, 0.5000, 0.0000]])
     """
