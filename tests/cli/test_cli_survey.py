@@ -11,7 +11,7 @@ import pytest
 from helpers import read_points, write_points
 
 from torchvox._util.errors import WrongUseError
-from torchvox.filter.selection import outliers_of
+from torchvox.filter.selection import Selection, outliers_of
 from torchvox.io import PointTable
 from torchvox.io.crs import Crs, crs_of
 from torchvox.io.las_records import GEO_KEYS, LasSource, record
@@ -58,6 +58,12 @@ def test_where_compares_values(text, mask):
     np.testing.assert_array_equal(np.logical_and.reduce(held), mask)
 
 
+def test_limits_are_rounded_as_the_values_of_a_file():
+    one = PointTable(np.full((1, 3), 84893520, np.int32), scale=np.full(3, 0.01), offset=np.zeros(3))
+    assert parse_where("x=848935.2")[0].holds(one).all() and one.world()[0, 0] > 848935.2
+    assert Selection((848935.2,) * 6)(one)[0].all() and not Selection((9e5,) * 6)(one)[0].any()
+
+
 @pytest.mark.parametrize("text", BAD)
 def test_where_takes_nothing_else(text):
     with pytest.raises(WrongUseError, match="where takes NAME=2"):
@@ -87,9 +93,11 @@ def test_what_is_wrong_for_all_files_is_said_once(torchvox_cli, tiles, command, 
 
 
 def test_outliers_are_those_of_all_distances(torchvox_cli, tiles):
-    xyz = np.append(5e6 + RNG.exponential(1, (300, 3)), [[np.nan, 0, 0]], axis=0)
-    near = np.sort(np.linalg.norm(xyz[:300, None] - xyz[None, :300], axis=2))[:, 1:9].mean(axis=1)
-    far = np.append(near > near.mean() + 0.5 * near.std(ddof=1), True)
+    stray = [[0, 0, 0]] * 9 + [[np.nan, 0, 0], [1e300, 0, 0]]  # 0: some scanners' "no return"
+    xyz = np.append(5e6 + RNG.exponential(1, (300, 3)), stray, axis=0)
+    off = np.linalg.norm(xyz[:309, None] - xyz[None, :309], axis=2)
+    near = np.sort(off)[:, 1:9].mean(axis=1)
+    far = np.append(near > near.mean() + 0.5 * near.std(ddof=1), [True, True])
     np.testing.assert_array_equal(outliers_of(xyz, 8, 0.5), far)
     np.save("x.npy", xyz)
     command = "convert", "x.npy", "-o", "y.npy", "--outliers"

@@ -88,6 +88,7 @@ def check_some(
 def warn_that_none_is_kept(name: str, chosen: Selection, readers: Iterable[PointReader]) -> None:
     """A note on stderr that no point of these files is kept, and why."""
     if chosen.where is not None:
-        note(f"torchvox: warning: {name}: no point is kept by --where {chosen.where!r}")
+        also = "--bounds and " * (chosen.bounds is not None)
+        note(f"torchvox: warning: {name}: no point is kept by {also}--where {chosen.where!r}")
     elif chosen.bounds is not None:
         warn_of_none(name, union_box(reader.box for reader in readers), chosen.bounds)

@@ -16,7 +16,7 @@ from torchvox._util.errors import WrongUseError, check_box, short
 from torchvox.filter.lattice import Lattice
 from torchvox.io import PointReader, PointTable
 from torchvox.io.table import union_box
-from torchvox.io.where import parse_where
+from torchvox.io.where import as_stored, parse_where
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,6 +55,8 @@ class Selection:
         good, left_out = np.ones(len(table), bool), {}
         if self.bounds is not None:
             world, bounds = table.world(), np.reshape(self.bounds, (2, 3))
+            if table.scale is not None and table.offset is not None:
+                bounds = as_stored(bounds, table.scale, table.offset)
             good = ((world >= bounds[0]) & (world <= bounds[1])).all(axis=1)
             left_out["outside of the bounds"] = int((~good).sum())
         if self.drop_withheld:
@@ -156,19 +158,20 @@ def check_alike(readers: Sequence[PointReader], lattice: bool = True) -> Lattice
 
 
 def outliers_of(xyz: np.ndarray, neighbors: int, deviations: float) -> np.ndarray:
-    """Which points [N] bool are far from the others, or not finite.
+    """Which points [N] bool are far from the others, or not finite (1e18 is infinite here).
 
     A point is far if the mean distance to its nearest neighbors exceeds the mean of these means by
     more than `deviations` of their standard deviations. xyz: [N, 3] float64.
     Raises WrongUseError for as few finite points as neighbors.
     """
-    far = ~np.isfinite(xyz).all(axis=1)
+    far = ~(np.abs(xyz) < 1e18).all(axis=1)  # whose squares are finite in float32
     xyz = xyz[~far]
     if len(xyz) <= neighbors:
-        rule = f"outliers by {neighbors} neighbors need more than {neighbors} finite points"
-        raise WrongUseError(f"{rule}, got {len(xyz)}")
+        rule = f"outliers: K must be below the number of finite points, {len(xyz)}"
+        raise WrongUseError(f"{rule}; got {neighbors}")
     # knn is fast in float32: the distances of what it finds are computed again in float64.
-    points = torch.from_numpy((xyz - (xyz.min(axis=0) + xyz.max(axis=0)) / 2).astype(np.float32))
+    # The median is among most of them, wherever a few stray ones are.
+    points = torch.from_numpy((xyz - np.median(xyz, axis=0)).astype(np.float32))
     means, rows = np.empty(len(xyz)), NEIGHBORS // (neighbors + 1)
     for at in range(0, len(xyz), rows):
         query = points[None, at : at + rows]

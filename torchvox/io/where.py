@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -38,13 +38,29 @@ class Condition(NamedTuple):
     def holds(self, table: PointTable) -> np.ndarray:
         """Which points [N] have such a value."""
         name = self.column(table)
-        values = table.world()[:, "xyz".index(name)] if name in "xyz" else table.values(name)
+        ranges: Any = self.ranges
+        if name in "xyz":
+            axis = "xyz".index(name)
+            values = table.world()[:, axis]
+            if table.scale is not None and table.offset is not None:
+                ranges = as_stored(ranges, table.scale[axis], table.offset[axis])
+        else:
+            values = table.values(name)
+            if name in table.steps:
+                ranges = as_stored(ranges, *(numbers[0] for numbers in table.steps[name]))
         if self.operator in _ORDERS:
-            return np.asarray(_ORDERS[self.operator](values, self.ranges[0][0]))
+            return np.asarray(_ORDERS[self.operator](values, ranges[0][0]))
         inside = np.zeros(len(values), bool)
-        for low, high in self.ranges:
+        for low, high in ranges:
             inside |= values == low if low == high else (values >= low) & (values <= high)
         return ~inside if self.operator == "!=" else inside
+
+
+def as_stored(limits: Any, scale: Any, offset: Any) -> np.ndarray:
+    """Limits of values that are stored * scale + offset, rounded as these: 0.3 is 3 * 0.1."""
+    with np.errstate(all="ignore"):  # limits may be infinite, a scale 0
+        near = np.rint((np.asarray(limits, np.float64) - offset) / scale) * scale + offset
+        return np.where(np.abs(near - limits) < 1e-4 * np.abs(scale), near, limits)
 
 
 def parse_where(text: str, option: str = "where") -> tuple[Condition, ...]:
