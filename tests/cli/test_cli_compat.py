@@ -144,6 +144,10 @@ def f(x):
     "mine/frnn.py": "import numpy\n",
     "none/a.py": "import numpy, importlib\nimportlib.import_module(numpy.name)\n",
     "alone/a.py": "import knn_cuda\n",
+    "alone/old.py": "\nprint 'x'\n",
+    "alone/.venv/site-packages/torch_geometric/a.py": "from torch_cluster import fps\n",
+    "right/b.py/c.txt": "",
+    "right/long.py": f"x = {'1 + ' * 900} 1\n",
     "right/a.py": "from torch_cluster import radius_graph as r\nr(\n    1,\n)\n",
 }
 HIDDEN = "imported by import_module, or passed on whole: its names that are used are not visible"
@@ -174,7 +178,8 @@ torchvox.compat.install("torch_cluster")
 """),
     "none": (0, f"no names of {', '.join(PEERS)} are used\n"),
     "alone": (1, f"no names of {', '.join(PEERS)} are used\n"
-                 "also imported, no adapter: knn_cuda\n               alone/a.py:1 knn_cuda\n"),
+                 "also imported, no adapter: knn_cuda\n               alone/a.py:1 knn_cuda\n"
+                 "not valid Python 3, not read: alone/old.py:2\n"),
     "right": (0, """\
 covered        torch_cluster.radius_graph: 1 use in 1 file
                At most max_num_neighbors without loops: 1.6.3 may return one more.
@@ -197,6 +202,7 @@ def test_scan_says_where_each_name_is(torchvox_cli, tmp_path, monkeypatch, folde
     content = json.loads(torchvox_cli("compat", "scan", folder, "--json").out)
     places = [p for one in content["names"] for p in one["places"]]
     places += [f"{p} {name}" for name, each in content["no_adapter"].items() for p in each]
+    places += [f"not valid Python 3, not read: {p}" for p in content["unread"]]
     stars = [line.strip(" *") for line in text.splitlines() if ".py:" in line]
     assert places == stars
 
@@ -269,7 +275,7 @@ def test_run_passes_arguments_and_exit_codes_on(
 
 
 def test_what_scan_and_run_cannot_use_is_wrong_use(torchvox_cli, tmp_path, monkeypatch):
-    torchvox_cli("compat", "scan", tmp_path / "no").assert_one_sentence(2, "no Python files")
+    torchvox_cli("compat", "scan", tmp_path / "no").assert_one_sentence(2, "does not exist")
     run = ("compat", "run", "--peers")
     torchvox_cli(*run, "nobody", "x.py").assert_one_sentence(2, "nobody")
     monkeypatch.setattr("torchvox.compat.install", lambda name, at: None)

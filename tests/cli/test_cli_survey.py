@@ -30,7 +30,9 @@ XYZ = RNG.integers(0, 100, (400, 3)).astype(np.int32)
 
 
 def table(rows=slice(None), offset=0.0):
-    columns = {"classification": C, "return_number": R, "big": BIG, "angle": C.astype(np.int16)}
+    columns = {"classification": C, "return_number": R, "big": BIG, "angle": C.astype(np.int16)} | {
+        "xy": C
+    }
     lattice = {"scale": np.full(3, 0.5), "offset": np.full(3, offset), "crs": KM.format(CODE)}
     steps = {"angle": (np.array([0.25]), np.zeros(1))}
     return PointTable(XYZ - np.int32(2 * offset), columns, steps=steps, **lattice).rows(rows)
@@ -49,6 +51,7 @@ def tiles(tmp_path):
         ("scalar_Classification == 2,9", (C == 2) | (C == 9)),
         ("ReturnNumber!=1..2 AND z<=20", (R == 3) & (XYZ[:, 2] <= 40)),
         ("angle>1.25", C > 5),
+        ("xy=2", C == 2),
         ("angle=.5..1,2.5", ((C >= 2) & (C <= 4)) | (C == 10)),
         (f"big={2**53 + 1}", C == 2),
     ],
@@ -59,7 +62,8 @@ def test_where_compares_values(text, mask):
 
 
 def test_limits_are_rounded_as_the_values_of_a_file():
-    one = PointTable(np.full((1, 3), 84893520, np.int32), scale=np.full(3, 0.01), offset=np.zeros(3))
+    lattice = {"scale": np.full(3, 0.01), "offset": np.zeros(3)}
+    one = PointTable(np.full((1, 3), 84893520, np.int32), **lattice)
     assert parse_where("x=848935.2")[0].holds(one).all() and one.world()[0, 0] > 848935.2
     assert Selection((848935.2,) * 6)(one)[0].all() and not Selection((9e5,) * 6)(one)[0].any()
 
@@ -136,6 +140,10 @@ def test_info_counts_classes_and_view_names_them(torchvox_cli, tiles):
     assert facts["counts"]["classification"]["2"] == (C == 2).sum()
     torchvox_cli("view", "a.las", "tiles", "--color", "classification").ok("tiles (2 files)")
     assert "2 ground" in Path("view.html").read_text()
+    labels = {"label": np.where(R == 1, [*range(50)] * 8, np.nan)}  # R: 1 to 3
+    write_points(Path("one/l.npz").absolute(), PointTable(XYZ.astype(float), labels))
+    torchvox_cli("view", "one", "--color", "label").ok("l.npz: 400 points")
+    assert "no class" in (page := Path("view.html").read_text()) and " more ·" in page
 
 
 def test_a_world_file_places_the_first_pixel(torchvox_cli, tmp_path):

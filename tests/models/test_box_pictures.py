@@ -39,7 +39,7 @@ def test_a_picture_names_the_classes_that_it_shows(count, tmp_path):
     )
     legend = figure.axes[0].get_legend()
     names = [] if legend is None else [text.get_text() for text in legend.get_texts()]
-    expected = {0: [], 1: ["known", "car (1)"], 70: ["known", "car (35)", "cyclist (35)"]}
+    expected = {0: [], 1: ["labelled", "car (1)"], 70: ["labelled", "car (35)", "cyclist (35)"]}
     assert names == expected[count]
     viz.save(figure, tmp_path / "boxes.png")
     assert (tmp_path / "boxes.png").stat().st_size > 10_000

@@ -4,6 +4,7 @@
 import statistics
 import time
 import warnings
+import zipfile
 
 import numpy as np
 import pytest
@@ -93,9 +94,12 @@ def test_a_damaged_program_is_an_error_that_names_it(program, part):
         Detector(path, device=CPU)
 
 
-def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="is not a file"):
-        Detector(tmp_path, device=CPU)
+def test_a_folder_and_another_program_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "program.pt2", "w") as archive:
+        archive.writestr("program/models/model.json", "{}")
+    for path, words in ((tmp_path, "is not a file"), (tmp_path / "program.pt2", "--format script")):
+        with pytest.raises(CheckpointError, match=words):
+            Detector(path, device=CPU)
 
 
 # ---- a scan in any form --------------------------------------------------------------------------
@@ -126,6 +130,7 @@ def test_every_form_of_a_scan_gives_the_same_named_boxes(small, street, tmp_path
     assert (first.class_name, first.score) == (small.classes[label], float(boxes.scores[0]))
     assert [first.x, first.y, first.z, first.l, first.w, first.h, first.yaw] == list(boxes.boxes[0])
     assert first.vx is None and boxes[-1] == list(boxes)[-1]
+    assert boxes[1:3] == list(boxes)[1:3]
 
 
 def test_a_network_in_memory_is_copied_and_gives_the_boxes_of_its_file(small, street):
@@ -147,6 +152,8 @@ def test_a_network_in_memory_is_copied_and_gives_the_boxes_of_its_file(small, st
         (torch.zeros(5, 3), WrongUseError, r"got \[5, 3\]"),
         (torch.zeros(5, 5), WrongUseError, r"got \[5, 5\]"),
         ([[0, 0, 0, 0]], WrongUseError, "got list"),
+        (np.zeros((5, 4), "U1"), WrongUseError, "got <U1"),
+        (PointTable(SCAN.points[:, :3]), WrongUseError, "the cloud has no intensity column"),
         (PointCloud(np.zeros((5, 3)), ("x", "y", "z")), WrongUseError, "has no intensity column"),
         (PointCloud(SCAN.points, SCAN.columns, np.ones(3)), CloudFileError, "not relative to the"),
     ],

@@ -48,7 +48,8 @@ def scan_(args: ScanOptions) -> None:
     """List the names of other libraries that code uses, and whether torchvox covers each.
 
     Exit code 0: all are covered, or none is used.
-    Exit code 1: some are not covered, or a package without an adapter is imported.
+    Exit code 1: some are not covered, or a package without an adapter is imported, or a file is
+    not valid Python 3.
     Exit code 2: there are no Python files.
 
     Examples:
@@ -57,11 +58,12 @@ def scan_(args: ScanOptions) -> None:
     """
     from torchvox.compat import scan, table
 
-    findings, others = scan.scan(args.path)
+    findings, others, unread = scan.scan(args.path)
     lines = scan.install_lines(findings)
     names = [one._asdict() for one in findings]
+    report = {"names": names, "no_adapter": others, "unread": unread, "install": lines}
     options.check_outputs([args.path], {"--json": args.json})
-    options.write_json(args.json, {"names": names, "no_adapter": others, "install": lines})
+    options.write_json(args.json, report)
     text = [line for one in findings for line in scan_lines(one, args.files)]
     text = text or [f"no names of {', '.join(table.PEERS)} are used"]
     if others:
@@ -69,10 +71,11 @@ def scan_(args: ScanOptions) -> None:
         text += [f"{'':15}{place} {name}" for name in others for place in others[name]]
         if any(name.startswith("torch_geometric.") for name in others):
             text.append("torch_geometric.nn calls pyg_lib or torch_cluster, which have adapters")
+    text += [f"not valid Python 3, not read: {place}" for place in unread]
     out = console()
     for line in [*text, *lines]:
         out.print(line, markup=False, soft_wrap=True)
-    if others or any(one.status != scan.COVERED for one in findings):
+    if others or unread or any(one.status != scan.COVERED for one in findings):
         raise typer.Exit(1)
 
 

@@ -140,13 +140,11 @@ def _facts(reader: PointReader) -> list[tuple[str, str]]:
         scale, offset = (" ".join(f"{v:g}" for v in a) for a in pair)
         facts.append(("steps", f"{short(name)} {scale}, offset {offset}"))
     crs = crs_of(schema)
-    systems = {
-        "crs": (crs.name and short(crs.name), crs.epsg),
-        "heights": (crs.vertical_unit and f"in {crs.vertical_unit}", crs.vertical_epsg),
-    }
-    for kind, (words, code) in systems.items():
-        if both := [*filter(None, (words, code and f"EPSG:{code}"))]:
-            facts.append((kind, ", ".join(both)))
+    code, heights = (f", EPSG:{n}" if n else "" for n in (crs.epsg, crs.vertical_epsg))
+    if crs.name or code:
+        facts.append(("crs", f"{short(crs.name or 'not named')}{code}"))
+    if heights or crs.vertical_unit:
+        facts.append(("heights", f"in {crs.vertical_unit or 'an unknown unit'}{heights}"))
     return facts + [("problem", problem) for problem in reader.problems]
 
 

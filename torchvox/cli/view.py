@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from torchvox.cli import options
 from torchvox.cli.info import CLASSES
 from torchvox.cli.notes import note, open_noted
 from torchvox.cli.options import argument, option, option_class
-from torchvox.cli.work import console, milliseconds
+from torchvox.cli.work import console
 from torchvox.data.folder import read_boxes
 from torchvox.filter import suggest_voxel_size
 from torchvox.filter.selection import MergedReader
@@ -46,6 +45,7 @@ _BRIGHT = [
     *((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178)),
     *((213, 94, 0), (204, 121, 167), (148, 203, 84), (178, 140, 255), (255, 139, 139)),
 ]
+MOST_NAMED = 40  # classes in a legend
 LABELS = np.array([_BRIGHT, np.array(_BRIGHT) * 0.55]).reshape(-1, 3).astype(np.uint8)  # in turn
 
 
@@ -100,7 +100,7 @@ def view(args: ViewOptions) -> None:
     if suffix not in MAX_POINTS:
         raise WrongUseError(f"{output}: views are written as .html or .png")
     panes = [args.cloud] if args.other is None else [args.cloud, args.other]
-    parts = [find_clouds([path]) if path.is_dir() else [path] for path in panes]
+    parts = [[path] if path.suffix and not path.is_dir() else find_clouds([path]) for path in panes]
     files = [path for paths in parts for path in paths]
     options.check_outputs([*files, args.boxes], {"--output": output})
     if args.boxes is not None and suffix != ".html":
@@ -112,7 +112,6 @@ def view(args: ViewOptions) -> None:
     boxes = () if args.boxes is None else read_boxes(args.boxes)[:2]
     if suffix == ".png":
         require("matplotlib", "to draw pictures")
-    start = time.perf_counter()
     read = options.cloud_reader(files, args.layout, open_noted)
     readers = [_joined(*pair, read) for pair in zip(panes, parts, strict=True)]
     color: Color = args.color or ("rgb" if _has(readers[0], "rgb") else "height")
@@ -129,7 +128,6 @@ def view(args: ViewOptions) -> None:
         facts.append(f"{readers[0].count / readers[1].count:,.1f}x fewer points")
     if voxel_size:
         facts.append(f"voxel size {voxel_size:g} {readers[0].schema.unit}")
-    facts.append(f"read in {milliseconds(1e3 * (time.perf_counter() - start))}")
     title = " and ".join(reader.name for reader in readers)
     if boxes:
         facts.append(f"{len(boxes[0])} boxes")
@@ -168,8 +166,8 @@ def _write(
 
 def _joined(path: Path, files: list[Path], read: Callable[[Path], PointReader]) -> PointReader:
     """The reader of a file, or of all clouds of a folder."""
-    if files == [path]:
-        return read(path)
+    if len(files) == 1:
+        return read(files[0])
     reader = MergedReader([read(file) for file in files])
     reader.name = f"{path.resolve().name} ({reader.name})"
     return reader
@@ -181,8 +179,17 @@ def _classes(layers: list[Layer], color: Color) -> dict[str, np.ndarray]:
     if color not in CLASSES or not columns:
         return {}
     source = layers[0].reader.schema.source
-    codes = np.unique(np.nan_to_num(np.concatenate(columns)).astype(np.int64)).tolist()
-    return {class_title(source, code): LABELS[code % len(LABELS)] for code in codes[:40]}
+    known, codes = _codes(np.concatenate(columns))
+    found = np.unique(codes[known]).tolist()
+    colors = {class_title(source, code): LABELS[code % len(LABELS)] for code in found[:MOST_NAMED]}
+    more = {f"{len(found) - MOST_NAMED} more": NONE} if len(found) > MOST_NAMED else {}
+    return colors | more | ({} if known.all() else {"no class": NONE})
+
+
+def _codes(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which points [N] have a class, and the classes as int64, 0 for the others."""
+    known = np.abs(column.astype(np.float64)) < 2**53
+    return known, np.where(known, column, 0).astype(np.int64)
 
 
 def _columns(reader: PointReader, color: Color) -> list[str]:
@@ -262,7 +269,8 @@ def _values(layer: Layer, color: Color) -> np.ndarray:
     if color == "rgb" and count and _has(layer.reader, color):
         return np.stack([layer.columns[name] for name in COLORS], axis=1)
     if color in CLASSES and column is not None:
-        return LABELS[np.nan_to_num(column).astype(np.int64) % len(LABELS)]
+        known, codes = _codes(column)
+        return np.where(known[:, None], LABELS[codes % len(LABELS)], NONE)
     if color in ("rgb", *CLASSES):
         return np.tile(NONE, (count, 1))
     return np.full(count, np.nan) if column is None else column.astype(np.float64)

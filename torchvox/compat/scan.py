@@ -10,8 +10,10 @@ install_lines  what to add to the program
 """
 
 import ast
+import re
 import warnings
 from collections.abc import Iterable, Iterator
+from os.path import abspath
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
@@ -32,6 +34,7 @@ torchsparse warpconvnet torch_geometric.nn.fps torch_geometric.nn.knn torch_geom
 torch_geometric.nn.nearest torch_geometric.nn.radius torch_geometric.nn.radius_graph
 torch_geometric.nn.voxel_grid
 """
+FOREIGN = re.compile(r"(^|/)(\.[^/]+|site-packages)/")
 COPIES = {"pointnet2_cuda": "pointnet2_batch_cuda", "pointnet2._ext": "_ext"}  # openpoints, votenet
 
 
@@ -51,10 +54,11 @@ class Finding(NamedTuple):
 
 class Scan(NamedTuple):
     """findings: one per name of a peer, by peer and name. others: packages that are imported and
-    have no adapter -> path:line of each import and use."""
+    have no adapter -> path:line of each import and use. unread: path:line of syntax errors."""
 
     findings: List[Finding]
     others: Dict[str, List[str]]
+    unread: List[str]
 
 
 class Parsed(NamedTuple):
@@ -70,26 +74,30 @@ class Bound(NamedTuple):
     line: int
 
 
-def parse(path: Path) -> Dict[str, Parsed]:
-    """The files by their module names. Raises WrongUseError for a wrong path."""
-    files = [path] if path.is_file() else sorted(path.rglob("*.py"))
-    if not files:
-        raise WrongUseError(f"{path} has no Python files")
-    base = path if path.is_dir() else path.parent
+def parse(path: Path) -> Tuple[Dict[str, Parsed], List[str]]:
+    """The files by their module names, and `Scan.unread`. Raises WrongUseError for a wrong path."""
+    if not path.exists():
+        raise WrongUseError(f"{path} does not exist")
+    files = [path] if path.is_file() else sorted(filter(Path.is_file, path.rglob("*.py")))
+    files = [file for file in files if not FOREIGN.search(file.relative_to(path).as_posix())]
+    if not files or path.suffix == ".ipynb":
+        raise WrongUseError(f"{path} has no Python files (of notebooks, convert them to .py first)")
+    base = Path(abspath(path if path.is_dir() else path.parent))  # links to files stay as they are
     while (base / "__init__.py").exists():
-        base = base.resolve().parent
-    modules = {}
+        base = base.parent
+    modules, unread = {}, []
     for file in files:
-        parts = file.resolve().relative_to(base.resolve()).with_suffix("").parts
-        package = parts[-1] == "__init__"
+        names = Path(abspath(file)).relative_to(base).with_suffix("").parts
+        package = names[-1] == "__init__"
         with warnings.catch_warnings():  # about escapes in other people's strings
             warnings.simplefilter("ignore")
             try:
                 tree = ast.parse(file.read_bytes())
-            except (SyntaxError, ValueError):  # not Python 3
+            except (SyntaxError, ValueError, MemoryError, RecursionError) as error:  # Python 2
+                unread.append(f"{file}:{getattr(error, 'lineno', None) or 1}")
                 continue
-        modules[".".join(parts[: len(parts) - package])] = Parsed(tree, package, file)
-    return modules
+        modules[".".join(names[: len(names) - package])] = Parsed(tree, package, file)
+    return modules, unread
 
 
 def imported(module: str, parsed: Parsed) -> Dict[str, Bound]:
@@ -114,22 +122,24 @@ def imported(module: str, parsed: Parsed) -> Dict[str, Bound]:
     return bound
 
 
-def used(node: ast.AST, bound: Dict[str, Bound], registered: Dict[str, str]) -> Iterator[Bound]:
+def used(tree: ast.AST, bound: Dict[str, Bound], registered: Dict[str, str]) -> Iterator[Bound]:
     """The absolute names used below a node, and their lines."""
-    whole = "" if isinstance(getattr(node, "ctx", None), ast.Store) else dotted(node, bound)
-    if whole:
-        yield Bound(whole, getattr(node, "lineno", 0))
-        return
-    pairs: List[Tuple[Optional[ast.expr], ast.expr]] = []
-    if isinstance(node, ast.Dict):
-        pairs = list(zip(node.keys, node.values, strict=True))
-    elif isinstance(node, ast.keyword):
-        pairs = [(ast.Constant(node.arg), node.value)]
-    for key, value in pairs:
-        if getattr(key, "value", None) == "type" and isinstance(value, ast.Constant):
-            yield Bound(registered.get(str(value.value), ""), value.lineno)
-    for child in ast.iter_child_nodes(node):
-        yield from used(child, bound, registered)
+    nodes = [tree]
+    while nodes:
+        node = nodes.pop()
+        whole = "" if isinstance(getattr(node, "ctx", None), ast.Store) else dotted(node, bound)
+        if whole:
+            yield Bound(whole, getattr(node, "lineno", 0))
+            continue
+        pairs: List[Tuple[Optional[ast.expr], ast.expr]] = []
+        if isinstance(node, ast.Dict):
+            pairs = list(zip(node.keys, node.values, strict=True))
+        elif isinstance(node, ast.keyword):
+            pairs = [(ast.Constant(node.arg), node.value)]
+        for key, value in pairs:
+            if getattr(key, "value", None) == "type" and isinstance(value, ast.Constant):
+                yield Bound(registered.get(str(value.value), ""), value.lineno)
+        nodes += ast.iter_child_nodes(node)
 
 
 def dotted(node: ast.AST, bound: Dict[str, Bound]) -> str:
@@ -213,7 +223,7 @@ class Names:
 def scan(path: Path) -> Scan:
     """The names of peers in a folder of code or in a file. Raises WrongUseError for a path without
     Python files."""
-    parsed = parse(path)
+    parsed, unread = parse(path)
     names = Names(parsed)
     layers = [n for n in table.literals("mmcv_ops").names if n[0].isupper()]
     registered = {name: f"mmcv.ops.{name}" for name in layers if not hasattr(nn, name)}
@@ -243,7 +253,7 @@ def scan(path: Path) -> Scan:
     # Modules that are imported for the sake of names that are listed themselves.
     parents = {f.name.rpartition(".")[0] for f in findings}
     findings = [f for f in findings if f.uses or f.status == COVERED or f.name not in parents]
-    return Scan(findings, {name: written(others[name]) for name in sorted(others)})
+    return Scan(findings, {name: written(others[name]) for name in sorted(others)}, unread)
 
 
 def written(places: Iterable[Tuple[str, int]]) -> List[str]:

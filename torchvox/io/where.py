@@ -38,16 +38,12 @@ class Condition(NamedTuple):
     def holds(self, table: PointTable) -> np.ndarray:
         """Which points [N] have such a value."""
         name = self.column(table)
-        ranges: Any = self.ranges
-        if name in "xyz":
-            axis = "xyz".index(name)
-            values = table.world()[:, axis]
-            if table.scale is not None and table.offset is not None:
-                ranges = as_stored(ranges, table.scale[axis], table.offset[axis])
-        else:
-            values = table.values(name)
-            if name in table.steps:
-                ranges = as_stored(ranges, *(numbers[0] for numbers in table.steps[name]))
+        axis, ranges = {"x": 0, "y": 1, "z": 2}.get(name, -1), self.ranges
+        values, steps = table.world()[:, axis], (table.scale, table.offset)
+        if axis < 0:
+            values, steps = table.values(name), table.steps.get(name, (None, None))
+        if steps[0] is not None and steps[1] is not None:
+            ranges = as_stored(ranges, steps[0][axis], steps[1][axis]).tolist()
         if self.operator in _ORDERS:
             return np.asarray(_ORDERS[self.operator](values, ranges[0][0]))
         inside = np.zeros(len(values), bool)

@@ -49,7 +49,7 @@ def boxes_picture(
     x, y, z = xyz[((xyz >= low) & (xyz < high)).all(1)].T
     look: dict[str, Any] = {"s": 0.8, "cmap": style.color_map(style.HEIGHT), "alpha": 0.75}
     ax.scatter(x, y, c=z, linewidths=0, rasterized=True, **look)
-    groups = [] if known is None else [(known, KNOWN, "dashed", "known")]
+    groups = [] if known is None else [(known, KNOWN, "dashed", "labelled")]
     for label, name in enumerate(classes):
         mine = boxes[labels == label]
         groups.append((mine, colors[label % len(colors)], "solid", f"{name} ({len(mine)})"))
@@ -57,11 +57,14 @@ def boxes_picture(
         if len(rows):
             _draw(ax, rows, color, dashes, name)
     if scores is not None and len(boxes) <= MOST_SCORES:
-        for row, score, label in zip(boxes, scores, labels, strict=True):
-            above = row[1] + 0.5 * float(np.hypot(row[3], row[4]))
+        wide = float(high[0] - low[0]) / 40  # of a score; those at one place are above each other
+        places = np.stack([boxes[:, 0], corners(boxes)[..., 1].max(1) + 0.3 * wide], 1)
+        near = (np.abs(places[:, None] - places) < (wide, wide / 2)).all(2)
+        places[:, 1] += 0.5 * wide * np.tril(near, -1).sum(1)
+        for (x, y), score, label in zip(places.tolist(), scores, labels, strict=True):
             color = colors[int(label) % len(colors)]
             look = {"color": color, "fontsize": 6.5, "ha": "center", "clip_on": True}
-            ax.text(row[0], above, f"{score:.2f}", **look)
+            ax.text(x, y, f"{score:.2f}", **look)
     style.plan_axes(ax, point_cloud_range, "m", title, note)
     if any(len(rows) for rows, *_ in groups):
         style.legend(ax, loc="upper right")

@@ -5,7 +5,7 @@ import copy
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple, Union, overload
 
 import numpy as np
 import torch
@@ -64,12 +64,20 @@ class Boxes:
     def __len__(self) -> int:
         return len(self.scores)
 
-    def __getitem__(self, index: int) -> Box:
+    @overload
+    def __getitem__(self, index: int) -> Box: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> List[Box]: ...
+
+    def __getitem__(self, index: Union[int, slice]) -> Union[Box, List[Box]]:
+        if isinstance(index, slice):
+            return list(self)[index]
         name = self.classes[int(self.labels[index])]
         return Box(name, float(self.scores[index]), *self.boxes[index].tolist())
 
     def __iter__(self) -> Iterator[Box]:
-        return map(self.__getitem__, range(len(self)))
+        return (self[i] for i in range(len(self)))
 
 
 class Detector:
@@ -149,7 +157,7 @@ class Detector:
             scan = TableReader(scan).cloud()
         if isinstance(scan, PointCloud):
             scan = columns_of(scan, self.columns)
-        if isinstance(scan, np.ndarray):
+        if isinstance(scan, np.ndarray) and scan.dtype.kind in "fiu":
             scan = np.asarray(scan, np.float32, order="C")
             scan = torch.from_numpy(scan if scan.flags.writeable else scan.copy())
         names = ("x", "y", "z", *(name for name, _ in COLUMNS))[: self.columns]
@@ -157,7 +165,7 @@ class Detector:
         shape = list(scan.shape) if isinstance(scan, Tensor) else []
         if not isinstance(scan, Tensor) or len(shape) != 2 or not least <= shape[1] <= self.columns:
             rule = f"Detector: scan must be one scan, [N, {self.columns}] of {', '.join(names)}"
-            got = shape if isinstance(scan, Tensor) else type(scan).__name__
+            got = shape if isinstance(scan, Tensor) else getattr(scan, "dtype", type(scan).__name__)
             raise WrongUseError(f"{rule}, a tensor, an array, a cloud or a path; got {got}")
         points = scan.float()
         if points.size(1) < self.columns:
@@ -247,7 +255,7 @@ def _called(network: Any, points: Tensor, device: torch.device) -> Arrays:
 def columns_of(cloud: PointCloud, count: int) -> np.ndarray:
     """[N, count] float32, the columns that a detector sees. Raises WrongUseError for a cloud that
     lacks one, CloudFileError for coordinates far from its sensor."""
-    name = cloud.path or "the cloud"
+    name = cloud.path if cloud.path and cloud.path.name else "the cloud"
     if any(cloud.origin):
         words = "coordinates are not relative to the sensor, which a detector needs"
         raise CloudFileError(f"{name}: {words}")
@@ -259,7 +267,7 @@ def columns_of(cloud: PointCloud, count: int) -> np.ndarray:
             rows[:, i] = values
         elif needed:
             raise WrongUseError(
-                f"{name} has no {column} column, which the detector sees: check --layout"
+                f"{name} has no {column} column, which the detector sees: check its layout"
             )
     return rows
 
@@ -285,8 +293,12 @@ def _network(path: Path, device: torch.device) -> Any:
     if not path.is_file():
         names = ", ".join(name for name in list_models("detect") if get_model_weights(name))
         raise CheckpointError(f"{path} is not a file, nor a detector with weights: {names}")
-    is_script = checkpoints.kind_of_program(path) == "script"
-    return _script(path, device) if is_script else checkpoints.load(path)
+    kind = checkpoints.kind_of_program(path)
+    if kind in ("export", "aoti"):
+        raise CheckpointError(
+            f"{path} is not a TorchScript program: use torchvox export --format script"
+        )
+    return _script(path, device) if kind else checkpoints.load(path)
 
 
 def load_form(path: Union[str, Path], device: torch.device, trust_code: bool = False) -> Any:
