@@ -140,10 +140,12 @@ def test_info_counts_classes_and_view_names_them(torchvox_cli, tiles):
     assert facts["counts"]["classification"]["2"] == (C == 2).sum()
     torchvox_cli("view", "a.las", "tiles", "--color", "classification").ok("tiles (2 files)")
     assert "2 ground" in Path("view.html").read_text()
-    labels = {"label": np.where(R == 1, [*range(50)] * 8, np.nan)}  # R: 1 to 3
+    labels = {"label": np.where(R == 1, [*range(10**6, 10**6 + 50)] * 8, np.nan)}
     write_points(Path("one/l.npz").absolute(), PointTable(XYZ.astype(float), labels))
     torchvox_cli("view", "one", "--color", "label").ok("l.npz: 400 points")
     assert "no class" in (page := Path("view.html").read_text()) and " more ·" in page
+    (facts,) = json.loads(torchvox_cli("info", "one", "--json", "-").ok().out)["files"]
+    assert sum(facts["counts"]["label"].values()) == (R == 1).sum()
 
 
 def test_a_world_file_places_the_first_pixel(torchvox_cli, tmp_path):

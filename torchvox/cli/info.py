@@ -172,7 +172,7 @@ def _json(reader: PointReader, statistics: Statistics | None) -> dict[str, Any]:
         columns, facts["finite_points"], counts = statistics
         facts["statistics"] = {name: column.facts() for name, column in columns.items()}
         facts["counts"] = {
-            n: {f"{c:g}": k for c, k in codes.items()} for n, codes in counts.items()
+            n: {f"{c:.15g}": k for c, k in codes.items()} for n, codes in counts.items()
         }
     return facts
 

@@ -181,4 +181,4 @@ def _crs(source: LasSource) -> str | None:
 def class_title(source: object, code: float) -> str:
     """A code of a class, for LAS files with its ASPRS name. source: that of a table."""
     known = isinstance(source, LasSource) and code in range(len(CLASS_NAMES))
-    return f"{code:g} {CLASS_NAMES[int(code)]}" if known else f"{code:g}"
+    return f"{code:g} {CLASS_NAMES[int(code)]}" if known else f"{code:.15g}"
