@@ -45,7 +45,7 @@ class Foreign:
         (lambda path: path.write_bytes(b"\x80\x02\x95."), r"cannot be read .*: \w+"),
         (
             lambda path: torch.jit.script(torch.nn.ReLU()).save(str(path)),
-            "is a TorchScript program",
+            "is a program, as of torchvox export --format script",
         ),
     ],
     ids=["function", "class", "operand", "program"],

@@ -97,7 +97,7 @@ def test_a_damaged_program_is_an_error_that_names_it(program, part):
 def test_a_folder_and_another_program_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "program.pt2", "w") as archive:
         archive.writestr("program/models/model.json", "{}")
-    for path, words in ((tmp_path, "is not a file"), (tmp_path / "program.pt2", "--format script")):
+    for path, words in ((tmp_path, "is not a file"), (tmp_path / "program.pt2", "--format export")):
         with pytest.raises(CheckpointError, match=words):
             Detector(path, device=CPU)
 

@@ -126,8 +126,8 @@ def read(path: Union[str, Path]) -> Any:
     ]
     allowed = [np.dtype, np.ndarray, argparse.Namespace, *kinds, *named]
     refused = f"{path} cannot be read as tensors and plain types"
-    if kind_of_program(path) == "script":
-        raise CheckpointError(f"{refused}: it is a TorchScript program")
+    if kind := kind_of_program(path):
+        raise CheckpointError(f"{refused}: it is a program, as of torchvox export --format {kind}")
     unpacked = sum(entry.file_size for entry in _entries(path))
     if unpacked and unpacked > 4 * Path(path).stat().st_size:  # torch compresses nothing
         raise CheckpointError(f"{refused}: its entries unpack to {unpacked} bytes")

@@ -293,12 +293,8 @@ def _network(path: Path, device: torch.device) -> Any:
     if not path.is_file():
         names = ", ".join(name for name in list_models("detect") if get_model_weights(name))
         raise CheckpointError(f"{path} is not a file, nor a detector with weights: {names}")
-    kind = checkpoints.kind_of_program(path)
-    if kind in ("export", "aoti"):
-        raise CheckpointError(
-            f"{path} is not a TorchScript program: use torchvox export --format script"
-        )
-    return _script(path, device) if kind else checkpoints.load(path)
+    is_script = checkpoints.kind_of_program(path) == "script"
+    return _script(path, device) if is_script else checkpoints.load(path)
 
 
 def load_form(path: Union[str, Path], device: torch.device, trust_code: bool = False) -> Any:
