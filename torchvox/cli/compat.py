@@ -48,8 +48,7 @@ def scan_(args: ScanOptions) -> None:
     """List the names of other libraries that code uses, and whether torchvox covers each.
 
     Exit code 0: all are covered, or none is used.
-    Exit code 1: some are not covered, or a package without an adapter is imported, or a file is
-    not valid Python 3.
+    Exit code 1: some are not covered, a package has no adapter, or a file is not valid Python 3.
     Exit code 2: there are no Python files.
 
     Examples:

@@ -39,10 +39,9 @@ class Condition(NamedTuple):
         """Which points [N] have such a value."""
         name = self.column(table)
         axis, ranges = {"x": 0, "y": 1, "z": 2}.get(name, -1), self.ranges
-        values, steps = table.world()[:, axis], (table.scale, table.offset)
-        if axis < 0:
-            values, steps = table.values(name), table.steps.get(name, (None, None))
-        if steps[0] is not None and steps[1] is not None:
+        values = table.values(name) if axis < 0 else table.world()[:, axis]
+        steps = table.steps.get(name) if axis < 0 else (table.scale, table.offset)
+        if steps is not None and steps[0] is not None and steps[1] is not None:
             ranges = as_stored(ranges, steps[0][axis], steps[1][axis]).tolist()
         if self.operator in _ORDERS:
             return np.asarray(_ORDERS[self.operator](values, ranges[0][0]))
