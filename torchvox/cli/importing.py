@@ -68,8 +68,8 @@ def import_checkpoint(args: ImportOptions) -> None:
     """Import a checkpoint: converts every tensor and runs the model; compares it on request.
 
     Examples:
-        torchvox import pointpillar_7728.pth --verify -o model.pt
-        torchvox import model.pth --original config.yaml -o model.pt
+        torchvox import CHECKPOINT --verify -o model.pt
+        torchvox import CHECKPOINT --original config.yaml -o model.pt
     """
     from torchvox.models import checkpoints
     from torchvox.models.importing import LAYOUTS, parity, smoke
