@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A detector on scans: foreign programs, damaged files, columns."""
 
+import os
 import statistics
 import time
 import warnings
@@ -208,6 +209,7 @@ def test_a_gpu_gives_the_boxes_of_the_cpu(street, monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="other tests use the GPU too")
 def test_a_call_adds_at_most_60_us_to_the_time_of_its_graph(street):
     detector = Detector(SMALL, device="cuda")
     points = torch.from_numpy(street.points[:, :4]).cuda()
@@ -218,12 +220,10 @@ def test_a_call_adds_at_most_60_us_to_the_time_of_its_graph(street):
         graph(points)
         torch.cuda.synchronize()
 
-    times = []
-    for call in (alone, lambda: detector(points)):
-        taken = []
-        for _ in range(200):
+    times = ([], [])
+    for _ in range(300):  # by turns, as the host has other work too
+        for taken, call in zip(times, (alone, lambda: detector(points)), strict=True):
             start = time.perf_counter()
             call()
             taken.append(time.perf_counter() - start)
-        times.append(statistics.median(taken[50:]))
-    assert times[1] - times[0] < 60e-6, times
+    assert statistics.median(times[1][50:]) - statistics.median(times[0][50:]) < 60e-6
