@@ -124,10 +124,14 @@ TORCHVOX_HD void store_relaxed(T* address, T value) {
 #endif
 }
 
-// Sets bits of *address; the plain load avoids the atomic on the GPU when all are set.
-TORCHVOX_HD void atomic_set_bits(uint32_t* address, uint32_t bits) {
+// Sets bits of *address, of 32 or 64; the plain load avoids the atomic on the GPU when all are set.
+template <class T>
+TORCHVOX_HD void atomic_set_bits(T* address, T bits) {
 #ifdef __CUDA_ARCH__
-  if ((*const_cast<volatile const uint32_t*>(address) & bits) != bits) atomicOr(address, bits);
+  using Native = typename CudaAtomicType<T>::type;
+  if ((*const_cast<volatile const T*>(address) & bits) != bits) {
+    atomicOr(reinterpret_cast<Native*>(address), static_cast<Native>(bits));
+  }
 #else
   __atomic_fetch_or(address, bits, __ATOMIC_RELAXED);
 #endif

@@ -6,7 +6,7 @@
 
 #include "csrc/kernels/core/map.h"
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/grouping/items.h"
+#include "csrc/kernels/core/items.h"
 
 namespace torchvox {
 

@@ -10,7 +10,7 @@
 #include "csrc/kernels/core/entry.h"
 #include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/core/portable_math.h"
-#include "csrc/kernels/grouping/items.h"
+#include "csrc/kernels/core/items.h"
 
 namespace torchvox {
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "csrc/kernels/grouping/inverse_index/inverse_index.h"
-#include "csrc/kernels/grouping/items.h"
+#include "csrc/kernels/core/items.h"
 
 namespace torchvox {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // pillar_moments on the GPU: means, moments, then the tree of tree_sum.cuh.
+#include "csrc/kernels/core/tree_sum.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/pillars/moments.h"
 #include "csrc/kernels/pillars/prepare.cuh"
-#include "csrc/kernels/pillars/tree_sum.cuh"
 
 namespace torchvox {
 namespace {

@@ -2,7 +2,7 @@
 //
 // The operators on pillars on the CPU. pillar_encode takes tasks of 64 pillars, 16 channels at a
 // time in loops that vectorize; its gradient sums groups of 32 rows, pillar_moments groups of 32
-// points, over the tree of moments.h. pillar_scatter takes tasks of rows.
+// points, over the tree of tree_sum.h. pillar_scatter takes tasks of rows.
 #include <algorithm>
 #include <cstring>
 #include <vector>

@@ -375,12 +375,13 @@ TORCHVOX_REGISTER_OPS(ops) {
                      {.backward = "_pillar_encode_backward",
                       .train = "_pillar_encode_train",
                       .derived = {{"dtype", dtype_of_argument("weight")}},
-                      .constant = "points"});
+                      .constants = {"points"}});
   ops.add("_pillar_encode_backward", pillar_encode_backward, no_second_derivative());
   ops.add("pillar_moments", pillar_moments, inference_only());
   ops.add("pillar_norm", pillar_norm);
   ops.autocast("pillar_norm", {{{"weight", "gamma", "beta"}}, {"moments"}, "", at::kDouble});
-  ops.differentiable("pillar_norm", {.backward = "_pillar_norm_backward", .constant = "moments"});
+  ops.differentiable("pillar_norm",
+                     {.backward = "_pillar_norm_backward", .constants = {"moments"}});
   ops.add("_pillar_norm_backward", pillar_norm_backward, no_second_derivative());
 }
 

@@ -5,10 +5,10 @@
 // written once. Winners and gradients are read once, a winning point once per channel that it won.
 #include <cmath>
 
+#include "csrc/kernels/core/tree_sum.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/pillars/encode/encode.h"
 #include "csrc/kernels/pillars/prepare.cuh"
-#include "csrc/kernels/pillars/tree_sum.cuh"
 
 namespace torchvox {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The upper levels of sums over the tree of moments.h, of many columns at once.
+// The upper levels of sums over the tree of tree_sum.h, of many columns at once.
 #pragma once
 
 #include "csrc/kernels/core/entry.h"
