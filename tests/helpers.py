@@ -47,6 +47,8 @@ PLANS = {
     "pillar_lists": Plan(CUDA, {"fixed": 0, "packed": 1}),
     "pillar_common": Plan(CUDA, {"general": 0, "common": 1}),
     "pillar_cpu": INSTRUCTIONS,
+    "sparse_map": Plan(CUDA, {"one launch": 0, "a kernel per step": 1}),
+    "sparse_cpu": INSTRUCTIONS,
     "bev_table": Plan(CUDA, {"dense": 0, "cleared": 1, "started": 2, "small": 3}),
 }
 

@@ -14,6 +14,7 @@
 #include "csrc/kernels/occupancy/read.h"
 #include "csrc/kernels/pillars/norm.h"
 #include "csrc/kernels/rays/transform_points.h"
+#include "csrc/kernels/sparse/pool.h"
 
 // define(Args) for each of them.
 #define TORCHVOX_MAPS(define)        \
@@ -30,6 +31,8 @@
   define(PillarNormArgs);            \
   define(PillarNormBackwardArgs);    \
   define(QueryAndGroupBackwardArgs); \
+  define(SparsePoolArgs);            \
+  define(SparsePoolBackwardArgs);    \
   define(TransformPointsArgs);       \
   define(VoxelCellsArgs);            \
   define(VoxelMeanOfSumsArgs);

@@ -197,6 +197,38 @@ std::vector<std::string> make_schemas() {
           Tensor? lengths=None, int start=0, str tie="lowest", int tie_block=1024,
           float? init_dist=None) -> Tensor)",
 
+      // ---- sparse: K offsets of a kernel, C rows in, C' rows out
+      // neighbors [K, C], counts [B + 1, 4]: rows kept, rows found, pairs, rows skipped; int32
+      R"(sparse_subm_map(Tensor indices, int[] spatial_shape, int batch_size, int[] kernel_size, *,
+          int[]? dilation=None, Tensor? num_valid=None) -> (Tensor neighbors, Tensor counts))",
+      // out_indices [C', 4], neighbors [K, C'], inverse [K, C], counts [B + 1, 4], int32
+      R"(sparse_conv_map(Tensor indices, int[] spatial_shape, int batch_size, int[] kernel_size, *,
+          int[]? stride=None, int[]? padding=None, int[]? dilation=None, SymInt max_rows=-1,
+          Tensor? num_valid=None) -> (Tensor out_indices, Tensor neighbors, Tensor inverse,
+          Tensor counts))",
+      // [C', Cout]
+      R"(sparse_conv(Tensor features, Tensor weight, Tensor neighbors, *, Tensor? bias=None,
+          Tensor? residual=None, bool relu=False, Tensor? inverse=None, bool submanifold=False,
+          Tensor? num_valid=None) -> Tensor)",
+      // as features, weight and [Cout]; [0] if not requested
+      R"(_sparse_conv_backward(Tensor grad, Tensor features, Tensor weight, Tensor neighbors, *,
+          Tensor? inverse=None, bool submanifold=False, Tensor? num_valid=None,
+          bool for_features=True, bool for_weight=True, bool for_bias=True)
+          -> (Tensor grad_features, Tensor grad_weight, Tensor grad_bias))",
+      // out as features, batch_mean and batch_var [N] in the type of the sums
+      R"(sparse_batch_norm(Tensor features, Tensor weight, Tensor bias, float eps, *,
+          Tensor? mean=None, Tensor? var=None, Tensor? num_valid=None) -> (Tensor out,
+          Tensor batch_mean, Tensor batch_var))",
+      // as features, weight and bias
+      R"(_sparse_batch_norm_backward(Tensor grad, Tensor features, Tensor weight, float eps,
+          Tensor batch_mean, Tensor batch_var, bool training=True, *, Tensor? num_valid=None)
+          -> (Tensor grad_features, Tensor grad_weight, Tensor grad_bias))",
+      // out [C', N], arg [C', N] int32, the row, -1 without one
+      R"(sparse_max_pool(Tensor features, Tensor neighbors, *, Tensor? inverse=None,
+          Tensor? num_valid=None) -> (Tensor out, Tensor arg))",
+      // as features
+      R"(_sparse_max_pool_backward(Tensor grad, Tensor arg, Tensor inverse) -> Tensor)",
+
       // ---- grouping
       // [B, M, C], or [B, C, M] with channels_first
       R"(gather_points(Tensor features, Tensor idx, *, bool channels_first=False) -> Tensor)",

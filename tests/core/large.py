@@ -290,3 +290,77 @@ PILLARS = (
     Large("_pillar_scatter_backward", lambda: arguments(last_canvas(), last_pillar()),
           (total("out", 64),)),
 )  # fmt: skip
+
+# ---- Sparse convolution
+
+LINE = 1 << 24  # cells; 33 lines of them, the last one with nine
+WIDTH = 130  # channels: 2.2e9 features of LINE rows
+
+
+def line_rows() -> Tensor:
+    """[2^29 + 9, 4]: every cell of the lines, in order."""
+    index = torch.arange((1 << 29) + 9, dtype=torch.int32)
+    zeros = torch.zeros_like(index)
+    return torch.stack([zeros, zeros, index >> 24, index & (LINE - 1)], 1)
+
+
+def mirrored_layer(**options: Any) -> dict[str, Any]:
+    """Output row r is row LINE - 1 - r of the features, of which the first and last are not 0."""
+    features = torch.zeros(LINE, WIDTH, dtype=torch.half)
+    features[0], features[-1] = torch.arange(WIDTH), 2.0
+    weight = torch.eye(WIDTH, dtype=torch.half).view(WIDTH, 1, 1, 1, WIDTH)
+    table = torch.arange(LINE, dtype=torch.int32).flip(0)[None]
+    return {"features": features, "weight": weight, "neighbors": table, **options}
+
+
+def mirrored_gradient() -> tuple[tuple, dict]:
+    grad = changed(torch.zeros(LINE, WIDTH, dtype=torch.half), -1, 1.0)
+    layer = mirrored_layer()
+    return arguments(grad, **layer, inverse=layer["neighbors"])
+
+
+SPARSE = (
+    Large("sparse_subm_map", lambda: arguments(line_rows(), [1, 64, LINE], 1, [1, 1, 3]),
+          (at("counts", 0, [n := (1 << 29) + 9, n, 3 * n - 66, 0]),
+           at("neighbors", s_[:, [0, -1]], [[-1, n - 2], [0, n - 1], [1, -1]]))),
+    Large("sparse_conv_map",
+          lambda: arguments(line_rows(), [1, 64, LINE], 1, [1, 1, 2], stride=[1, 1, 2],
+                            padding=[0, 0, 1], max_rows=(1 << 28) + 50),
+          (at("counts", 0, [m := (1 << 28) + 32 + 5, m, n, 0]),
+           at("out_indices", [m - 1, m], [[0, 0, 32, 4], [-1] * 4]),
+           at("neighbors", s_[:, [0, m - 1]], [[-1, n - 2], [0, n - 1]]),
+           at("inverse", s_[:, -1], [-1, m - 1]))),
+    Large("sparse_conv", lambda: arguments(**mirrored_layer()),
+          (at("out", -1, list(range(WIDTH))), at("out", 0, 2), at("out", s_[1:-1], 0))),
+    Large("_sparse_conv_backward", mirrored_gradient,
+          (at("grad_features", 0, 1), total("grad_features", WIDTH), at("grad_bias", ..., 1),
+           at("grad_weight", s_[:, 0, 0, 0], [list(range(WIDTH))] * WIDTH))),
+)  # fmt: skip
+
+# ---- Sparse rows
+
+
+def last_of(value: float) -> Tensor:
+    """[MANY, 9]: zeros, and the last row."""
+    return last_row(MANY, *[value] * 9)
+
+
+def identity() -> Tensor:
+    return torch.arange(MANY, dtype=torch.int32)[None]
+
+
+NORMS = (
+    Large("sparse_batch_norm",
+          lambda: arguments(last_of(MANY), torch.ones(9), torch.zeros(9), 1e-3),
+          (at("batch_mean", ..., 1), at("batch_var", ..., MANY), positive("out", -1),
+           negative("out", s_[:-1]))),
+    Large("_sparse_batch_norm_backward",
+          lambda: arguments(last_of(1), last_of(2), torch.ones(9), 1.0, torch.zeros(9),
+                            torch.full((9,), 3.0), False),
+          (at("grad_bias", ..., 1), at("grad_weight", ..., 1), total("grad_features", 4.5))),
+    Large("sparse_max_pool", lambda: arguments(last_of(5), identity()),
+          (total("out", 45), at("arg", -1, [MANY - 1] * 9))),
+    Large("_sparse_max_pool_backward",
+          lambda: arguments(last_of(3), identity().T.expand(MANY, 9).contiguous(), identity()),
+          (at("out", -1, [3] * 9), total("out", 27))),
+)  # fmt: skip

@@ -6,6 +6,8 @@ import torch
 from gpu import captured, copy_in_place
 from helpers import assert_same_bits
 from samples import (
+    MODULES,
+    SPARSE,
     each_differentiable_op,
     each_pass,
     each_sample_input,
@@ -50,6 +52,20 @@ def test_every_case_can_be_captured(op, make):
     graph, outs = captured(lambda: run(op, static))
     graph.replay()
     assert_same_bits(outs, expected, str(op))
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_layers_of_sparse_tensors_replay_with_other_rows(name):
+    make, arguments = MODULES[name]
+    module, static = make().cuda(), [t.cuda() for t in arguments(60)]
+    with torch.no_grad():
+        graph, out = captured(lambda: module(*static))
+        for n in (70, 80):
+            fresh = [t[:60].cuda() for t in arguments(n)]
+            for to, tensor in zip(static, fresh, strict=True):
+                to.copy_(tensor)
+            graph.replay()
+            assert_same_bits(out, module(*fresh), f"{name} of {n}")
 
 
 @pytest.fixture

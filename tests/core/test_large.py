@@ -20,7 +20,9 @@ from large import (
     GRID,
     LAST,
     MANY,
+    NORMS,
     PILLARS,
+    SPARSE,
     Large,
     arguments,
     at,
@@ -314,7 +316,11 @@ def elements(values: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(c, id=c.op) for c in (*DETECTION, *PILLARS, *VOXELS, *NEIGHBORS)]
+    "case",
+    [
+        pytest.param(c, id=c.op)
+        for c in (*DETECTION, *PILLARS, *SPARSE, *NORMS, *VOXELS, *NEIGHBORS)
+    ],
 )
 def test_the_last_elements_are_read_and_written(case):
     op = getattr(ops, case.op)

@@ -38,6 +38,7 @@ class OpInfo:
     # What one call of another op gave: changed alone it no longer fits, and on CUDA the values then
     # depend on the order in which threads write.
     coupled_inputs: tuple[str, ...] = ()
+    lowered: tuple[str, ...] = ()  # arguments of autocast's own type, except float64
     mutates: tuple[str, ...] = ()  # arguments that it writes, lists of tensors
     contiguous: tuple[str, ...] = ()  # arguments that must be contiguous
     inference: bool = False  # an input that requires a gradient is an error
@@ -129,7 +130,13 @@ def laid_out(op: OpInfo, call: Call, layout: Callable[[Tensor], Tensor]) -> Call
 
 
 def on(device: str, call: Call) -> Call:
-    return map_tensors(call, lambda t: t.to(device))
+    """The call on a device; what is expanded stays so."""
+
+    def move(tensor: Tensor) -> Tensor:
+        one = [1 if step == 0 else n for n, step in zip(tensor.shape, tensor.stride(), strict=True)]
+        return tensor.as_strided(one, tensor.stride()).to(device).expand(tensor.shape)
+
+    return map_tensors(call, lambda t: move(t) if 0 in t.stride() else t.to(device))
 
 
 def with_gradients(op: OpInfo, call: Call) -> Call:

@@ -23,6 +23,7 @@ from torchvox.ops.occupancy import *
 from torchvox.ops.pillars import *
 from torchvox.ops.rays import *
 from torchvox.ops.sampling import *
+from torchvox.ops.sparse import *
 from torchvox.ops.targets import *
 from torchvox.ops.voxel import *
 

@@ -62,7 +62,7 @@ def _decorated(
     return np.concatenate([own, rows[:, :3] - mean, offset[:, :center_axes]], 1)
 
 
-def _tree_sum(values: np.ndarray) -> np.ndarray:
+def tree_sum(values: np.ndarray) -> np.ndarray:
     """Of rows (n, E): neighbors by 32, left to right from +0, then such sums by 32, ..."""
     while True:
         groups = -(-len(values) // 32) or 1
@@ -100,7 +100,7 @@ def pillar_moments(
         rows = _decorated(values[pillar.points], *_frame(pillar, values, grid), center_axes, legacy)
         g = np.concatenate([np.ones((len(rows), 1)), rows.astype(np.float64)], 1)
         products[pillar.points] = g[:, left] * g[:, right]
-    moments = _tree_sum(products)
+    moments = tree_sum(products)
     if pad_semantics == "reference" and max_points >= 0:
         moments[0] = float(len(pillars)) * float(max_points)
     return torch.from_numpy(moments)

@@ -3,7 +3,9 @@
 // Under autocast one of several arguments that must agree may come out of a layer in half
 // precision. An op's Agreement names what must agree: such arguments are widened to a type that
 // holds them all, those that agree stay as they are, and halves where an op takes none are
-// widened. Tensors of integers are left to the op, which refuses them.
+// widened. Tensors of integers are left to the op, which refuses them. Layers are lowered to
+// autocast's own type instead.
+#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -62,6 +64,13 @@ void widen_together(const std::vector<c10::IValue*>& values) {
   }
 }
 
+void lower(c10::IValue& value) {
+  change_tensors(value, [](const Tensor& tensor) {
+    const bool narrow = tensor.is_floating_point() && tensor.scalar_type() != at::kDouble;
+    return narrow ? tensor.to(at::autocast::get_autocast_dtype(tensor.device().type())) : tensor;
+  });
+}
+
 void autocast_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string& name = op.schema().name();
   const Agreement& agreement = agreements().at(name.substr(name.find("::") + 2));
@@ -75,6 +84,7 @@ void autocast_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (const std::string& argument : agreement.wide) {
     widen_halves(*value(argument), beside, agreement.type);
   }
+  for (const std::string& argument : agreement.lower) lower(*value(argument));
   for (const auto& names : agreement.together) {
     std::vector<c10::IValue*> values;
     for (const std::string& argument : names) values.push_back(value(argument));

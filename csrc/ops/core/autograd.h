@@ -67,8 +67,8 @@ struct Derivative {
   std::string train = "";
   // Arguments of `backward` that are computed from those of the op.
   std::map<std::string, std::function<c10::IValue(const Call&)>> derived = {};
-  // An argument that has no gradient: a tensor that requires one is refused.
-  const char* constant = nullptr;
+  // Arguments that have no gradient: a tensor that requires one is refused.
+  std::vector<const char*> constants = {};
   // A flag without which the first and the second argument have no gradient.
   const char* coordinates_flag = nullptr;
   // Checks what only the gradient requires of the arguments, or fills some in.

@@ -254,9 +254,11 @@ class DifferentiableKernel : public c10::OperatorKernel {
     const Derivative& derivative = entry.derivative;
     const Plan& plan = entry.plan();
     const Call call(op.schema(), *stack);
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        !derivative.constant || !wants_gradient(call.tensor(derivative.constant)), entry.name, ": ",
-        derivative.constant, " have no gradient; detach them");
+    for (const char* constant : derivative.constants) {
+      const Tensor& tensor = call.tensor(constant);
+      TORCH_CHECK_NOT_IMPLEMENTED(!tensor.defined() || !wants_gradient(tensor), entry.name, ": ",
+                                  constant, " have no gradient; detach them");
+    }
     const size_t first =
         derivative.coordinates_flag && !call[derivative.coordinates_flag].toBool() ? 2 : 0;
     int64_t left_out = (int64_t{1} << first) - 1;

@@ -27,6 +27,8 @@ struct Agreement {
   std::vector<std::string> wide = {};  // halves become `type` first
   std::string beside = "";  // but may be halves of the dtype of this argument
   at::ScalarType type = at::kFloat;
+  // Floats except float64 become autocast's type, as the arguments of torch's convolutions do.
+  std::vector<std::string> lower = {};
 };
 void register_autocast(const std::string& op, Agreement agreement);
 

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Entries of sparse_conv and of the gradient of its weight and bias.
+//
+// A value is a chain: the bias, then for each present offset ascending and each input channel
+// ascending one fused multiply-add. Absent offsets are skipped, not multiplied by zero, so that
+// no plan, row order or capacity changes a bit. Gradients of weights sum over segments of
+// kSparseSegment rows, and the sums of segments in order.
+#pragma once
+
+#include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/plan_override.h"
+
+namespace torchvox {
+
+inline const PlanOverride sparse_cpu_plan{"sparse_cpu"};  // see run_vectorized()
+
+inline constexpr int kSparseSegment = 2048;
+
+// Which row each output row reads at each offset.
+struct SparseTable {
+  const int32_t* entries = nullptr;  // [volume, rows]
+  int64_t volume = 0, rows = 0;
+  IndexArray num_valid;  // rows in use, its first element; null: all
+  int64_t sources = 0;  // rows that entries may name
+  IndexArray sources_valid;  // and those of them in use, likewise
+
+  TORCHVOX_HD int64_t valid() const { return first_of(num_valid, rows); }
+  TORCHVOX_HD int64_t valid_sources() const { return first_of(sources_valid, sources); }
+  // The row that `row` reads, or -1. limit: valid_sources().
+  TORCHVOX_HD int32_t at(int64_t offset, int64_t row, int64_t limit) const {
+    const int32_t entry = entries[offset * rows + row];
+    return entry >= 0 && entry < limit ? entry : -1;
+  }
+
+ private:
+  static TORCHVOX_HD int64_t first_of(const IndexArray& valid, int64_t rows) {
+    return valid.given() ? clamp_index(valid[0], 0, rows) : rows;
+  }
+};
+
+// Weights as they lie in a tensor.
+struct SparseWeight {
+  const void* data = nullptr;
+  int64_t out_stride = 0, offset_stride = 0, in_stride = 0;
+  bool mirrored = false;  // the last offset first
+
+  TORCHVOX_HD int64_t at(int64_t out, int64_t offset, int64_t in, int64_t volume) const {
+    const int64_t k = mirrored ? volume - 1 - offset : offset;
+    return out * out_stride + k * offset_stride + in * in_stride;
+  }
+};
+
+struct SparseConvArgs {
+  SparseTable table;
+  const void* features = nullptr;  // [sources, in_channels]
+  SparseWeight weight;  // [out_channels, volume, in_channels]
+  const void* bias = nullptr;  // [out_channels], or null
+  const void* residual = nullptr;  // [rows, out_channels], or null
+  bool relu = false;
+  DType dtype = DType::kFloat;
+  int64_t in_channels = 0, out_channels = 0;
+  void* out = nullptr;  // [rows, out_channels]
+};
+TORCHVOX_KERNEL(SparseConvArgs);
+
+// The last steps of a value, on its sum.
+template <class T, class Real>
+TORCHVOX_HD T finished(const SparseConvArgs& args, int64_t row, int64_t channel, Real sum) {
+  if (args.residual) {
+    sum += widen(static_cast<const T*>(args.residual)[row * args.out_channels + channel]);
+  }
+  if (args.relu && !(sum > 0) && !is_nan(sum)) sum = 0;
+  return narrow<T>(quiet(sum));
+}
+
+struct SparseConvWeightArgs {
+  SparseTable table;
+  const void* features = nullptr;  // [sources, in_channels]
+  const void* grad = nullptr;  // [rows, out_channels]
+  DType dtype = DType::kFloat;
+  int64_t in_channels = 0, out_channels = 0;
+  void* grad_weight = nullptr;  // [out_channels, volume, in_channels], or null
+  void* grad_bias = nullptr;  // [out_channels], or null
+
+  TORCHVOX_HD int64_t segments() const {
+    return (table.rows + kSparseSegment - 1) / kSparseSegment;
+  }
+  TORCHVOX_HD int64_t weights() const { return out_channels * table.volume * in_channels; }
+};
+TORCHVOX_KERNEL(SparseConvWeightArgs);
+
+}  // namespace torchvox

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sparse convolution in dictionaries of cells and loops over offsets. The contract is
+docs/sparse.md; every list of three is in the order (z, y, x)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+from math import ceil, gcd, prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .arithmetic import from_working, to_working
+from .definition import define_op
+from .fma import fma
+from .pillars import tree_sum
+
+__all__ = [
+    "sparse_batch_norm",
+    "sparse_batch_norm_backward",
+    "sparse_conv",
+    "sparse_conv_backward",
+    "sparse_conv_map",
+    "sparse_max_pool",
+    "sparse_max_pool_backward",
+    "sparse_subm_map",
+]
+
+SEGMENT = 2048  # output rows of a partial sum of the gradient of a weight
+Cell = tuple[int, ...]
+
+
+def _first(num_valid: Tensor | None, rows: int) -> int:
+    return rows if num_valid is None else min(max(int(num_valid.reshape(-1)[0]), 0), rows)
+
+
+def _rounded(values: np.ndarray, like: Tensor) -> Tensor:
+    """In the dtype of `like`; a NaN is the quiet one."""
+    return from_working(np.where(np.isnan(values), np.nan, values), like.dtype)
+
+
+def _active(
+    indices: Tensor, spatial_shape: list[int], batch_size: int, num_valid: Tensor | None
+) -> tuple[dict[Cell, int], Counter[int]]:
+    """The lowest row of each cell, and how many rows of each sample are skipped: -1 counts those
+    whose sample is outside."""
+    cells: dict[Cell, int] = {}
+    skipped: Counter[int] = Counter()
+    for row, cell in enumerate(indices[: _first(num_valid, len(indices))].tolist()):
+        sample = cell[0] if 0 <= cell[0] < batch_size else -1
+        inside = all(0 <= c < n for c, n in zip(cell[1:], spatial_shape, strict=True))
+        if sample < 0 or not inside or tuple(cell) in cells:
+            skipped[sample] += 1
+        else:
+            cells[tuple(cell)] = row
+    return cells, skipped
+
+
+def _table_of_counts(
+    batch_size: int, kept: list[Cell], found: list[Cell], pairs: list[int], skipped: Counter[int]
+) -> Tensor:
+    """[B + 1, 4] int32. pairs: the sample of each."""
+    columns = [Counter(c[0] for c in kept), Counter(c[0] for c in found), Counter(pairs), skipped]
+    rows = [[sum(column.values()) for column in columns]]
+    rows += [[column[b] for column in columns] for b in range(batch_size)]
+    return torch.tensor(rows, dtype=torch.int32)
+
+
+@define_op
+def sparse_subm_map(
+    indices, spatial_shape, batch_size, kernel_size, *, dilation, num_valid
+) -> tuple[Tensor, Tensor]:
+    """(neighbors [K, C], counts [B + 1, 4]) int32."""
+    steps = dilation or [1, 1, 1]
+    cells, skipped = _active(indices, spatial_shape, batch_size, num_valid)
+    neighbors = torch.full((prod(kernel_size), len(indices)), -1, dtype=torch.int32)
+    pairs = []
+    for k, offset in enumerate(product(*map(range, kernel_size))):
+        for cell, row in cells.items():
+            place = [
+                c + (o - (n - 1) // 2) * d
+                for c, o, n, d in zip(cell[1:], offset, kernel_size, steps, strict=True)
+            ]
+            if (other := cells.get((cell[0], *place))) is not None:
+                neighbors[k, row] = other
+                pairs.append(cell[0])
+    kept = list(cells)
+    return neighbors, _table_of_counts(batch_size, kept, kept, pairs, skipped)
+
+
+@define_op
+def sparse_conv_map(
+    indices, spatial_shape, batch_size, kernel_size, *, stride, padding, dilation, max_rows,
+    num_valid,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """(out_indices [C', 4], neighbors [K, C'], inverse [K, C], counts [B + 1, 4]) int32."""
+    stride, padding, dilation = stride or [1] * 3, padding or [0] * 3, dilation or [1] * 3
+    axes = list(zip(spatial_shape, kernel_size, stride, padding, dilation, strict=True))
+    shape = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in axes]
+    reach = prod(ceil(k * gcd(d, s) / s) for _, k, s, _, d in axes)
+    capacity = min(len(indices) * reach, batch_size * prod(shape)) if max_rows < 0 else max_rows
+    cells, skipped = _active(indices, spatial_shape, batch_size, num_valid)
+
+    entries = []  # offset, output cell, input row
+    for k, offset in enumerate(product(*map(range, kernel_size))):
+        for cell, row in cells.items():
+            steps = [
+                c + p - o * d for c, o, (_, _, _, p, d) in zip(cell[1:], offset, axes, strict=True)
+            ]
+            place = [step // s for step, s in zip(steps, stride, strict=True)]
+            fits = all(step % s == 0 for step, s in zip(steps, stride, strict=True))
+            if fits and all(0 <= o < n for o, n in zip(place, shape, strict=True)):
+                entries.append((k, (cell[0], *place), row))
+    found = sorted({cell for _, cell, _ in entries})
+    kept = found[:capacity]
+    number = {cell: o for o, cell in enumerate(kept)}
+
+    volume = prod(kernel_size)
+    out_indices = torch.full((capacity, 4), -1, dtype=torch.int32)
+    neighbors = torch.full((volume, capacity), -1, dtype=torch.int32)
+    inverse = torch.full((volume, len(indices)), -1, dtype=torch.int32)
+    if kept:
+        out_indices[: len(kept)] = torch.tensor(kept, dtype=torch.int32)
+    pairs = []
+    for k, cell, row in entries:
+        if cell in number:
+            neighbors[k, number[cell]], inverse[k, row] = row, number[cell]
+            pairs.append(cell[0])
+    counts = _table_of_counts(batch_size, kept, found, pairs, skipped)
+    return out_indices, neighbors, inverse, counts
+
+
+# ---- convolution --------------------------------------------------------------------------------
+
+
+def _present(table: Tensor, rows: int, sources: int) -> np.ndarray:
+    """[K, rows]: which entries of the first rows name one of the sources."""
+    part = table[:, :rows].numpy()
+    return (part >= 0) & (part < sources)
+
+
+def _convolved(
+    features: np.ndarray, weight: np.ndarray, table: Tensor, rows: int, sources: int,
+    start: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """start [rows, Cout] with the products of the present entries added by fma, offset after
+    offset, channel after channel. weight: [Cout, K, Cin]."""
+    out, present = start.copy(), _present(table, rows, sources)
+    for k in range(len(table)):
+        at = np.flatnonzero(present[k])
+        x = features[table[k, at].numpy()]
+        for c in range(x.shape[1]):
+            out[at] = fma(x[:, c, None], weight[None, :, k, c], out[at])
+    return out
+
+
+@define_op
+def sparse_conv(
+    features, weight, neighbors, *, bias, residual, relu, inverse, submanifold, num_valid
+) -> Tensor:
+    """[C', Cout]."""
+    x, (volume, capacity) = to_working(features), neighbors.shape
+    w = to_working(weight).reshape(len(weight), volume, features.size(1))
+    rows = _first(num_valid, capacity)
+    start = np.zeros((rows, len(weight)), x.dtype)
+    if bias is not None:
+        start[:] = to_working(bias)
+    value = _convolved(x, w, neighbors, rows, len(x), start)
+    if residual is not None:
+        value = value + to_working(residual)[:rows]
+    if relu:
+        value = np.where((value > 0) | np.isnan(value), value, np.zeros_like(value))
+    out = np.zeros((capacity, len(weight)), x.dtype)
+    out[:rows] = value
+    return _rounded(out, features)
+
+
+def _segment_sums(terms: list[np.ndarray]) -> np.ndarray:
+    total = np.zeros_like(terms[0])
+    for term in terms:
+        total = total + term
+    return total
+
+
+@np.errstate(all="ignore")
+def sparse_conv_backward(
+    grad: Tensor,
+    features: Tensor,
+    weight: Tensor,
+    neighbors: Tensor,
+    *,
+    inverse: Tensor | None = None,
+    submanifold: bool = False,
+    num_valid: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of features, weight and bias."""
+    g, x = to_working(grad), to_working(features)
+    kernel, capacity = weight.shape[1:4], neighbors.size(1)
+    rows, channels = _first(num_valid, capacity), (len(weight), features.size(1))
+    w = to_working(weight).reshape(channels[0], len(neighbors), channels[1])
+    table = neighbors if submanifold else inverse
+    if table is None:
+        table = torch.empty(len(neighbors), 0, dtype=torch.int32)
+    turned = (w[:, ::-1] if submanifold else w).transpose(2, 1, 0)  # [Cin, K, Cout]
+    start = np.zeros((table.size(1), channels[1]), g.dtype)
+    grad_features = _convolved(g, turned, table, table.size(1), rows, start)
+
+    present = _present(neighbors, rows, len(x))
+    weights, biases = [], []
+    for first in range(0, max(rows, 1), SEGMENT):
+        part = np.zeros((channels[0], len(neighbors), channels[1]), g.dtype)
+        bias = np.zeros(channels[0], g.dtype)
+        for o in range(first, min(first + SEGMENT, rows)):
+            bias = bias + g[o]
+            for k in np.flatnonzero(present[:, o]):
+                part[:, k] = fma(g[o][:, None], x[neighbors[k, o]][None], part[:, k])
+        weights.append(part)
+        biases.append(bias)
+    grad_weight = _segment_sums(weights).reshape(channels[0], *kernel, channels[1])
+    values = grad_features, grad_weight, _segment_sums(biases)
+    return _rounded(values[0], grad), _rounded(values[1], grad), _rounded(values[2], grad)
+
+
+# ---- batch norm ---------------------------------------------------------------------------------
+
+
+def _sums_type(features: Tensor) -> type[np.floating]:
+    return np.float64 if features.dtype == torch.float64 else np.float32
+
+
+@define_op
+def sparse_batch_norm(
+    features, weight, bias, eps, *, mean, var, num_valid
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(out [C, N], batch_mean [N], batch_var [N])."""
+    kind, rows = _sums_type(features), _first(num_valid, len(features))
+    x = to_working(features)[:rows]
+    if mean is None:
+        m64 = tree_sum(x.astype(np.float64)) / max(rows, 1)
+        squares = x.astype(np.float64) * x.astype(np.float64)
+        v64 = np.maximum(tree_sum(squares) / max(rows, 1) - m64 * m64, 0.0)
+        m, v = m64.astype(kind), v64.astype(kind)
+    else:
+        m, v = mean.numpy(), var.numpy()
+    inv = 1 / np.sqrt(v.astype(np.float64) + eps)
+    s = (weight.numpy().astype(np.float64) * inv).astype(kind)
+    out = np.zeros(features.shape, kind)
+    out[:rows] = fma(x - m, s, bias.numpy())
+    return _rounded(out, features), torch.from_numpy(m), torch.from_numpy(v)
+
+
+@np.errstate(all="ignore")
+def sparse_batch_norm_backward(
+    grad: Tensor,
+    features: Tensor,
+    weight: Tensor,
+    eps: float,
+    batch_mean: Tensor,
+    batch_var: Tensor,
+    training: bool = True,
+    *,
+    num_valid: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of features, weight and bias."""
+    kind, rows = _sums_type(features), _first(num_valid, len(features))
+    g = to_working(grad)[:rows]
+    t = to_working(features)[:rows] - batch_mean.numpy()
+    inv = 1 / np.sqrt(batch_var.numpy().astype(np.float64) + eps)
+    sum_g, sum_gt = (
+        tree_sum(a) for a in (g.astype(np.float64), g.astype(np.float64) * t.astype(np.float64))
+    )
+    s = (weight.numpy().astype(np.float64) * inv).astype(kind)
+    out = np.zeros(features.shape, kind)
+    if training:
+        a = (sum_g / max(rows, 1)).astype(kind)
+        c = (sum_gt * inv * inv / max(rows, 1)).astype(kind)
+        out[:rows] = s * fma(-t, np.broadcast_to(c, t.shape), g - a)
+    else:
+        out[:rows] = s * g
+    grads = (sum_gt * inv).astype(kind), sum_g.astype(kind)
+    return _rounded(out, features), torch.from_numpy(grads[0]), torch.from_numpy(grads[1])
+
+
+# ---- pooling ------------------------------------------------------------------------------------
+
+
+@define_op
+def sparse_max_pool(features, neighbors, *, inverse, num_valid) -> tuple[Tensor, Tensor]:
+    """(out [C', N], arg [C', N] int32)."""
+    x, capacity = to_working(features), neighbors.size(1)
+    rows = _first(num_valid, capacity)
+    out = np.zeros((capacity, x.shape[1]), x.dtype)
+    arg = np.full(out.shape, -1, np.int32)
+    present = _present(neighbors, rows, len(x))
+    for k, o in np.argwhere(present):
+        row = int(neighbors[k, o])
+        better = (arg[o] < 0) | (x[row] > out[o]) | (np.isnan(x[row]) & ~np.isnan(out[o]))
+        out[o], arg[o] = np.where(better, x[row], out[o]), np.where(better, row, arg[o])
+    return _rounded(out, features), torch.from_numpy(arg)
+
+
+@np.errstate(all="ignore")
+def sparse_max_pool_backward(grad: Tensor, arg: Tensor, inverse: Tensor) -> Tensor:
+    """[C, N]: offset after offset, the gradients of the outputs that took the row."""
+    g = to_working(grad)
+    out = np.zeros((inverse.size(1), g.shape[1]), g.dtype)
+    for k in range(len(inverse)):
+        for i in np.flatnonzero(_present(inverse, inverse.size(1), len(g))[k]):
+            o = int(inverse[k, i])
+            out[i] = np.where(arg[o].numpy() == i, out[i] + g[o], out[i])
+    return _rounded(out, grad)
