@@ -38,12 +38,71 @@ from op_infos.op_info import (  # noqa: F401 (the tests take everything from her
 from torch.utils.data import Dataset
 
 import torchvox
+from torchvox.models.fuse import fuse_batch_norms
+from torchvox.nn.sparse_blocks import SparseResidualBlock
 
 OPS: list[OpInfo] = [
     op
     for file in pkgutil.iter_modules(op_infos.__path__, "op_infos.")
     for op in getattr(importlib.import_module(file.name), "OPS", ())
 ]
+
+
+class OnRows(torch.nn.Module):
+    """Layers of sparse tensors between the features of rows and a dense grid."""
+
+    def __init__(self, *layers: torch.nn.Module) -> None:
+        super().__init__()
+        self.layers = torchvox.nn.SparseSequential(*layers)
+        self.dense = torchvox.nn.ToDense()
+
+    def forward(self, features: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        return self.dense(self.layers(torchvox.nn.sparse_tensor(features, indices, [3, 4, 5], 2)))
+
+
+def sparse_rows(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features and cells, some of them outside or twice."""
+    cells = [torch.randint(-1, size + 1, (n,), generator=generator(n)) for size in (2, 3, 4, 5)]
+    return rows(n, 4), torch.stack(cells, 1).int()
+
+
+def chain() -> tuple[torch.nn.Module, ...]:
+    layers = torchvox.nn.SparseSequential(
+        torchvox.nn.SubMConv3d(4, 4, bias=False),
+        torchvox.nn.SparseBatchNorm(4),
+        torchvox.nn.SparseReLU(),
+        torchvox.nn.SparseConv3d(4, 6, 3, 2, 1, indice_key="down", max_rows=30),
+        SparseResidualBlock(6, 3),
+        torchvox.nn.SparseInverseConv3d(3, 4, 3, "down"),
+        torchvox.nn.SubMConv3d(4, 2),
+    )
+    return (layers.eval(),)
+
+
+# Layers of sparse tensors of 4 channels.
+SPARSE: dict[str, Callable[[], tuple[torch.nn.Module, ...]]] = {
+    "SparseBatchNorm": lambda: (torchvox.nn.SparseBatchNorm(4).eval(),),
+    "SparseConv2d": lambda: (torchvox.nn.SparseConv2d(4, 5, 2, 2),),
+    "SparseConv3d": lambda: (torchvox.nn.SparseConv3d(4, 5, 3, (1, 2, 2), 1),),
+    "SparseInverseConv2d": lambda: (
+        torchvox.nn.SparseConv2d(4, 5, 2, 2, indice_key="down"),
+        torchvox.nn.SparseInverseConv2d(5, 4, 2, "down"),
+    ),
+    "SparseInverseConv3d": lambda: (
+        torchvox.nn.SparseConv3d(4, 5, 3, 2, 1, indice_key="down"),
+        torchvox.nn.SparseInverseConv3d(5, 4, 3, "down"),
+    ),
+    "SparseMaxPool3d": lambda: (torchvox.nn.SparseMaxPool3d(3, 2, 1),),
+    "SparseReLU": lambda: (torchvox.nn.SparseReLU(),),
+    "SparseSequential": lambda: (
+        torchvox.nn.SparseSequential(torchvox.nn.SubMConv3d(4, 6), torchvox.nn.SubMConv3d(6, 2)),
+    ),
+    "SparseSequential, of all layers": lambda: chain(),
+    "SparseSequential, fused": lambda: fuse_batch_norms(torch.nn.ModuleList(chain())),
+    "SubMConv2d": lambda: (torchvox.nn.SubMConv2d(4, 5, dilation=2),),
+    "SubMConv3d": lambda: (torchvox.nn.SubMConv3d(4, 5), torchvox.nn.SubMConv3d(5, 3, 1)),
+    "ToDense": lambda: (),
+}
 
 # Modules of torchvox.nn: a maker, and its forward's arguments for n points.
 MODULES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], tuple]]] = {
@@ -84,6 +143,7 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], tuple]]]
         lambda n: (cloud(n), cloud(4)[:, :3], torch.arange(n) % 4),
     ),
     "SharedMLP": (lambda: torchvox.nn.SharedMLP(4, [8, 6]).eval(), lambda n: (rows(n, 4),)),
+    **{k: (lambda make=make: OnRows(*make()), sparse_rows) for k, make in SPARSE.items()},
 }
 
 

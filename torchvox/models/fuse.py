@@ -12,6 +12,14 @@ from torchvox.models.detection.detector import PillarDetector
 from torchvox.nn.conv import ConvBlock, FusedConv, channels_last, fused_conv, fused_norm
 from torchvox.nn.set_abstraction import SetAbstraction
 from torchvox.nn.shared_mlp import FusedLayer, SharedLayer
+from torchvox.nn.sparse import SparseSequential
+from torchvox.nn.sparse_blocks import (
+    FusedSparseBlock,
+    FusedSparseConv,
+    SparseResidualBlock,
+    fuse_sequence,
+)
+from torchvox.nn.sparse_conv import SparseConvolution
 
 Model = TypeVar("Model", bound=nn.Module)
 FUSED_WIDTH, HALVES = 256, (torch.bfloat16, torch.float16)
@@ -39,7 +47,8 @@ def fuse_batch_norms(model: Model, dtype: Optional[torch.dtype] = None) -> Model
 
 
 def is_fused(model: nn.Module) -> bool:
-    return any(isinstance(module, (FusedLayer, FusedConv)) for module in model.modules())
+    kinds = (FusedLayer, FusedConv, FusedSparseConv)
+    return any(isinstance(module, kinds) for module in model.modules())
 
 
 def merge_heads(model: Model) -> Model:
@@ -70,7 +79,11 @@ def is_merged(model: nn.Module) -> bool:
 
 
 def _fuse_children(module: nn.Module, dtype: Optional[torch.dtype]) -> None:
+    if isinstance(module, SparseSequential):
+        fuse_sequence(module, dtype)
     for name, child in module.named_children():
+        if isinstance(child, FusedSparseConv):
+            continue
         if isinstance(child, SharedLayer):
             weight, bias = fused_norm(child.linear, child.norm, [-1, 1], dtype)
             setattr(module, name, FusedLayer(weight, bias, child.pad_front))
@@ -78,6 +91,10 @@ def _fuse_children(module: nn.Module, dtype: Optional[torch.dtype]) -> None:
             setattr(module, name, FusedNeck(child, dtype))
         elif isinstance(child, ConvBlock):
             setattr(module, name, fused_conv(child, dtype))
+        elif isinstance(child, SparseConvolution):
+            setattr(module, name, FusedSparseConv(child, None, False, dtype))
+        elif isinstance(child, SparseResidualBlock):
+            setattr(module, name, FusedSparseBlock(child, dtype))
         elif isinstance(child, nn.Conv2d):
             channels_last(child)
         else:

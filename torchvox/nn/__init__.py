@@ -8,9 +8,31 @@ from torchvox.nn.rays import RayVisibility
 from torchvox.nn.sampling import FurthestPointSample
 from torchvox.nn.set_abstraction import SetAbstraction
 from torchvox.nn.shared_mlp import SharedMLP
+from torchvox.nn.sparse import (
+    SparseBatchNorm,
+    SparseReLU,
+    SparseSequential,
+    SparseTables,
+    SparseTensor,
+    ToDense,
+    sparse_tensor,
+    with_features,
+)
+from torchvox.nn.sparse_conv import (
+    SparseConv2d,
+    SparseConv3d,
+    SparseInverseConv2d,
+    SparseInverseConv3d,
+    SparseMaxPool3d,
+    SubMConv2d,
+    SubMConv3d,
+)
 from torchvox.nn.voxel import Voxelize
 
 __all__ = [
     "BEVMaxHeight", "FeaturePropagation", "FurthestPointSample", "PillarFeatureNet",
-    "RayVisibility", "SetAbstraction", "SharedMLP", "Voxelize",
+    "RayVisibility", "SetAbstraction", "SharedMLP", "SparseBatchNorm", "SparseConv2d",
+    "SparseConv3d", "SparseInverseConv2d", "SparseInverseConv3d", "SparseMaxPool3d", "SparseReLU",
+    "SparseSequential", "SparseTables", "SparseTensor", "SubMConv2d", "SubMConv3d", "ToDense",
+    "Voxelize", "sparse_tensor", "with_features",
 ]  # fmt: skip

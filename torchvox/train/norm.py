@@ -14,7 +14,7 @@ from torch.distributed.nn.functional import all_reduce
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchvox._util.errors import WrongUseError
-from torchvox.nn import PillarFeatureNet
+from torchvox.nn import PillarFeatureNet, SparseBatchNorm
 
 
 class GlobalBatchNorm(_BatchNorm):
@@ -60,13 +60,15 @@ class GlobalBatchNorm(_BatchNorm):
 
 def convert_batch_norm(module: nn.Module, on_gpu: bool = False) -> nn.Module:
     """The module with all batch norms over all processes; names and values stay. on_gpu: whether it
-    is trained there. Raises WrongUseError for a pillar net of several layers, whose norms are over
-    one process."""
+    is trained there. Raises WrongUseError for a pillar net of several layers and for a sparse batch
+    norm, whose statistics are over one process."""
     if isinstance(module, PillarFeatureNet):
         if not module.single:
             raise WrongUseError("a pillar net of several layers is trained on one device alone")
         module.sync = True  # type: ignore[misc]  # it is final for TorchScript
         return module
+    if isinstance(module, SparseBatchNorm):
+        raise WrongUseError("a network with a sparse batch norm is trained on one device alone")
     kind = nn.SyncBatchNorm if on_gpu else GlobalBatchNorm
     if isinstance(module, _BatchNorm) and not isinstance(module, kind):
         options = ("num_features", "eps", "momentum", "affine", "track_running_stats")
