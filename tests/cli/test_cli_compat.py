@@ -57,6 +57,16 @@ PASSES_ON = {
     "cpp/back.py": "from cpp.loop import x\n",
     "nets.py": "from cpp import cuda, loop\ncuda.ball_query_wrapper(loop.loop.x)\n",
 }
+FALLBACK = """
+import spconv
+if spconv.__version__ > "2.2":
+    spconv.constants.SPCONV_USE_DIRECT_TABLE = False
+try:
+    import spconv.pytorch as spconv
+except ImportError:
+    import spconv as spconv
+spconv.SubMConv3d(4, 4, 3)
+"""
 SCANS = {  # files, what is scanned, its names, its lines of install
     "copies of a peer's own Python": (
         # its compiled modules are the question; install("pcdet") answers them where they are
@@ -72,6 +82,11 @@ SCANS = {  # files, what is scanned, its names, its lines of install
             "pointnet2_ops._ext.ball_query",
         ],
         ['("mmcv", "pcdet", python=True)', '("pointnet2_ops._ext", at="pointnet2._ext")'],
+    ),
+    "an import with a fallback": (
+        *({"a.py": FALLBACK}, "a.py"),
+        ["spconv.pytorch.SubMConv3d"],
+        ['("spconv")'],
     ),
     "what a package passes on": (
         *(PASSES_ON, ".", [f"{POINTNET}.ball_query_wrapper"]),
@@ -137,10 +152,10 @@ import spconv.pytorch as spconv
 cluster = il.import_module("torch_cluster")
 scatter = __import__("torch_scatter")
 def f(x):
-    spconv.SubMConv3d(1), spconv.SubMConv3d.forward(x), spconv.SparseConvTensor
+    spconv.SparseConv4d(1), spconv.SparseConv4d.forward(x), spconv.SparseAvgPool3d
     return scatter.scatter_mul(knn_graph(x)), import_module("torchsparse.nn").Conv3d
 """,
-    "mine/b.py": "from spconv.pytorch import SubMConv3d\nfrom torch_cluster import knn\nknn(1)\n",
+    "mine/b.py": "from spconv.pytorch import SparseConv4d\nfrom torch_cluster import knn\nknn(1)\n",
     "mine/frnn.py": "import numpy\n",
     "none/a.py": "import numpy, importlib\nimportlib.import_module(numpy.name)\n",
     "alone/a.py": "import knn_cuda\n",
@@ -153,9 +168,9 @@ def f(x):
 HIDDEN = "imported by import_module, or passed on whole: its names that are used are not visible"
 TEXTS = {  # folder -> exit code and text, without and with --files
     "mine": (1, f"""\
-not covered    spconv.pytorch.SparseConvTensor: 1 use in 1 file
+not covered    spconv.pytorch.SparseAvgPool3d: 1 use in 1 file
                mine/a.py:13
-not covered    spconv.pytorch.SubMConv3d: 2 uses in 2 files
+not covered    spconv.pytorch.SparseConv4d: 2 uses in 2 files
                mine/a.py:13
                mine/b.py:1
 partly         torch_cluster: 1 use in 1 file

@@ -6,7 +6,7 @@ import pytest
 import torchvox.compat
 from torchvox.compat import table
 
-FAKE = ("models", "fork", "broken", "user")
+FAKE = ("models", "fork", "broken", "user", "mmengine")
 
 
 @pytest.fixture

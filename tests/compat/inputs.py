@@ -2,6 +2,7 @@
 """The clouds and boxes of test_values.py, and expressions over them."""
 
 import math
+from math import prod
 
 import numpy as np
 import torch
@@ -232,3 +233,19 @@ def voxels(on):
         return out.scatter_reduce(0, group, features[used], reduce, include_self=False), unique
 
     return locals()
+
+
+SHAPE, CHANNELS = [5, 8, 9], 4  # of sparse_rows
+
+
+def sparse_rows(axes=3, seed=0, most=260):
+    """Features and indices of random cells of two samples, in any order."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [2, *SHAPE[-axes:]]
+    cells = torch.randperm(prod(sizes), generator=generator)[:most]
+    places, steps = [], prod(sizes)
+    for size in sizes:
+        steps //= size
+        places.append(cells // steps % size)
+    features = torch.randn(len(cells), CHANNELS, generator=generator)
+    return features, torch.stack(places, 1).int()

@@ -115,8 +115,10 @@ class ShimLoader(abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         shim = self.entry.shim()
         module.__doc__ = shim.__doc__
-        for name in self.entry.facts.covered if self.entry.prefer == "torchvox" else ():
-            setattr(module, name, getattr(shim, name))
+        if self.entry.prefer == "torchvox":
+            for name in self.entry.facts.covered:
+                setattr(module, name, getattr(shim, name))
+            getattr(shim, "on_install", bool)()  # registries outside
 
 
 class PatchLoader(abc.Loader):

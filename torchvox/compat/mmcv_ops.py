@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replaces `mmcv.ops` 2.2: sampling, neighbors, voxels and rotated boxes.
+"""Replaces `mmcv.ops` 2.2: sampling, neighbors, voxels, rotated boxes, sparse convolutions.
 
 Names, signatures, layouts and dtypes are the peer's, results those of `convention="mmcv"`.
-`voxelization`, `dynamic_scatter` and the nms functions read a count from the device, as the peer's.
+`voxelization`, `dynamic_scatter`, the nms functions and strided sparse layers read a count from the
+device, as the peer's.
 """
 
 import torch
@@ -12,16 +13,19 @@ import torchvox
 from torchvox.compat._errors import stubs
 from torchvox.compat._mmcv_boxes import *
 from torchvox.compat._mmcv_points import *
+from torchvox.compat._mmcv_sparse import *
 from torchvox.compat._shared import floats
 
 __all__ = [
     "DynamicScatter", "GroupAll", "PointsSampler", "QueryAndGroup", "RoIAwarePool3d",
-    "RoIPointPool3d", "Voxelization", "ball_query", "batched_nms", "box_iou_rotated",
-    "boxes_iou3d", "boxes_iou_bev", "boxes_overlap_bev", "chamfer_distance",
-    "diff_iou_rotated_2d", "diff_iou_rotated_3d", "dynamic_scatter", "furthest_point_sample",
-    "furthest_point_sample_with_dist", "gather_points", "get_sampler_cls",
-    "grouping_operation", "knn", "nms", "nms3d", "nms3d_normal", "nms_bev", "nms_normal_bev",
-    "nms_rotated", "points_in_boxes_all", "points_in_boxes_cpu", "points_in_boxes_part",
+    "RoIPointPool3d", "SparseConv2d", "SparseConv3d", "SparseConvTensor", "SparseInverseConv2d",
+    "SparseInverseConv3d", "SparseMaxPool2d", "SparseMaxPool3d", "SparseModule", "SparseSequential",
+    "SubMConv2d", "SubMConv3d", "Voxelization", "ball_query", "batched_nms", "box_iou_rotated",
+    "boxes_iou3d", "boxes_iou_bev", "boxes_overlap_bev", "chamfer_distance", "diff_iou_rotated_2d",
+    "diff_iou_rotated_3d", "dynamic_scatter", "furthest_point_sample",
+    "furthest_point_sample_with_dist", "gather_points", "get_sampler_cls", "grouping_operation",
+    "knn", "nms", "nms3d", "nms3d_normal", "nms_bev", "nms_normal_bev", "nms_rotated",
+    "points_in_boxes_all", "points_in_boxes_cpu", "points_in_boxes_part", "scatter_nd",
     "three_interpolate", "three_nn", "voxelization",
 ]  # fmt: skip
 NOT_COVERED = """
@@ -30,24 +34,28 @@ CrissCrossAttention DeformConv2d DeformConv2dPack DeformRoIPool DeformRoIPoolPac
 Linear MaskedConv2d MaxPool2d ModulatedDeformConv2d ModulatedDeformConv2dPack
 ModulatedDeformRoIPoolPack MultiScaleDeformableAttention MultiScaleDeformableAttnFunction PSAMask
 PrRoIPool RiRoIAlignRotated RoIAlign RoIAlignRotated RoIPool SAConv2d SigmoidFocalLoss
-SimpleRoIAlign SoftmaxFocalLoss SparseConv2d SparseConv3d SparseConvTensor SparseConvTranspose2d
-SparseConvTranspose3d SparseInverseConv2d SparseInverseConv3d SparseMaxPool2d SparseMaxPool3d
-SparseModule SparseSequential SubMConv2d SubMConv3d SyncBatchNorm TINShift active_rotated_filter
-assign_score_withk bbox_overlaps bezier_align bias_act border_align box_iou_quadri carafe
-carafe_naive contour_expand conv2d conv_transpose2d convex_giou convex_iou deform_conv2d
-deform_roi_pool filter2d filtered_lrelu fused_bias_leakyrelu get_compiler_version
+SimpleRoIAlign SoftmaxFocalLoss SparseConvTranspose2d SparseConvTranspose3d SyncBatchNorm TINShift
+active_rotated_filter assign_score_withk bbox_overlaps bezier_align bias_act border_align
+box_iou_quadri carafe carafe_naive contour_expand conv2d conv_transpose2d convex_giou convex_iou
+deform_conv2d deform_roi_pool filter2d filtered_lrelu fused_bias_leakyrelu get_compiler_version
 get_compiling_cuda_version masked_conv2d min_area_polygons modulated_deform_conv2d
 multi_scale_deformable_attn_pytorch nms_match nms_quadri pixel_group point_sample points_in_polygons
 prroi_pool rel_roi_point_to_rel_img_point riroi_align_rotated roi_align roi_align_rotated roi_pool
-rotated_feature_align scatter_nd sigmoid_focal_loss soft_nms softmax_focal_loss tin_shift upfirdn2d
-upsample2d
+rotated_feature_align sigmoid_focal_loss soft_nms softmax_focal_loss tin_shift upfirdn2d upsample2d
 """
 PARTLY = {
+    "SparseConv2d SparseConv3d SubMConv2d SubMConv3d": (
+        "groups other than 1; a kernel of over 125 cells"
+    ),
+    "SparseSequential": "fused()",
     "QueryAndGroup": "uniform_sample=True",
     "batched_nms": "type other than nms and nms_rotated; offset=1",
     "nms": "offset=1",
 }
 DIFFERS = {
+    "SparseConv2d SparseConv3d": "Rows ascend; a map of another layer under the key is an error.",
+    "SparseConvTensor": "Of rows with one cell the lowest counts; rows outside are skipped.",
+    "SparseMaxPool2d SparseMaxPool3d": "Of equal values the first has the gradient.",
     "batched_nms": "Boxes are compared within their class instead of being moved apart.",
     "boxes_iou3d": "As boxes_overlap_bev, and the area has gradients too.",
     "boxes_overlap_bev": "Overlaps are exact: the peer counts a corner within 1 cm as inside.",
@@ -61,6 +69,7 @@ DIFFERS = {
     "voxelization": "deterministic=False is deterministic too.",
 }
 __getattr__ = stubs("mmcv.ops", NOT_COVERED)
+on_install = register_layers
 
 
 def voxelization(

@@ -101,9 +101,11 @@ def parse(path: Path) -> Tuple[Dict[str, Parsed], List[str]]:
 
 
 def imported(module: str, parsed: Parsed) -> Dict[str, Bound]:
-    """The absolute name behind each local one."""
+    """The absolute name behind each local one: of `try` and `except`, that of `try`."""
     bound, assigned = {}, []
-    for node in ast.walk(parsed.tree):
+    handlers = [node for node in ast.walk(parsed.tree) if isinstance(node, ast.ExceptHandler)]
+    fallbacks = {node for handler in handlers for node in ast.walk(handler)}
+    for node in sorted(ast.walk(parsed.tree), key=lambda node: node not in fallbacks):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 whole = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -127,9 +129,10 @@ def used(tree: ast.AST, bound: Dict[str, Bound], registered: Dict[str, str]) -> 
     nodes = [tree]
     while nodes:
         node = nodes.pop()
-        whole = "" if isinstance(getattr(node, "ctx", None), ast.Store) else dotted(node, bound)
+        whole = dotted(node, bound)
         if whole:
-            yield Bound(whole, getattr(node, "lineno", 0))
+            if not isinstance(getattr(node, "ctx", None), ast.Store):  # assigned, not used
+                yield Bound(whole, getattr(node, "lineno", 0))
             continue
         pairs: List[Tuple[Optional[ast.expr], ast.expr]] = []
         if isinstance(node, ast.Dict):

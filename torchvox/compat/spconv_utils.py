@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replaces the voxel generators of spconv, not its convolutions: `spconv.utils` and
-`spconv.pytorch.utils` of 2.3.8, and those of version 1.
+"""Replaces the voxel generators of spconv: `spconv.utils` and `spconv.pytorch.utils` of 2.3.8, and
+those of version 1.
 
 Voxels are ordered by their first point, on every device. The host reads the number of voxels.
 """

@@ -54,6 +54,10 @@ three_interpolate three_nn tin_shift upfirdn2d voxelize
 """
 
 _PYTORCH3D = ("", ".ball_query", ".knn", ".sample_farthest_points", ".utils")
+_SPCONV = (
+    "", ".conv", ".core", ".modules", ".pool", ".tables", ".functional", ".ops", ".identity",
+    ".constants",
+)  # fmt: skip
 _SCATTER = ("", "composite", "scatter", "segment_coo", "segment_csr")
 
 PEERS: Dict[str, Peer] = {
@@ -90,7 +94,14 @@ PEERS: Dict[str, Peer] = {
     "pyg_lib": Peer("pyg_lib", {"ops": "pyg_lib_ops"}),
     "torch_geometric": Peer("torch_geometric", {"typing": "torch_geometric"}, patched=True),
     "torch_scatter": Peer("torch_scatter", {part: "torch_scatter" for part in _SCATTER}),
-    "spconv": Peer("spconv", {"utils": "spconv_utils", "pytorch.utils": "spconv_utils"}),
+    "spconv": Peer(
+        "spconv",
+        {
+            **{part: "spconv_core" for part in ("", "constants", "core")},
+            **{f"pytorch{part}": "spconv_pytorch" for part in _SPCONV},
+            **{"utils": "spconv_utils", "pytorch.utils": "spconv_utils"},
+        },
+    ),
     "pointops": Peer("pointops", {"": "pointops", "_C": "pointops_c"}),
     "pointnet2_plain": Peer("", {"": "pointnet2_plain"}, patched=True),
 }
