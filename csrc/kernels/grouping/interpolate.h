@@ -4,9 +4,9 @@
 // gradient of the features is a segment sum.
 #pragma once
 
+#include "csrc/kernels/core/items.h"
 #include "csrc/kernels/core/map.h"
 #include "csrc/kernels/core/plan_override.h"
-#include "csrc/kernels/core/items.h"
 
 namespace torchvox {
 

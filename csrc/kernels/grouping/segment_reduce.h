@@ -8,9 +8,9 @@
 #include <type_traits>
 
 #include "csrc/kernels/core/entry.h"
+#include "csrc/kernels/core/items.h"
 #include "csrc/kernels/core/ordered_sum.h"
 #include "csrc/kernels/core/portable_math.h"
-#include "csrc/kernels/core/items.h"
 
 namespace torchvox {
 

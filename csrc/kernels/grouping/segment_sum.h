@@ -4,8 +4,8 @@
 // features, and what one slot adds to it.
 #pragma once
 
-#include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 #include "csrc/kernels/core/items.h"
+#include "csrc/kernels/grouping/inverse_index/inverse_index.h"
 
 namespace torchvox {
 
