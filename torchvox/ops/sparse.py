@@ -58,8 +58,8 @@ class SparseNorm(NamedTuple):
     """Result of `sparse_batch_norm`.
 
     out: [C, N] in the dtype of the features, 0 in unused rows.
-    batch_mean, batch_var: [N] in the type of the sums, the mean and the biased variance that were
-        used.
+    batch_mean: [N] in the type of the sums, the mean that was used.
+    batch_var: [N] likewise, the biased variance.
     """
 
     out: Tensor

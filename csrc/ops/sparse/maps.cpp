@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kMostCells = int64_t{1} << 36;
 constexpr int64_t kMostAxis = int64_t{1} << 24;
 
-using Axis3 = at::OptionalIntArrayRef;
+using Axis3 = std::optional<at::IntArrayRef>;
 
 // Three whole numbers from `least`.
 void set_axes(const char* op, const char* name, at::IntArrayRef values, int64_t least,
