@@ -26,7 +26,7 @@ constexpr int kBlock = 256;  // its threads: 32 for its rows, 8 for its channels
 constexpr int kChannelThreads = 8;
 
 struct ConvWork {
-  int tile;  // output channels of a block: 16, 32 or 64
+  int tile;  // output channels of a block: 16, 32, or 64 unless in float64
   int64_t columns;  // output channels and padding to whole tiles
   int64_t channels;  // input channels and padding to whole packs
   bool packs;  // features are packed, too
@@ -34,10 +34,11 @@ struct ConvWork {
   void* features;  // [sources, channels] in that type
 
   ConvWork(const SparseConvArgs& args, Workspace& workspace) {
-    for (tile = 16; tile < 64 && tile < args.out_channels;) tile *= 2;
+    const bool is_wide = args.dtype == DType::kDouble;
+    const int most = is_wide ? 32 : 64;  // 64 KB of shared memory, all that sm_75 has
+    for (tile = 16; tile < most && tile < args.out_channels;) tile *= 2;
     columns = ceil_div<int64_t>(args.out_channels, tile) * tile;
     channels = ceil_div<int64_t>(args.in_channels, 4) * 4;
-    const bool is_wide = args.dtype == DType::kDouble;
     packs = args.in_channels != channels || (!is_wide && args.dtype != DType::kFloat) ||
         reinterpret_cast<uintptr_t>(args.features) % 16 != 0;
     const int64_t bytes = is_wide ? 8 : 4;
@@ -527,11 +528,11 @@ cudaError_t launch(const SparseConvArgs& args, void* memory, const CudaContext& 
   const auto work = carve<ConvWork>(memory, args);
   return with_point_type(args.dtype, [&](auto type) {
     using T = decltype(type);
-    switch (work.tile) {
-      case 64: return launch_conv<T, 64>(args, work, context);
-      case 32: return launch_conv<T, 32>(args, work, context);
-      default: return launch_conv<T, 16>(args, work, context);
+    if constexpr (!std::is_same_v<T, double>) {
+      if (work.tile == 64) return launch_conv<T, 64>(args, work, context);
     }
+    return work.tile == 32 ? launch_conv<T, 32>(args, work, context)
+                           : launch_conv<T, 16>(args, work, context);
   });
 }
 
