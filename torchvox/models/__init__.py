@@ -13,6 +13,7 @@ from torchvox.models.detection.running import Box, Boxes, Detector
 from torchvox.models.export import export_model, export_program
 from torchvox.models.fuse import fuse_batch_norms, merge_heads
 from torchvox.models.importing import import_checkpoint, parity
+from torchvox.models.minkunet import MinkUNet
 from torchvox.models.pointnet2 import (
     PointNet2Classifier,
     PointNet2PartSegmenter,
@@ -22,7 +23,7 @@ from torchvox.models.registry import ModelWeights, get_model, get_model_weights,
 
 __all__ = [
     "PRESETS", "Box", "Boxes", "CenterPointPillars", "CenterPointPillarsConfig", "CheckpointError",
-    "Conventions", "Detector", "Level", "ModelWeights", "PointNet2Classifier",
+    "Conventions", "Detector", "Level", "MinkUNet", "ModelWeights", "PointNet2Classifier",
     "PointNet2PartSegmenter", "PointNet2Segmenter", "PointPillars", "PointPillarsConfig",
     "export_model", "export_program", "fuse_batch_norms", "get_model", "get_model_weights",
     "import_checkpoint", "list_models", "load", "merge_heads", "parity", "save",

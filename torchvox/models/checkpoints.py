@@ -17,6 +17,7 @@ from torchvox._util.errors import TorchvoxError, short
 from torchvox.io.writers import write_whole
 from torchvox.models.detection import CenterPointPillars, PointPillars
 from torchvox.models.fuse import fuse_batch_norms, is_fused, is_merged, merge_heads
+from torchvox.models.minkunet import MinkUNet
 from torchvox.models.pointnet2 import (
     PointNet2Classifier,
     PointNet2PartSegmenter,
@@ -24,7 +25,7 @@ from torchvox.models.pointnet2 import (
 )
 from torchvox.models.sizes import check_network, check_values
 
-CLASSES = (PointNet2Classifier, PointNet2PartSegmenter, PointNet2Segmenter)
+CLASSES = (MinkUNet, PointNet2Classifier, PointNet2PartSegmenter, PointNet2Segmenter)
 BUILDERS = {kind.__name__: kind for kind in (CenterPointPillars, *CLASSES, PointPillars)}
 ADVICE = re.compile("weights_only|WeightsUnpickler|safe_globals|trust")
 FORMAT, VERSION = "torchvox.models", 1
@@ -40,7 +41,11 @@ OPS = (
     "pillar_encode",
     "pillar_scatter",
     "query_and_group",
+    "sparse_conv",
+    "sparse_conv_map",
+    "sparse_subm_map",
     "voxel_map",
+    "voxelize",
 )
 
 

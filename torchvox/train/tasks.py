@@ -17,6 +17,7 @@ from torchvox._util.errors import WrongUseError
 from torchvox.models.detection.files import ModelConfig, checked_model
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    "minkunet": models.MinkUNet,
     "pointnet2_classifier": models.PointNet2Classifier,
     "pointnet2_part_segmenter": models.PointNet2PartSegmenter,
     "pointnet2_segmenter": models.PointNet2Segmenter,
@@ -37,7 +38,7 @@ class Task:
 TASKS = {
     "classify": Task(("shapes", "modelnet40", "objects"), "label", "accuracy"),
     "parts": Task(("shapes",), "parts", "miou"),
-    "segment": Task(("rooms", "s3dis", "segments"), "labels", "miou"),
+    "segment": Task(("rooms", "s3dis", "segments", "world"), "labels", "miou"),
     "detect": Task(("world", "folder", "kitti", "nuscenes"), "labels", "map"),
 }
 

@@ -14,6 +14,8 @@ Value: TypeAlias = Tensor | float
 CLASSES = ("Car", "Pedestrian", "Cyclist")
 CAR, PEDESTRIAN, CYCLIST = range(3)
 CLUTTER = -1  # label of poles, plants, buildings ..
+# What rays end on; walls are buildings, vans cars.
+SURFACES = ("Ground", *CLASSES, "Pole", "Block", "Plant", "Building")
 ALBEDO, GLASS = (0.05, 0.7), 0.1  # of paint, clothes, walls, leaves; of windows
 
 
@@ -58,7 +60,7 @@ class Kind:
 
     label: a number of CLASSES, or CLUTTER. parts: solids of objects by length, width, height and
     albedo. few, many: least and largest number in front of the sensor. length, width, height:
-    meters. ignored: its boxes have weight 0.
+    meters. ignored: its boxes have weight 0. clutter: what it is of SURFACES where it is CLUTTER.
     """
 
     label: int
@@ -69,6 +71,12 @@ class Kind:
     width: Size
     height: Size
     ignored: bool = False
+    clutter: str = ""
+
+    @property
+    def surface(self) -> int:
+        """A number of SURFACES."""
+        return SURFACES.index(self.clutter or CLASSES[self.label])
 
     @property
     def in_traffic(self) -> bool:
@@ -81,6 +89,7 @@ def _even(low: float, high: float) -> Size:
 
 
 WIDE = _even(0.6, 0.6)  # meters, with handlebar or arms
+ROUND = _even(0.0, 0.0)
 
 
 def _car(long: Tensor, wide: Tensor, tall: Tensor, paint: Tensor) -> Parts:
@@ -130,14 +139,17 @@ def _plant(long: Tensor, wide: Tensor, tall: Tensor, leaves: Tensor) -> Parts:
     return [(Cylinder(0.0, 0.0, 0.0, tall * 0.5, long * 0.04), 0.2), (crown, leaves)]
 
 
-# In the order in which they are placed: later ones give way. Round ones have no width.
+# In the order in which they are placed: later ones give way.
 KINDS = (
     Kind(CAR, _car, 5, 14, (3.9, 0.42, 3.1, 5.2), (1.63, 0.1, 1.4, 1.9), (1.53, 0.13, 1.3, 1.9)),
     Kind(CYCLIST, _cyclist, 1, 7, (1.76, 0.12, 1.4, 2.1), WIDE, (1.73, 0.1, 1.45, 2.0)),
     Kind(PEDESTRIAN, _pedestrian, 3, 12, (0.8, 0.15, 0.45, 1.2), WIDE, (1.74, 0.11, 1.4, 2.05)),
     Kind(CAR, _van, 0, 2, _even(4.6, 5.6), _even(1.8, 2.05), _even(1.9, 2.5), ignored=True),
-    Kind(CLUTTER, _pole, 4, 15, _even(0.1, 0.6), _even(0.0, 0.0), _even(3.0, 7.0)),
-    Kind(CLUTTER, _block, 3, 9, _even(0.5, 2.8), _even(0.3, 1.5), _even(0.4, 2.2)),
-    Kind(CLUTTER, _plant, 4, 14, _even(1.5, 5.0), _even(0.0, 0.0), _even(1.0, 6.0)),
+    Kind(CLUTTER, _pole, 4, 15, _even(0.1, 0.6), ROUND, _even(3.0, 7.0), clutter="Pole"),
+    Kind(CLUTTER, _block, 3, 9, _even(0.5, 2.8), _even(0.3, 1.5), _even(0.4, 2.2), clutter="Block"),
+    Kind(CLUTTER, _plant, 4, 14, _even(1.5, 5.0), ROUND, _even(1.0, 6.0), clutter="Plant"),
 )
-BUILDING = Kind(CLUTTER, _block, 8, 48, _even(6.0, 20.0), _even(4.0, 10.0), _even(3.0, 12.0))
+BUILDING = Kind(
+    *(CLUTTER, _block, 8, 48, _even(6.0, 20.0), _even(4.0, 10.0), _even(3.0, 12.0)),
+    clutter="Building",
+)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labelled scans of generated streets, for detectors.
+"""Labelled scans of generated streets, for detectors and segmenters.
 
 Every number of scene i of a split is a function of (seed, split, i), on any device, in any batch;
 where the world moves, of the numbers of frames and sweeps, too.
@@ -8,6 +8,7 @@ where the world moves, of the numbers of frames and sweeps, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,7 +64,8 @@ def generate_world(
     Returns, past num_points and num_boxes with the values in brackets:
         points [B, N, 4] float32: x, y, z in meters from the sensor, x ahead and z up, intensity
             0..1, in firing order (NaN); num_points [B] int32; owner [B, N] int32: the point's box,
-            -1 other objects and boxes cut off, -2 ground (-3).
+            -1 other objects and boxes cut off, -2 ground (-3); surface [B, N] int8: what it is on,
+            a number of SURFACES (-1).
         boxes [B, G, 7] float32: x, y, z of the center, l, w, h, yaw in -pi..pi (0), those with
             most points first; labels [B, G] int32, numbers of CLASSES (-1); num_boxes [B] int32;
             weight [B, G] float32: 1, or 0 where a box is to be ignored (0).
@@ -108,6 +110,19 @@ class World(Split):
     make, sizes = staticmethod(generate_world), SIZES
 
 
+def _surfaces(samples: Sequence[int] | Tensor, **options: Any) -> dict[str, Tensor]:
+    batch = generate_world(samples, **options)
+    labels = batch["surface"].to(torch.int64)
+    return {"points": batch["points"], "labels": labels, "id": batch["id"]}
+
+
+class WorldSurfaces(Split):
+    """The same scenes for semantic segmentation, samples {points [N, 4 or 5], labels [N], id}:
+    labels are numbers of SURFACES, -1 past the points."""
+
+    make, sizes = staticmethod(_surfaces), SIZES
+
+
 def _check(
     numbers: list[int], sensor: str, view: str, reach: float, min_points: int, *counts: int | None
 ) -> None:
@@ -140,7 +155,8 @@ def _sample(
     valid = number < there[:, None]
     slot = torch.full_like(seen, -1).scatter_(1, order, torch.where(valid, number, -1))
 
-    points, owner = _packed(scan, kept, slot, view, capacity)
+    surfaces = torch.tensor([kind.surface for kind in objects.kinds], device=draws.device)
+    points, owner, surface = _packed(scan, kept, (slot, surfaces), view, capacity)
 
     def of(value: Tensor) -> Tensor:
         """[B, G] of the boxes, 0 past the end."""
@@ -161,6 +177,7 @@ def _sample(
         "points": points,
         "num_points": kept.sum(1).to(torch.int32),
         "owner": owner,
+        "surface": surface,
         "boxes": torch.stack([of(v) for v in box], -1),
         "labels": torch.where(valid, of(labels), -1).to(torch.int32),
         "num_boxes": there.clamp(max=most).to(torch.int32),
@@ -176,9 +193,11 @@ def _sample(
 
 
 def _packed(
-    scan: Returns, kept: Tensor, slot: Tensor, view: View, capacity: int
-) -> tuple[Tensor, Tensor]:
-    """Points [B, N, 4 or 5] of the kept rays, NaN past the last, and the slots of their boxes."""
+    scan: Returns, kept: Tensor, of: tuple[Tensor, Tensor], view: View, capacity: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Points [B, N, 4 or 5] of the kept rays, NaN past the last; the slots of their boxes, and
+    their surfaces. of: slots [B, O] and surfaces [O] of the objects."""
+    slot, surfaces = of
     columns = [*scan.xyz.unbind(-1), scan.intensity]
     if scan.owner.shape[1] > view.rays:
         age = torch.arange(scan.owner.shape[1], device=kept.device) // view.rays
@@ -188,10 +207,13 @@ def _packed(
     owner = torch.where(scan.owner < 0, scan.owner, owner).to(torch.int32)
     packed = torch.full((len(points), capacity, len(columns)), float("nan"), device=kept.device)
     owners = torch.full(packed.shape[:2], -3, dtype=torch.int32, device=kept.device)
+    surface = torch.full_like(owners, -1, dtype=torch.int8)
     scene, ray = kept.nonzero().unbind(1)
     row = (kept.cumsum(1) - 1)[scene, ray]
     packed[scene, row], owners[scene, row] = points[scene, ray], owner[scene, ray]
-    return packed, owners
+    hit = scan.owner[scene, ray]
+    surface[scene, row] = torch.where(hit < 0, 0, surfaces[hit.clamp(min=0)]).to(torch.int8)
+    return packed, owners, surface
 
 
 def _thinned(returned: Tensor, capacity: int, draws: Draws) -> tuple[Tensor, Tensor]:
