@@ -11,9 +11,9 @@ import torch
 from helpers import assert_same_bits
 
 import torchvox
-from torchvox.data import World, generate_world
+from torchvox.data import World, WorldSurfaces, generate_world
 from torchvox.data.counter_random import Draws
-from torchvox.data.worlds.street import SENSORS, VIEWS, motion
+from torchvox.data.worlds.street import CLASSES, SENSORS, SURFACES, VIEWS, motion
 from torchvox.data.worlds.street.cast import NOISE_BOUND, RANGE_NOISE, cast
 from torchvox.data.worlds.street.objects import CLUTTER, KINDS, Slab
 from torchvox.data.worlds.street.placement import ground, phases, place
@@ -89,6 +89,25 @@ def test_labelled_points_lie_in_their_boxes_and_no_others_do(world):
         counts = torch.bincount(owner[owner >= 0], minlength=len(boxes))
         assert torch.equal(counts, world["box_points"][b, : len(boxes)].long())
         assert counts.min() >= 1 and (counts.diff() <= 0).all()
+
+
+def test_every_point_has_the_surface_of_its_box_or_lies_on_the_ground_or_on_neither(world):
+    owner, surface = world["owner"].long(), world["surface"].long()
+    assert torch.equal(surface < 0, owner == -3) and torch.equal(surface == 0, owner == -2)
+    labels = world["labels"].long().gather(1, owner.clamp(min=0))
+    assert torch.equal(surface[owner >= 0], 1 + labels[owner >= 0])
+    assert torch.equal(surface > len(CLASSES), owner == -1)
+    x, y, z = world["points"][..., :3].double().unbind(2)
+    above = z - ground(x, y, phases(Draws(0, "train", world["id"]))) + FRONT.sensor.height
+    assert above[surface == 0].abs().max() < NOISE + 0.05  # the ground's bumps take one step
+    objects, _ = scene_of(0)
+    radius = torch.hypot(objects.length, objects.width)[0] / 2
+    for number in range(len(CLASSES) + 1, len(SURFACES)):
+        mine = torch.tensor([kind.clutter == SURFACES[number] for kind in objects.kinds])
+        mine &= objects.kept[0]
+        places = torch.stack([objects.x[0, mine], objects.y[0, mine]], 1)
+        away = torch.cdist(world["points"][0, surface[0] == number, :2], places) - radius[mine]
+        assert away.amin(1).max() < NOISE + 0.01
 
 
 def test_boxes_stand_on_the_ground(world):
@@ -200,6 +219,7 @@ def test_it_is_a_data_set():
     assert (len(data), len(World("val")), len(World("test", size=3))) == (2000, 400, 3)
     for name, value in generate_world([4], points=1000).items():
         assert_same_bits(data[4][name], value[0], name)
+    assert torch.equal(WorldSurfaces(points=1000)[4]["labels"], data[4]["surface"].long())
     assert digest(World("val").batch([4])) != digest(World().batch([4]))
     assert all(len(value) == 0 for value in generate_world([]).values())
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small PointNet++ nets and clouds, and weights whose outputs depend on the input."""
+"""Small networks over points, clouds, and weights whose outputs depend on the input."""
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchvox import models
+from torchvox.nn import SparseBatchNorm
 
 OBJECT = [
     {"points": 32, "radii": [0.4], "neighbors": [8], "channels": [[8, 16]]},
@@ -17,6 +18,7 @@ ROOM = [
     {"points": 6, "radii": [1.0], "neighbors": [8], "channels": [[16, 32]]},
 ]
 CLASSES = 5
+PRESETS = ("minkunet18", "spunet")
 
 
 def classifier(**options):
@@ -33,7 +35,14 @@ def segmenter(**options):
     return made(models.PointNet2Segmenter, levels=ROOM, head=[16], **options)
 
 
+def minkunet(**options):
+    grid = {"voxel_size": [0.2] * 3, "point_cloud_range": [-1.0, -1.0, -1.0, 1.0, 1.0, 0.9]}
+    sizes = {"channels": [8, 8, 16], "blocks": [1, 2], "up_channels": [16, 8], "up_blocks": [2, 1]}
+    return made(models.MinkUNet, **grid, **sizes, **options)
+
+
 SMALL = {"classifier": classifier, "part segmenter": part_segmenter, "segmenter": segmenter}
+ALL = {**SMALL, "minkunet": minkunet}
 
 
 def made(kind, **options):
@@ -56,7 +65,8 @@ def calibrated(model, *some, run=None):
     """The model in evaluation, its batch norms with the statistics of a batch and with weights of
     their own: without, its outputs hardly depend on the points. run: in place of its forward."""
     generator = torch.Generator().manual_seed(1)
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    kinds = (nn.modules.batchnorm._BatchNorm, SparseBatchNorm)
+    norms = [m for m in model.modules() if isinstance(m, kinds)]
     for norm in norms:
         norm.momentum = 1.0
         norm.weight += 0.3 * torch.randn(norm.weight.shape, generator=generator)

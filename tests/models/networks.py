@@ -14,10 +14,11 @@ POINT_NETS = {
     for name in nets.SMALL
     for preset in ("yanx27", "pn2")
 }
-MODELS = {**DETECTORS, **POINT_NETS}
+U_NETS = {f"minkunet, {name}": (lambda n=name: nets.minkunet(preset=n)) for name in nets.PRESETS}
+MODELS = {**DETECTORS, **POINT_NETS, **U_NETS}
 each_model = pytest.mark.parametrize("name", MODELS)
 each_detector = pytest.mark.parametrize("name", DETECTORS)
-each_point_net = pytest.mark.parametrize("name", nets.SMALL)
+each_point_net = pytest.mark.parametrize("name", nets.ALL)
 
 
 def detects(model):
@@ -35,7 +36,7 @@ def outputs(answer):
 
 
 def scores(model, *some):
-    """The maps of the head of a detector, or the scores of a PointNet++."""
+    """The maps of the head of a detector, or the scores of another network."""
     if detects(model):
         return [m for kind in model.maps(*some) for m in kind]
     return [model(*some)]

@@ -12,6 +12,7 @@ from networks import MODELS, detects, each_model, fast, inputs, outputs, scores
 from torchvox import models
 from torchvox.models import checkpoints, export
 from torchvox.models.fuse import is_fused
+from torchvox.nn import SparseBatchNorm
 from torchvox.nn.shared_mlp import SharedLayer
 
 
@@ -64,6 +65,7 @@ def test_a_fused_and_merged_model_gives_the_scores_of_the_model(name, merge):
         torch.nn.BatchNorm1d,
         torch.nn.BatchNorm2d,
         SharedLayer,
+        SparseBatchNorm,
         models.detection.backbone.Neck,
     )
     assert not any(isinstance(m, norms) for m in quick.modules())

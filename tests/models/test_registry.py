@@ -61,6 +61,7 @@ def test_editors_know_the_class_of_every_name():
         "PointNet2Classifier": registry.Classifiers,
         "PointNet2PartSegmenter": registry.Parts,
         "PointNet2Segmenter": registry.Segmenters,
+        "MinkUNet": registry.UNets,
         "PointPillars": registry.Anchors,
     }
     named = {name: kind for kind, names in kinds.items() for name in get_args(names)}

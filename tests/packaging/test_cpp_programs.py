@@ -25,6 +25,7 @@ from torchvox.models.fuse import fuse_batch_norms
 
 sys.path.append(str(ROOT / "tests" / "models"))
 from detectors import fused, scan, small
+from nets import minkunet
 
 COLUMNS = 6  # of the classifiers
 
@@ -58,12 +59,17 @@ CLASSIFIER = Runner(
     [(1024, 1024), (0, 1, 700), (1,), (0,), (300, 0, 512, 1)],
     r"(\d+) points, class (\d+)", lambda outputs: [outputs[0].argmax(-1)],
 )  # fmt: skip
+SEGMENTER = CLASSIFIER._replace(
+    make=lambda _: minkunet(in_channels=COLUMNS),
+    numbers=lambda outputs: [outputs[0].sum(1).argmax(-1)],
+)
 DETECTOR = Runner(
     "detector_runner", small, fused, lambda model, lengths: scan(model, *lengths),
     [(5000,), (0, 1, 700), (40_000,), (0,), (1,), (300_000,)],
     r"(\d+) points, (\d+) boxes, (\d+) candidates", lambda outputs: [outputs[3], outputs[4]],
 )  # fmt: skip
 MODELS = {"yanx27": CLASSIFIER, "pn2": CLASSIFIER, "anchors": DETECTOR, "centers": DETECTOR}
+MODELS["minkunet"] = SEGMENTER
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,10 @@ from torchvox.data import generate_rooms
 from torchvox.data.worlds.furniture import CLASSES
 from torchvox.io import PointCloud
 from torchvox.train import runs
-from torchvox.train.builders import Labels
+from torchvox.train.builders import Labels, build_data, build_model, labels_of
 from torchvox.train.checkpoint import Checkpoint, load_checkpoint
-from torchvox.train.config import make_config
+from torchvox.train.config import load_config, make_config
+from torchvox.train.lightning_module import predict
 from torchvox.train.predict import label_points
 
 COLUMNS = ("x", "y", "z", "red", "green", "blue")
@@ -77,6 +78,18 @@ def test_class_weights_are_the_cube_root_of_how_rare_a_class_is():
     labels = Labels(("a", "b", "c", "d"), 9)
     weights = runs.class_weights(Counted(), labels, make_config(content("segment")))
     torch.testing.assert_close(weights, torch.tensor([1.0, 2.0, 5.0, 10.0]))
+
+
+def test_a_scan_is_labelled_whole_and_as_it_is_in_the_range_of_the_model():
+    config = load_config("minkunet_world", ["data.points=500"])
+    trained = Checkpoint(build_model(config, labels_of(config)).eval(), config, config.labels(), {})
+    batch = build_data(config, "val").batch([0])
+    rows = np.concatenate([batch["points"][0].numpy(), [[-5, 0, 0, 0], [np.nan, 0, 0, 0]]])
+    columns = ("x", "y", "z", "intensity")
+    found = label_points(trained, PointCloud(rows.astype(np.float32), columns))
+    with torch.no_grad():
+        expected = predict(trained.model, config, trained.labels, batch)[0].numpy()
+    assert (found[:-2] == expected).all() and (found[-2:] == -1).all()
 
 
 @pytest.mark.parametrize("block", [None, 2.0])

@@ -333,5 +333,8 @@ def _labeled(trained: Checkpoint, data: Generated) -> list[Panel]:
             title = f"{100 * float(shares[i]):.0f} % right"
             if trained.config.task == "parts":
                 title = f"{trained.labels.categories[int(batch['label'][i])]}, {title}"
-            panels.append(Panel(batch["points"][i, :, :3].cpu().numpy(), title, guess))
+            known = (target[i] >= 0).cpu().numpy()
+            panels.append(
+                Panel(batch["points"][i, :, :3].cpu().numpy()[known], title, guess[known])
+            )
     return panels

@@ -6,8 +6,14 @@ from torchvox.data.labels import Camera, OccupancyLabels, occupancy_labels, writ
 from torchvox.data.worlds.rooms import Rooms, generate_rooms
 from torchvox.data.worlds.shapes import Shapes, generate_shapes
 from torchvox.data.worlds.street.drive import DriveScan, generate_drive, generate_scan
-from torchvox.data.worlds.street.world import World, generate_world
+from torchvox.data.worlds.street.world import World, WorldSurfaces, generate_world
 
-__all__ = ["Camera", "DriveScan", "OccupancyLabels", "Rooms", "Shapes", "World", "collate_points"]
-__all__ += ["generate_drive", "generate_rooms", "generate_scan", "generate_shapes"]
+__all__ = ["Camera", "DriveScan", "OccupancyLabels", "Rooms", "Shapes", "World", "WorldSurfaces"]
+__all__ += [
+    "collate_points",
+    "generate_drive",
+    "generate_rooms",
+    "generate_scan",
+    "generate_shapes",
+]
 __all__ += ["generate_world", "occupancy_labels", "write_labels"]

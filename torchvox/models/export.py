@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox.io.writers import write_whole
 from torchvox.models.detection import PillarDetector
+from torchvox.models.minkunet import MinkUNet
 
 FORMATS = {"script": ".script.pt", "export": ".export.pt2", "aoti": ".aoti.pt2"}
 SUFFIX = {"aoti": ".pt2"}  # that torch insists on
@@ -33,13 +34,13 @@ class Agreement(NamedTuple):
 def example_inputs(model: nn.Module, lengths: Tuple[int, ...], seed: int = 0) -> Inputs:
     """What the program of a model takes: points [B, N, C], category [B] for a part segmenter, and
     lengths [B], int64, or int32 for a detector. N is the greatest length, at least 2; NaN past the
-    lengths, and for a detector some places NaN and some features infinite."""
+    lengths, and for a network with a range some places NaN and some features infinite."""
     generator = torch.Generator().manual_seed(seed)
     count, device = max(2, *lengths), next(model.parameters()).device
     detects = isinstance(model, PillarDetector)
     width = model.columns if detects else model.in_channels
     points = torch.rand(len(lengths), count, width, generator=generator) * 2 - 1
-    if detects:
+    if detects or isinstance(model, MinkUNet):
         points = _scan(model, points)
     sizes = torch.tensor(lengths, dtype=torch.int32 if detects else torch.int64)
     points[torch.arange(count) >= sizes[:, None]] = float("nan")
@@ -49,8 +50,8 @@ def example_inputs(model: nn.Module, lengths: Tuple[int, ...], seed: int = 0) ->
     return tuple(t.to(device) for t in inputs)
 
 
-def _scan(model: PillarDetector, points: Tensor) -> Tensor:
-    """Points of [-1, 1] in clumps all over the range of a detector, a few past it or not finite."""
+def _scan(model: Union[PillarDetector, MinkUNet], points: Tensor) -> Tensor:
+    """Points of [-1, 1] in clumps all over the range of a network, a few past it or not finite."""
     low, high = torch.tensor(model.point_cloud_range).view(2, 3)
     points[..., :3] = points[..., :3].pow(3) * 0.55 + 0.5
     points[..., :3] = low + points[..., :3] * (high - low)
@@ -61,11 +62,15 @@ def _scan(model: PillarDetector, points: Tensor) -> Tensor:
 
 
 def export_program(model: nn.Module, num_points: int = 1024) -> torch.export.ExportedProgram:
-    """The torch.export program of a model in evaluation, for any number of clouds and points."""
+    """The torch.export program of a model in evaluation, for any number of clouds and points, a
+    `MinkUNet` one cloud: the maps of sparse convolutions know their number of samples."""
     clouds, points = torch.export.Dim("clouds", min=1), torch.export.Dim("points", min=2)
-    inputs = example_inputs(model, (num_points, num_points - 1))
-    shapes: Tuple[Dict[int, object], ...] = ({0: clouds, 1: points},)
-    shapes += tuple({0: clouds} for _ in inputs[1:])
+    lengths: Tuple[int, ...] = (num_points, num_points - 1)
+    free: Dict[int, object] = {0: clouds}
+    if isinstance(model, MinkUNet):
+        lengths, free = lengths[:1], {}
+    inputs = example_inputs(model, lengths)
+    shapes = ({**free, 1: points}, *(free for _ in inputs[1:]))
     with torch.no_grad():
         return torch.export.export(model.eval(), inputs, dynamic_shapes=shapes)
 
@@ -113,7 +118,10 @@ def compare(
     detects = isinstance(model, PillarDetector)
     count = num_points or (8000 if detects else 512)
     results: List[Agreement] = []
-    for lengths in ((count,) * 2, (count, 0, 1, count // 2), (count,)):
+    batches: Tuple[Tuple[int, ...], ...] = ((count,) * 2, (count, 0, 1, count // 2), (count,))
+    if isinstance(model, MinkUNet):
+        batches = ((count,), (0,), (1,), (count // 2,))
+    for lengths in batches:
         inputs = example_inputs(model, lengths, seed=len(lengths))
         own, answer = model(*inputs), program(*inputs)
         if detects:

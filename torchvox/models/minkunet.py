@@ -2,6 +2,7 @@
 """Sparse U-Nets that label points: MinkUNet (Choy et al., CVPR 2019) and SpUNet (Pointcept)."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -18,7 +19,7 @@ from torchvox.nn.sparse import (
     with_features,
 )
 from torchvox.nn.sparse_blocks import SparseResidualBlock
-from torchvox.nn.sparse_conv import SparseConv3d, SparseInverseConv3d, SubMConv3d
+from torchvox.nn.sparse_conv import SparseConv3d, SparseConvolution, SparseInverseConv3d, SubMConv3d
 from torchvox.ops.voxel import grid_size
 
 
@@ -112,22 +113,22 @@ class MinkUNet(nn.Module):
         # Every level halves the grid; a plane of cells beyond an even number would vanish.
         cells = grid_size(self.voxel_size, self.point_cloud_range)[::-1]
         self.spatial_shape = [-(-n // 2**levels) * 2**levels for n in cells]
-        widths = [in_channels, *[net.channels[0]] * len(net.stem)]
-        stem = [
-            _with_norm(SubMConv3d(a, b, kernel, bias=False), net)
-            for a, b, kernel in zip(widths, widths[1:], net.stem)
-        ]
-        self.stem = SparseSequential(*[layer for layers in stem for layer in layers])
+        self.stem, before = SparseSequential(), in_channels
+        for kernel in net.stem:
+            conv = SubMConv3d(before, net.channels[0], kernel, bias=False)
+            self.stem.extend(_with_norm(conv, net))
+            before = net.channels[0]
         self.downs, self.ups = nn.ModuleList(), nn.ModuleList()
-        for i, (before, width) in enumerate(zip(net.channels, net.channels[1:])):
+        for i, (before, width) in enumerate(pairwise(net.channels)):
             strided = width if net.widen else before
             down = SparseConv3d(before, strided, 2, 2, bias=False, indice_key=f"down{i}")
             blocks = _blocks(strided, width, net.blocks[i], net)
             self.downs.append(SparseSequential(*_with_norm(down, net), *blocks))
         before = net.channels[-1]
         for i, width in enumerate(net.up_channels):
-            up = SparseInverseConv3d(before, width, 2, f"down{levels - 1 - i}", bias=False)
-            blocks = _blocks(width + net.channels[levels - 1 - i], width, net.up_blocks[i], net)
+            finer = levels - 1 - i
+            up = SparseInverseConv3d(before, width, 2, f"down{finer}", bias=False)
+            blocks = _blocks(width + net.channels[finer], width, net.up_blocks[i], net)
             self.ups.append(Up(SparseSequential(*_with_norm(up, net)), SparseSequential(*blocks)))
             before = width
         self.scores = SubMConv3d(before, num_classes, 1)
@@ -174,12 +175,10 @@ class MinkUNet(nn.Module):
         return self._config
 
 
-def _with_norm(conv: nn.Module, net: SparseUNet) -> List[nn.Module]:
-    norm = SparseBatchNorm(conv.out_channels, net.eps, net.momentum)
-    return [conv, norm, SparseReLU()]
+def _with_norm(conv: SparseConvolution, net: SparseUNet) -> List[nn.Module]:
+    return [conv, SparseBatchNorm(conv.out_channels, net.eps, net.momentum), SparseReLU()]
 
 
 def _blocks(in_channels: int, width: int, count: int, net: SparseUNet) -> List[nn.Module]:
-    options = {"eps": net.eps, "momentum": net.momentum}
     widths = [in_channels, *[width] * (count - 1)]
-    return [SparseResidualBlock(before, width, **options) for before in widths]
+    return [SparseResidualBlock(w, width, eps=net.eps, momentum=net.momentum) for w in widths]

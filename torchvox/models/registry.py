@@ -33,6 +33,7 @@ from torchvox.models.checkpoints import CheckpointError
 
 if TYPE_CHECKING:
     from torchvox.models.detection import CenterPointPillars, PointPillars
+    from torchvox.models.minkunet import MinkUNet
     from torchvox.models.pointnet2 import (
         PointNet2Classifier,
         PointNet2PartSegmenter,
@@ -48,6 +49,7 @@ Anchors = Literal["pointpillars_kitti", "pointpillars_nuscenes_multihead", "poin
 Classifiers = Literal["pointnet2_cls_shapes", "pointnet2_cls_shapes_small"]
 Parts = Literal["pointnet2_part_shapes"]
 Segmenters = Literal["pointnet2_rooms"]
+UNets = Literal["minkunet_world"]
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ def get_model(
 def get_model(
     name: Segmenters, weights: Weights = ..., **overrides: object
 ) -> "PointNet2Segmenter": ...
+@overload
+def get_model(name: UNets, weights: Weights = ..., **overrides: object) -> "MinkUNet": ...
 @overload
 def get_model(name: str, weights: Weights = ..., **overrides: object) -> nn.Module: ...
 def get_model(name: str, weights: Weights = None, **overrides: object) -> nn.Module:

@@ -21,7 +21,7 @@ from torchvox.data.readers.s3dis import S3DIS
 from torchvox.data.readers.segments import Segments
 from torchvox.data.worlds.rooms import Rooms
 from torchvox.data.worlds.shapes import Shapes
-from torchvox.data.worlds.street import World
+from torchvox.data.worlds.street import World, WorldSurfaces
 from torchvox.models.detection.files import KINDS as DETECTORS
 from torchvox.train.config import Config, ModelNet40Data, ObjectsData
 from torchvox.train.tasks import Labels, builder, checked_detector
@@ -68,7 +68,10 @@ def build_data(config: Config, split: str) -> Generated:
     }
     if size := getattr(config.data, f"{split}_size", None):
         options["size"] = size
-    data = DATA[config.data.kind](split=split, **options)
+    kind = DATA[config.data.kind]
+    if config.task == "segment" and kind is World:
+        kind = WorldSurfaces
+    data = kind(split=split, **options)
     if len(data) == 0:
         raise WrongUseError(f"data: the split {split} of {config.data.kind} has no sample")
     return data

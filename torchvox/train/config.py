@@ -32,7 +32,7 @@ from torchvox.augment import Nudge, WholeScan
 from torchvox.data.readers import nuscenes
 from torchvox.data.readers.objects import feature_names
 from torchvox.data.worlds import furniture, shapes
-from torchvox.data.worlds.street.objects import CLASSES
+from torchvox.data.worlds.street.objects import CLASSES, SURFACES
 from torchvox.models.detection.files import ModelConfig
 from torchvox.train.tasks import TASKS, Labels, check_arguments, checked_detector
 
@@ -131,7 +131,8 @@ class S3DISData:
 
 @dataclass(frozen=True)
 class WorldData:
-    """Generated streets, see torchvox.data.World. Points of several sweeps have 5 columns."""
+    """Generated streets, see torchvox.data.World, and WorldSurfaces for the task segment. Points of
+    several sweeps have 5 columns."""
 
     kind: Literal["world"]
     sensor: str = "hdl64"
@@ -312,7 +313,8 @@ class Config:
             case NuScenesData():
                 return Labels(nuscenes.CLASSES, 5)
             case WorldData(sweeps=sweeps):
-                return Labels(CLASSES, 5 if sweeps > 1 else 4)
+                names = SURFACES if self.task == "segment" else CLASSES
+                return Labels(names, 5 if sweeps > 1 else 4)
             case ShapesData() if self.task == "parts":
                 return Labels(shapes.PARTS, 3, shapes.CLASSES, shapes.PART_OFFSETS)
             case ShapesData():

@@ -14,8 +14,9 @@ from torchvox.data.counter_random import permutation
 from torchvox.data.readers import objects
 from torchvox.io import PointCloud
 from torchvox.io.roles import COLORS
+from torchvox.models.detection.running import columns_of
 from torchvox.train.checkpoint import Checkpoint
-from torchvox.train.config import ObjectsData, RoomsData, S3DISData, SegmentsData
+from torchvox.train.config import ObjectsData, RoomsData, S3DISData, SegmentsData, WorldData
 from torchvox.train.lightning_module import forward, predict
 
 
@@ -43,12 +44,17 @@ def classify_cloud(trained: Checkpoint, cloud: PointCloud) -> Tensor:
 
 @torch.inference_mode()
 def label_points(trained: Checkpoint, cloud: PointCloud, category: str | None = None) -> np.ndarray:
-    """Labels [N] int64 of all points, -1 where a point is not finite. A color or normal that is
-    not finite counts as 0.
+    """Labels [N] int64 of all points, -1 where a point is not finite, or of a scan out of range. A
+    color or normal that is not finite counts as 0.
 
-    category: of the object, for a model of parts. Rooms and blocks are taken column by column.
+    category: of the object, for a model of parts. Rooms and blocks are taken column by column,
+    scans of a lidar as they are.
     """
     clean = objects.finite_points(cloud)
+    whole = np.full(len(cloud), -1, np.int64)
+    if isinstance(trained.config.data, WorldData):
+        whole[cloud.finite()] = _label_scan(trained, clean)
+        return whole
     more: dict[str, Tensor] = {}
     if trained.config.task == "parts":
         device = next(trained.model.parameters()).device
@@ -66,9 +72,16 @@ def label_points(trained: Checkpoint, cloud: PointCloud, category: str | None = 
             batch = {"points": _device_batch(trained, points), **more}
             labels = predict(trained.model, trained.config, trained.labels, batch)
             result[chosen] = labels[0].cpu().numpy()
-    whole = np.full(len(cloud), -1, np.int64)
     whole[cloud.finite()] = result
     return whole
+
+
+def _label_scan(trained: Checkpoint, scan: PointCloud) -> np.ndarray:
+    """Labels [N] of a scan, as it is and at once; -1 out of the range that the model sees."""
+    points = _device_batch(trained, columns_of(scan, trained.labels.columns))
+    scores = forward(trained.model, trained.config, {"points": points})[0]
+    seen = (scores != 0).any(-1)
+    return torch.where(seen, scores.argmax(-1), -1).cpu().numpy()
 
 
 def number_of_category(trained: Checkpoint, category: str | None) -> int:

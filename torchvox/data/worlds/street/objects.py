@@ -89,7 +89,7 @@ def _even(low: float, high: float) -> Size:
 
 
 WIDE = _even(0.6, 0.6)  # meters, with handlebar or arms
-ROUND = _even(0.0, 0.0)
+ROUND = _even(0.0, 0.0)  # the width of what has none
 
 
 def _car(long: Tensor, wide: Tensor, tall: Tensor, paint: Tensor) -> Parts:
