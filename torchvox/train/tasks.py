@@ -17,10 +17,10 @@ from torchvox._util.errors import WrongUseError
 from torchvox.models.detection.files import ModelConfig, checked_model
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
-    "minkunet": models.MinkUNet,
     "pointnet2_classifier": models.PointNet2Classifier,
     "pointnet2_part_segmenter": models.PointNet2PartSegmenter,
     "pointnet2_segmenter": models.PointNet2Segmenter,
+    "minkunet": models.MinkUNet,
 }
 FROM_DATA = ("num_classes", "num_categories", "in_channels")
 
