@@ -333,8 +333,5 @@ def _labeled(trained: Checkpoint, data: Generated) -> list[Panel]:
             title = f"{100 * float(shares[i]):.0f} % right"
             if trained.config.task == "parts":
                 title = f"{trained.labels.categories[int(batch['label'][i])]}, {title}"
-            known = (target[i] >= 0).cpu().numpy()
-            panels.append(
-                Panel(batch["points"][i, :, :3].cpu().numpy()[known], title, guess[known])
-            )
+            panels.append(Panel(batch["points"][i, :, :3].cpu().numpy(), title, guess))
     return panels
