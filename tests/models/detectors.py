@@ -42,6 +42,30 @@ SMALL = {
         [*NUSCENES, *TASKS, "model.args.encoder={channels: [32, 32]}"],
     ),
 }
+THIN = [
+    "model.args.sparse={layers: [1, 1, 1], channels: [8, 8, 16], out_channels: 16, "
+    "max_rows: [9000, 6000, 6000]}",
+    "model.args.backbone={layers: [1, 1], strides: [1, 2], channels: [16, 24]}",
+    "model.args.neck={strides: [1, 2], channels: [16, 16]}",
+]
+SMALL |= {
+    "anchors, voxels": (
+        "second_kitti",
+        [
+            *(THIN + KITTI[:1] + KITTI[3:]),
+            "model.args.voxel_size=[0.16, 0.16, 0.2]",
+            "model.args.max_voxels=[6000, 6000]",
+        ],
+    ),
+    "centers, voxels": (
+        "centerpoint_voxel_nuscenes",
+        [
+            *(THIN + NUSCENES[:1] + NUSCENES[3:] + TASKS),
+            "model.args.voxel_size=[0.2, 0.2, 0.4]",
+            "model.args.max_voxels=[6000, 6000]",
+        ],
+    ),
+}
 LAST = ("head.cls", "cls.out", "hm.out")  # the convolutions that give logits
 PASSING, LOGIT = 200, -2.2  # so many candidates of a scan pass the threshold of 0.1
 

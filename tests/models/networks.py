@@ -6,7 +6,7 @@ import nets
 import pytest
 
 from torchvox.models import export, fuse_batch_norms
-from torchvox.models.detection import PillarDetector
+from torchvox.models.detection import DetectionNet
 
 DETECTORS = {name: (lambda n=name: detectors.small(n)) for name in detectors.SMALL}
 POINT_NETS = {
@@ -22,7 +22,7 @@ each_point_net = pytest.mark.parametrize("name", nets.ALL)
 
 
 def detects(model):
-    return isinstance(model, PillarDetector)
+    return isinstance(model, DetectionNet)
 
 
 def fast(name, dtype=None):

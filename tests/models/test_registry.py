@@ -16,7 +16,7 @@ import torch
 from torchvox import models
 from torchvox._util.errors import WrongUseError
 from torchvox.models import CheckpointError, get_model, get_model_weights, list_models, registry
-from torchvox.models.detection import PillarDetector
+from torchvox.models.detection import DetectionNet
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSIFIER, DETECTOR = "pointnet2_cls_shapes_small", "center_world_small"
@@ -138,7 +138,7 @@ def test_overrides_with_weights_change_what_has_no_tensor():
     assert strict.config()["config"] == {
         **config, "detections": {**config["detections"], "score": 0.5}
     }  # fmt: skip
-    assert isinstance(strict, PillarDetector) and not strict.training
+    assert isinstance(strict, DetectionNet) and not strict.training
     with pytest.raises(CheckpointError, match="does not fit center_world_small with encoder"):
         get_model(DETECTOR, weights="default", encoder={"channels": [16]})
 

@@ -98,8 +98,14 @@ def export(args: ExportOptions) -> None:
 def _network(args: ExportOptions) -> tuple[torch.nn.Module, str | None]:
     """The model as it is exported, fused and merged, and the dtype of its weights."""
     from torchvox.models import checkpoints
-    from torchvox.models.detection import PillarDetector
-    from torchvox.models.fuse import can_merge, fuse_batch_norms, is_fused, merge_heads
+    from torchvox.models.detection import DetectionNet
+    from torchvox.models.fuse import (
+        can_merge,
+        fuse_batch_norms,
+        is_fused,
+        merge_heads,
+        weight_dtype,
+    )
     from torchvox.models.registry import named_file
 
     path, dtype = Path(named_file(args.model)), args.dtype
@@ -110,7 +116,7 @@ def _network(args: ExportOptions) -> tuple[torch.nn.Module, str | None]:
     else:
         network = checkpoints.load(path)
     if is_fused(network):
-        stored = str(next(network.parameters()).dtype).removeprefix("torch.")
+        stored = str(weight_dtype(network)).removeprefix("torch.")
         if dtype not in (None, stored):
             raise WrongUseError(
                 f"--dtype {dtype}: {args.model} is fused with weights of {stored}; export the file "
@@ -119,7 +125,7 @@ def _network(args: ExportOptions) -> tuple[torch.nn.Module, str | None]:
         dtype = stored
     elif args.fuse:
         network = fuse_batch_norms(network, None if dtype in (None, "float32") else DTYPES[dtype])
-    if isinstance(network, PillarDetector) and args.merge and is_fused(network):
+    if isinstance(network, DetectionNet) and args.merge and is_fused(network):
         network = merge_heads(network) if can_merge(network) else network
     return network, dtype
 
@@ -137,9 +143,9 @@ def _check(target: Path, comparison: Agreement, dtype: str | None) -> None:
 
 
 def _signature(network: torch.nn.Module) -> str:
-    from torchvox.models.detection import PillarDetector
+    from torchvox.models.detection import DetectionNet
 
-    if isinstance(network, PillarDetector):
+    if isinstance(network, DetectionNet):
         return "points, num_points -> boxes, scores, labels, count, overflow"
     category = "category, " * hasattr(network, "num_categories")
     return f"points, {category}lengths -> scores"

@@ -6,8 +6,13 @@ from torchvox.models.conventions import PRESETS, Conventions, Level
 from torchvox.models.detection import (
     CenterPointPillars,
     CenterPointPillarsConfig,
+    CenterPointVoxel,
+    CenterPointVoxelConfig,
     PointPillars,
     PointPillarsConfig,
+    Second,
+    SecondConfig,
+    measure_rows,
 )
 from torchvox.models.detection.running import Box, Boxes, Detector
 from torchvox.models.export import export_model, export_program
@@ -22,9 +27,10 @@ from torchvox.models.pointnet2 import (
 from torchvox.models.registry import ModelWeights, get_model, get_model_weights, list_models
 
 __all__ = [
-    "PRESETS", "Box", "Boxes", "CenterPointPillars", "CenterPointPillarsConfig", "CheckpointError",
-    "Conventions", "Detector", "Level", "MinkUNet", "ModelWeights", "PointNet2Classifier",
-    "PointNet2PartSegmenter", "PointNet2Segmenter", "PointPillars", "PointPillarsConfig",
-    "export_model", "export_program", "fuse_batch_norms", "get_model", "get_model_weights",
-    "import_checkpoint", "list_models", "load", "merge_heads", "parity", "save",
+    "PRESETS", "Box", "Boxes", "CenterPointPillars", "CenterPointPillarsConfig", "CenterPointVoxel",
+    "CenterPointVoxelConfig", "CheckpointError", "Conventions", "Detector", "Level", "MinkUNet",
+    "ModelWeights", "PointNet2Classifier", "PointNet2PartSegmenter", "PointNet2Segmenter",
+    "PointPillars", "PointPillarsConfig", "Second", "SecondConfig", "export_model",
+    "export_program", "fuse_batch_norms", "get_model", "get_model_weights", "import_checkpoint",
+    "list_models", "load", "measure_rows", "merge_heads", "parity", "save",
 ]  # fmt: skip

@@ -15,8 +15,8 @@ from torch import nn
 
 from torchvox._util.errors import TorchvoxError, short
 from torchvox.io.writers import write_whole
-from torchvox.models.detection import CenterPointPillars, PointPillars
-from torchvox.models.fuse import fuse_batch_norms, is_fused, is_merged, merge_heads
+from torchvox.models.detection.files import KINDS
+from torchvox.models.fuse import fuse_batch_norms, is_fused, is_merged, merge_heads, weight_dtype
 from torchvox.models.minkunet import MinkUNet
 from torchvox.models.pointnet2 import (
     PointNet2Classifier,
@@ -26,7 +26,8 @@ from torchvox.models.pointnet2 import (
 from torchvox.models.sizes import check_network, check_values
 
 CLASSES = (MinkUNet, PointNet2Classifier, PointNet2PartSegmenter, PointNet2Segmenter)
-BUILDERS = {kind.__name__: kind for kind in (CenterPointPillars, *CLASSES, PointPillars)}
+DETECTORS = tuple(network for network, _ in KINDS.values())
+BUILDERS = {kind.__name__: kind for kind in (*CLASSES, *DETECTORS)}
 ADVICE = re.compile("weights_only|WeightsUnpickler|safe_globals|trust")
 FORMAT, VERSION = "torchvox.models", 1
 PROGRAMS = {"script": "/code/", "export": "/models/", "aoti": "/data/aotinductor/"}  # entries
@@ -67,13 +68,12 @@ def save(model: nn.Module, path: Union[str, Path]) -> None:
     file appears whole or not at all."""
     from torchvox._build import BUILD_INFO
 
-    dtype = next(model.parameters()).dtype
     content = {
         "format": FORMAT,
         "version": VERSION,
         "model": type(model).__name__,
         "config": model.config(),
-        "fused": str(dtype).split(".")[1] if is_fused(model) else "",
+        "fused": str(weight_dtype(model)).split(".")[1] if is_fused(model) else "",
         "merged": is_merged(model),
         "state_dict": {k: v.detach().cpu().clone() for k, v in model.state_dict().items()},
         "torchvox": BUILD_INFO["version"],

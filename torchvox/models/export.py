@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox.io.writers import write_whole
-from torchvox.models.detection import PillarDetector
+from torchvox.models.detection import DetectionNet
 from torchvox.models.minkunet import MinkUNet
 
 FORMATS = {"script": ".script.pt", "export": ".export.pt2", "aoti": ".aoti.pt2"}
@@ -37,7 +37,7 @@ def example_inputs(model: nn.Module, lengths: Tuple[int, ...], seed: int = 0) ->
     lengths, and for a network with a range some places NaN and some features infinite."""
     generator = torch.Generator().manual_seed(seed)
     count, device = max(2, *lengths), next(model.parameters()).device
-    detects = isinstance(model, PillarDetector)
+    detects = isinstance(model, DetectionNet)
     width = model.columns if detects else model.in_channels
     points = torch.rand(len(lengths), count, width, generator=generator) * 2 - 1
     if detects or isinstance(model, MinkUNet):
@@ -50,7 +50,7 @@ def example_inputs(model: nn.Module, lengths: Tuple[int, ...], seed: int = 0) ->
     return tuple(t.to(device) for t in inputs)
 
 
-def _scan(model: Union[PillarDetector, MinkUNet], points: Tensor) -> Tensor:
+def _scan(model: Union[DetectionNet, MinkUNet], points: Tensor) -> Tensor:
     """Points of [-1, 1] in clumps all over the range of a network, a few past it or not finite."""
     low, high = torch.tensor(model.point_cloud_range).view(2, 3)
     points[..., :3] = points[..., :3].pow(3) * 0.55 + 0.5
@@ -115,7 +115,7 @@ def compare(
 
     Raises TorchvoxError for a program whose outputs are not tensors like those of the model.
     """
-    detects = isinstance(model, PillarDetector)
+    detects = isinstance(model, DetectionNet)
     count = num_points or (8000 if detects else 512)
     results: List[Agreement] = []
     batches: Tuple[Tuple[int, ...], ...] = ((count,) * 2, (count, 0, 1, count // 2), (count,))

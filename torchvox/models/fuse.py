@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from torchvox.models.detection.backbone import FusedNeck, Neck
-from torchvox.models.detection.detector import PillarDetector
+from torchvox.models.detection.detector import DetectionNet
+from torchvox.models.detection.sparse_backbone import FirstLayer
 from torchvox.nn.conv import ConvBlock, FusedConv, channels_last, fused_conv, fused_norm
 from torchvox.nn.set_abstraction import SetAbstraction
 from torchvox.nn.shared_mlp import FusedLayer, SharedLayer
@@ -35,12 +36,15 @@ def fuse_batch_norms(model: Model, dtype: Optional[torch.dtype] = None) -> Model
     layers by rounding.
     """
     fused = copy.deepcopy(model).eval()
-    if isinstance(fused, PillarDetector):
-        fused.fuse_encoder()
+    if isinstance(fused, DetectionNet):
+        fused.fuse_scale()
     _fuse_children(fused, dtype)
     if dtype is not None:
         for parameter in fused.parameters():
             parameter.data = parameter.data.to(dtype)
+        for module in fused.modules():
+            if isinstance(module, FirstLayer):
+                module.float()
     for parameter in fused.parameters():
         parameter.requires_grad_(False)
     return fused
@@ -51,6 +55,12 @@ def is_fused(model: nn.Module) -> bool:
     return any(isinstance(module, kinds) for module in model.modules())
 
 
+def weight_dtype(model: nn.Module) -> torch.dtype:
+    """Of all layers but the first of a detector on voxels."""
+    *_, last = model.parameters()
+    return last.dtype
+
+
 def merge_heads(model: Model) -> Model:
     """A copy of a fused detector with fewer and larger convolutions in its head: one for an
     `AnchorHead`, and for heads in tasks two behind the shared one, whatever the number of branches.
@@ -58,7 +68,7 @@ def merge_heads(model: Model) -> Model:
 
     Raises ValueError for a model that is not a detector or not fused.
     """
-    if not isinstance(model, PillarDetector):
+    if not isinstance(model, DetectionNet):
         raise ValueError(f"merge_heads: a detector is needed, got {type(model).__name__}")
     if not is_fused(model):
         raise ValueError("merge_heads: batch norms must be fused first, by fuse_batch_norms")

@@ -15,7 +15,7 @@ from torchvox.ops.annotations import Sequence
 
 Size = Union[int, Sequence[int]]
 OPTIONS = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation",
-           "indice_key", "max_rows", "growth")  # fmt: skip
+           "indice_key", "max_rows", "per_sample", "growth")  # fmt: skip
 
 
 class SparseLayer(nn.Module):
@@ -162,6 +162,7 @@ class StridedMap(SparseLayer):
         indice_key: str,
         max_rows: int,
         growth: float,
+        per_sample: bool = False,
     ) -> None:
         self.stride = self.sizes("stride", stride)
         self.padding = self.sizes("padding", padding, 0)
@@ -170,10 +171,10 @@ class StridedMap(SparseLayer):
         expect(max_rows >= -1, f"{self.layer}: max_rows must be >= -1", max_rows)
         rule = f"{self.layer}: growth must be finite, >= 0, and 0 beside max_rows"
         expect(0 <= growth < math.inf and (growth == 0 or max_rows == -1), rule, growth)
-        self.max_rows, self.growth = int(max_rows), float(growth)
+        self.max_rows, self.growth, self.per_sample = int(max_rows), float(growth), bool(per_sample)
         # Layers that agree in all of this make the same rows of the same rows.
         sizes = (self.kernel_size, self.stride, self.padding, self.dilation)
-        self.step = f"/{sizes}{self.max_rows},{self.growth}"
+        self.step = f"/{sizes}{self.max_rows},{self.growth},{self.per_sample}"
 
     def strided_rows(self, x: SparseTensor) -> Tuple[SparseTensor, Tensor, Tensor]:
         """The new rows, still with the features of x, neighbors and inverse."""
@@ -193,6 +194,8 @@ class StridedMap(SparseLayer):
                 "key of an earlier layer"
             )
         max_rows = self.max_rows
+        if self.per_sample and max_rows > 0:
+            max_rows = max_rows * x.batch_size
         if self.growth > 0:
             max_rows = math.ceil(self.growth * x.indices.size(0))
         indices, neighbors, inverse, counts = torch.ops.torchvox.sparse_conv_map(
@@ -224,6 +227,7 @@ class SparseConv3d(StridedMap, SparseConvolution):
         the rows can reach, often 8 times as many as they do.
     growth: above 0, capacity per row of the input's capacity, rounded up, in place of max_rows;
         not for an exported program of any capacity, which torch cannot save.
+    per_sample: max_rows counts for each sample; a sample may use what another leaves.
 
     num_valid of the output is the `counts` of `torchvox.sparse_conv_map`, rows kept and found.
     Raises ValueError: options; features of other channels; an output without cells; an indice_key
@@ -243,9 +247,10 @@ class SparseConv3d(StridedMap, SparseConvolution):
         indice_key: str = "",
         max_rows: int = -1,
         growth: float = 0.0,
+        per_sample: bool = False,
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, bias)
-        self.set_map(stride, padding, dilation, indice_key, max_rows, growth)
+        self.set_map(stride, padding, dilation, indice_key, max_rows, growth, per_sample)
 
     def rows(self, x: SparseTensor) -> Tuple[SparseTensor, Tensor, Optional[Tensor]]:
         return self.strided_rows(x)

@@ -1,11 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detectors: raw points to boxes."""
 
-from torchvox.models.detection.config import CenterPointPillarsConfig, PointPillarsConfig
-from torchvox.models.detection.detector import CenterPointPillars, PillarDetector, PointPillars
+from torchvox.models.detection.config import (
+    CenterPointPillarsConfig,
+    CenterPointVoxelConfig,
+    PointPillarsConfig,
+    SecondConfig,
+)
+from torchvox.models.detection.detector import (
+    CenterPointPillars,
+    CenterPointVoxel,
+    DetectionNet,
+    PointPillars,
+    Second,
+)
 from torchvox.models.detection.files import detector, detector_names
+from torchvox.models.detection.sparse_backbone import measure_rows
 
 __all__ = [
-    "CenterPointPillars", "CenterPointPillarsConfig", "PillarDetector", "PointPillars",
-    "PointPillarsConfig", "detector", "detector_names",
+    "CenterPointPillars", "CenterPointPillarsConfig", "CenterPointVoxel", "CenterPointVoxelConfig",
+    "DetectionNet", "PointPillars", "PointPillarsConfig", "Second", "SecondConfig", "detector",
+    "detector_names", "measure_rows",
 ]  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pillar detector is made of, as frozen plain values: the arguments of its class, the `args`
+"""What a detector is made of, as frozen plain values: the arguments of its class, the `args`
 of a configuration file, and what a checkpoint keeps. Lengths are meters, angles radians."""
 
 from dataclasses import dataclass, field
@@ -229,25 +229,91 @@ class CenterLossConfig:
 
 
 @dataclass(frozen=True)
-class _Detector:
+class SparseBackboneConfig:
+    """Levels of sparse convolutions of 3 cells, each but the first behind one of stride 2; then one
+    of 3 cells with stride 2 along z alone, to `out_channels`.
+
+    layers, channels: of each level; its layers are submanifold convolutions ("conv") or blocks of
+        two with the input added ("residual"), with bias where `bias` is true.
+    max_rows: most voxels of a sample behind each convolution with a stride, the last one too; those
+        past it, in the order of z, y, x, are dropped. See `torchvox.models.measure_rows`. (): as
+        many as can be, up to eight times as many as before.
+    last_pad: cells of padding along z before the last convolution.
+    """
+
+    layers: Annotated[Tuple[int, ...], Limits(ge=0)] = (1, 2, 2, 2)
+    channels: Sizes = (16, 32, 64, 64)
+    block: Literal["conv", "residual"] = "conv"
+    bias: bool = False
+    out_channels: Positive = 128
+    last_pad: Count = 0
+    max_rows: Sizes = ()
+    eps: AboveZero = 1e-3
+    momentum: Share = 0.01
+
+
+RESIDUAL = SparseBackboneConfig((2, 2, 2, 2), (16, 32, 64, 128), "residual", bias=True)
+BEHIND_VOXELS = BackboneConfig((5, 5), (1, 2), (128, 256)), NeckConfig((1.0, 2.0), (256, 256))
+
+
+@dataclass(frozen=True)
+class _Place:
     classes: Names
     point_cloud_range: Floats6
+
+
+@dataclass(frozen=True)
+class _Pillars(_Place):
     pillar_size: Floats3
+
+
+@dataclass(frozen=True)
+class _Voxels(_Place):
+    voxel_size: Floats3
+
+
+@dataclass(frozen=True)
+class _Detector:
     head: object  # of another type in each detector
     columns: int = 4
     column_scale: Tuple[float, ...] = ()
     max_points: int = 32
-    max_pillars: Tuple[int, int] = (16_000, 40_000)
     order: str = "first"
-    encoder: EncoderConfig = EncoderConfig()
-    visibility: Optional[VisibilityConfig] = None
     backbone: BackboneConfig = BackboneConfig()
     neck: NeckConfig = NeckConfig()
     detections: DetectionsConfig = DetectionsConfig()
 
 
 @dataclass(frozen=True)
-class PointPillarsConfig(_Detector):
+class PillarConfig(_Detector, _Pillars):
+    """What the detectors on pillars share."""
+
+    max_pillars: Tuple[int, int] = (16_000, 40_000)
+    encoder: EncoderConfig = EncoderConfig()
+    visibility: Optional[VisibilityConfig] = None
+
+    @property
+    def cell(self) -> Floats3:
+        return self.pillar_size
+
+
+@dataclass(frozen=True)
+class VoxelConfig(_Detector, _Voxels):
+    """What the detectors on voxels share."""
+
+    max_points: int = 5
+    max_voxels: Tuple[int, int] = (16_000, 40_000)
+    sparse: SparseBackboneConfig = SparseBackboneConfig()
+    backbone: BackboneConfig = BEHIND_VOXELS[0]
+    neck: NeckConfig = BEHIND_VOXELS[1]
+
+    @property
+    def cell(self) -> Floats3:
+        return self.voxel_size
+
+
+@dataclass(frozen=True)
+class PointPillarsConfig(PillarConfig):
     """A detector with anchors.
 
     classes: names; labels are their numbers. columns: of the points, x, y, z first. column_scale: a
@@ -262,8 +328,33 @@ class PointPillarsConfig(_Detector):
 
 
 @dataclass(frozen=True)
-class CenterPointPillarsConfig(_Detector):
+class CenterPointPillarsConfig(PillarConfig):
     """A detector with heat maps. Fields as `PointPillarsConfig`."""
 
     head: CenterHeadConfig
     loss: Optional[CenterLossConfig] = CenterLossConfig()
+
+
+@dataclass(frozen=True)
+class SecondConfig(VoxelConfig):
+    """A detector with anchors on voxels. Fields as `PointPillarsConfig`, with voxel_size and
+    max_voxels for pillar_size and max_pillars, and sparse for encoder."""
+
+    head: Union[AnchorHeadConfig, MultiHeadConfig]
+    loss: Optional[AnchorLossConfig] = None
+
+
+@dataclass(frozen=True)
+class CenterPointVoxelConfig(VoxelConfig):
+    """A detector with heat maps on voxels. Fields as `SecondConfig`."""
+
+    head: CenterHeadConfig
+    max_points: int = 10
+    max_voxels: Tuple[int, int] = (120_000, 160_000)
+    sparse: SparseBackboneConfig = RESIDUAL
+    loss: Optional[CenterLossConfig] = CenterLossConfig()
+
+
+AnyConfig = Union[
+    PointPillarsConfig, CenterPointPillarsConfig, SecondConfig, CenterPointVoxelConfig
+]

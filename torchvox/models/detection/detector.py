@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PointPillars (Lang et al., CVPR 2019) and its variant with heat maps (Yin et al., CVPR 2021).
+"""PointPillars (Lang et al., CVPR 2019), SECOND (Yan et al., Sensors 2018) and their variants with
+heat maps (CenterPoint, Yin et al., CVPR 2021).
 
 Raw points in, boxes out, with one `forward` for eager, TorchScript, torch.export, torch.compile and
 CUDA graphs: fixed shapes, no host synchronization.
@@ -21,17 +22,24 @@ from torchvox.models.detection.anchor_head import (
 from torchvox.models.detection.backbone import Backbone, Neck
 from torchvox.models.detection.center_head import CenterDecoder, CenterHead
 from torchvox.models.detection.config import (
+    AnchorHeadConfig,
+    AnyConfig,
+    CenterHeadConfig,
     CenterPointPillarsConfig,
+    CenterPointVoxelConfig,
     MultiHeadConfig,
+    PillarConfig,
     PointPillarsConfig,
+    SecondConfig,
     VisibilityConfig,
+    VoxelConfig,
 )
 from torchvox.models.detection.losses import AnchorLoss, CenterLoss
+from torchvox.models.detection.sparse_backbone import SparseBackbone, depth_after
 from torchvox.models.detection.validation import map_size, stride_of, validated
-from torchvox.nn import PillarFeatureNet, RayVisibility
+from torchvox.nn import PillarFeatureNet, RayVisibility, ToDense
 from torchvox.nn.rays import channel_count, visibility_channels
-
-AnyConfig = Union[PointPillarsConfig, CenterPointPillarsConfig]
+from torchvox.nn.sparse import sparse_tensor
 
 
 class VisibilityPlanes(nn.Module):
@@ -55,38 +63,66 @@ class VisibilityPlanes(nn.Module):
         return visibility_channels(seen.visibility, self.channels, grid[0], grid[1])
 
 
-class PillarDetector(nn.Module):
-    """Base of the two detectors: from points to maps."""
+class DetectionNet(nn.Module):
+    """Base of the detectors: from points to boxes by way of a canvas, which each kind makes."""
 
     def __init__(self, config: AnyConfig) -> None:
         super().__init__()
         self.columns = config.columns
-        self.pillar_size: List[float] = list(config.pillar_size)
         self.point_cloud_range: List[float] = list(config.point_cloud_range)
         self.max_points = config.max_points
-        self.max_pillars_train, self.max_pillars_eval = config.max_pillars
         self.order = config.order
-        options = plain(config.encoder)
-        self.encoder = PillarFeatureNet(
-            config.columns,
-            options.pop("channels"),
-            voxel_size=self.pillar_size,
-            point_cloud_range=self.point_cloud_range,
-            max_points=config.max_points,
-            **options,
-        )
-        self.visibility: Optional[VisibilityPlanes] = None
-        channels = config.encoder.channels[-1]
-        if config.visibility is not None:
-            self.visibility = VisibilityPlanes(config.visibility, self.encoder)
-            channels += self.visibility.out_channels
-        self.backbone = Backbone(channels, config.backbone)
-        self.neck = Neck(list(config.backbone.channels), config.neck)
         self.scaled = any(factor != 1.0 for factor in config.column_scale)
         scale = torch.tensor(config.column_scale if self.scaled else (1.0,), dtype=torch.float32)
         self.register_buffer("column_scale", scale, persistent=False)
         self.classes: List[str] = list(config.classes)
         self._config = config
+
+    def add_network(self, channels: int) -> None:
+        """All behind a canvas of so many channels."""
+        config = self._config
+        self.backbone = Backbone(channels, config.backbone)
+        self.neck = Neck(list(config.backbone.channels), config.neck)
+        if isinstance(config.head, CenterHeadConfig):
+            self._add_center_head(config, config.head)
+        else:
+            self._add_anchor_head(config, config.head)
+
+    def _add_anchor_head(
+        self, config: AnyConfig, head: Union[AnchorHeadConfig, MultiHeadConfig]
+    ) -> None:
+        size, area = map_size(config), _area(config, head.area)
+        if isinstance(head, MultiHeadConfig):
+            self.head = MultiHead(self.neck.out_channels, config.classes, head)
+            anchors = anchors_of_tasks(config.classes, head)
+            groups = _groups(config.classes, head.tasks)
+        else:
+            self.head = AnchorHead(self.neck.out_channels, len(config.classes), head)
+            anchors, groups = [head.anchors], [list(range(len(config.classes)))]
+        tasks = [anchor_boxes(mine, size, area, head.grid) for mine in anchors]
+        labels = [label for group in groups for label in group]
+        self.decoder = AnchorDecoder(
+            tasks, labels, head.code_size, head.direction, config.detections
+        )
+        if config.loss is not None:
+            rotations = [len(anchor.rotations) for anchor in head.anchors]
+            self.criterion = AnchorLoss(groups, rotations, config.loss, head.direction)
+
+    def _add_center_head(self, config: AnyConfig, head: CenterHeadConfig) -> None:
+        self.head = CenterHead(self.neck.out_channels, head)
+        groups = _groups(config.classes, head.tasks)
+        self.decoder = CenterDecoder(
+            [label for group in groups for label in group],
+            config.cell,
+            config.point_cloud_range,
+            stride_of(config),
+            head.rot,
+            config.detections,
+        )
+        if config.loss is not None:
+            nx, ny = map_size(config)
+            grid = config.point_cloud_range, config.cell, stride_of(config), (ny, nx)
+            self.criterion = CenterLoss(groups, *grid, head, config.loss)
 
     def check(self, points: Tensor, num_points: Tensor) -> None:
         if points.dim() != 3 or points.size(2) != self.columns:
@@ -97,9 +133,9 @@ class PillarDetector(nn.Module):
                 f"{list(num_points.shape)}"
             )
 
-    def canvas(self, points: Tensor, num_points: Tensor) -> Tensor:
-        """The features of every pillar at its place, and planes of visibility: [B, C, ny, nx],
-        channels last in memory."""
+    def packed(self, points: Tensor, num_points: Tensor) -> Tuple[Tensor, Optional[Tensor]]:
+        """The points of all scans one behind the other, scaled, those that are not finite made NaN;
+        the offsets of the scans, None for one."""
         self.check(points, num_points)
         batch, capacity = points.size(0), points.size(1)
         rows = points.flatten(0, 1)
@@ -113,22 +149,11 @@ class PillarDetector(nn.Module):
         offsets: Optional[Tensor] = None
         if not _is_one(batch):
             offsets = torch.arange(batch + 1, device=points.device) * capacity
-        indices, counts, pillar, slot, _ = torch.ops.torchvox.voxel_map(
-            rows,
-            self.pillar_size,
-            self.point_cloud_range,
-            self.max_points,
-            self.max_pillars_train if self.training else self.max_pillars_eval,
-            batch_offsets=offsets,
-            num_valid=num_points,
-            order=self.order,
-        )
-        canvas = self.encoder(rows, indices, counts, pillar, slot, batch)
-        if self.visibility is not None:
-            planes = self.visibility(rows, batch, offsets, num_points).to(canvas.dtype)
-            both = [canvas.permute(0, 2, 3, 1), planes.permute(0, 2, 3, 1)]
-            canvas = torch.cat(both, 3).permute(0, 3, 1, 2)
-        return canvas
+        return rows, offsets
+
+    def canvas(self, points: Tensor, num_points: Tensor) -> Tensor:
+        """The features of every cell at its place: [B, C, ny, nx], channels last in memory."""
+        raise NotImplementedError
 
     def features(self, canvas: Tensor) -> Tensor:
         """What the heads see: [B, C, H, W]."""
@@ -180,18 +205,119 @@ class PillarDetector(nn.Module):
         return {**terms, "loss": torch.stack(list(terms.values())).sum()}
 
     @torch.jit.unused
-    def fuse_encoder(self) -> None:
-        """The pillar net as one op from now on, the factors of the columns in its weight."""
-        self.encoder = self.encoder.fuse_batch_norm()
+    def teach(self, maps: List[List[Tensor]], *batch: Optional[Tensor]) -> Dict[str, Tensor]:
+        if isinstance(self.decoder, AnchorDecoder):
+            return self.criterion(maps, [task.boxes for task in self.decoder.tasks], *batch)
+        return self.criterion(maps, *batch)
+
+    @torch.jit.unused
+    def column_weight(self) -> Tensor:
+        """The first weight, whose last axis are the columns of the points (and what follows)."""
+        raise NotImplementedError
+
+    @torch.jit.unused
+    def fuse_scale(self) -> None:
+        """The factors of the columns in the first weight from now on."""
         if self.scaled:
             with torch.no_grad():
-                self.encoder.pfn_layers[0].linear.weight[:, : self.columns] *= self.column_scale
+                self.column_weight()[..., : self.columns] *= self.column_scale
             self.scaled = False
 
     @torch.jit.unused
     def config(self) -> Dict[str, Any]:
         """Arguments that build the same model, plain types only."""
         return {"config": plain(self._config)}
+
+
+class PillarDetector(DetectionNet):
+    """Base of the detectors on pillars."""
+
+    def __init__(self, config: PillarConfig) -> None:
+        super().__init__(config)
+        self.pillar_size: List[float] = list(config.pillar_size)
+        self.max_pillars_train, self.max_pillars_eval = config.max_pillars
+        options = plain(config.encoder)
+        self.encoder = PillarFeatureNet(
+            config.columns,
+            options.pop("channels"),
+            voxel_size=self.pillar_size,
+            point_cloud_range=self.point_cloud_range,
+            max_points=config.max_points,
+            **options,
+        )
+        self.visibility: Optional[VisibilityPlanes] = None
+        channels = config.encoder.channels[-1]
+        if config.visibility is not None:
+            self.visibility = VisibilityPlanes(config.visibility, self.encoder)
+            channels += self.visibility.out_channels
+        self.add_network(channels)
+
+    def canvas(self, points: Tensor, num_points: Tensor) -> Tensor:
+        """The features of every pillar at its place, and planes of visibility: [B, C, ny, nx],
+        channels last in memory."""
+        rows, offsets = self.packed(points, num_points)
+        batch = points.size(0)
+        indices, counts, pillar, slot, _ = torch.ops.torchvox.voxel_map(
+            rows,
+            self.pillar_size,
+            self.point_cloud_range,
+            self.max_points,
+            self.max_pillars_train if self.training else self.max_pillars_eval,
+            batch_offsets=offsets,
+            num_valid=num_points,
+            order=self.order,
+        )
+        canvas = self.encoder(rows, indices, counts, pillar, slot, batch)
+        if self.visibility is not None:
+            planes = self.visibility(rows, batch, offsets, num_points).to(canvas.dtype)
+            both = [canvas.permute(0, 2, 3, 1), planes.permute(0, 2, 3, 1)]
+            canvas = torch.cat(both, 3).permute(0, 3, 1, 2)
+        return canvas
+
+    @torch.jit.unused
+    def column_weight(self) -> Tensor:
+        return self.encoder.pfn_layers[0].linear.weight
+
+    @torch.jit.unused
+    def fuse_scale(self) -> None:
+        """The pillar net as one op too."""
+        self.encoder = self.encoder.fuse_batch_norm()
+        super().fuse_scale()
+
+
+class VoxelDetector(DetectionNet):
+    """Base of the detectors on voxels: the mean of the points of each, sparse convolutions, and
+    what they leave along z as channels."""
+
+    def __init__(self, config: VoxelConfig) -> None:
+        super().__init__(config)
+        self.voxel_size: List[float] = list(config.voxel_size)
+        self.max_voxels_train, self.max_voxels_eval = config.max_voxels
+        nx, ny, nz = torch.ops.torchvox.grid_size(self.voxel_size, self.point_cloud_range)
+        self.spatial_shape: List[int] = [nz + 1, ny, nx]  # a plane more: as networks are trained
+        self.sparse_backbone = SparseBackbone(config.columns, config.sparse)
+        self.dense = ToDense()
+        self.add_network(config.sparse.out_channels * depth_after(config.sparse, nz + 1))
+
+    def canvas(self, points: Tensor, num_points: Tensor) -> Tensor:
+        rows, offsets = self.packed(points, num_points)
+        features, indices, _, _, counts = torch.ops.torchvox.voxelize(
+            rows,
+            self.voxel_size,
+            self.point_cloud_range,
+            self.max_points,
+            self.max_voxels_train if self.training else self.max_voxels_eval,
+            batch_offsets=offsets,
+            num_valid=num_points,
+            reduce="mean",
+            order=self.order,
+        )
+        x = sparse_tensor(features, indices, self.spatial_shape, points.size(0), counts)
+        return self.dense(self.sparse_backbone(x)).flatten(1, 2)
+
+    @torch.jit.unused
+    def column_weight(self) -> Tensor:
+        return self.sparse_backbone.first.layers[0].weight
 
 
 class PointPillars(PillarDetector):
@@ -209,55 +335,28 @@ class PointPillars(PillarDetector):
     """
 
     def __init__(self, config: Union[PointPillarsConfig, Mapping[str, Any]]) -> None:
-        config = validated(PointPillarsConfig, config)
-        super().__init__(config)
-        head = config.head
-        size, area = map_size(config), _area(config, head.area)
-        if isinstance(head, MultiHeadConfig):
-            self.head = MultiHead(self.neck.out_channels, config.classes, head)
-            anchors = anchors_of_tasks(config.classes, head)
-            groups = _groups(config.classes, head.tasks)
-        else:
-            self.head = AnchorHead(self.neck.out_channels, len(config.classes), head)
-            anchors, groups = [head.anchors], [list(range(len(config.classes)))]
-        tasks = [anchor_boxes(mine, size, area, head.grid) for mine in anchors]
-        labels = [label for group in groups for label in group]
-        self.decoder = AnchorDecoder(
-            tasks, labels, head.code_size, head.direction, config.detections
-        )
-        if config.loss is not None:
-            rotations = [len(anchor.rotations) for anchor in head.anchors]
-            self.criterion = AnchorLoss(groups, rotations, config.loss, head.direction)
-
-    @torch.jit.unused
-    def teach(self, maps: List[List[Tensor]], *batch: Optional[Tensor]) -> Dict[str, Tensor]:
-        return self.criterion(maps, [task.boxes for task in self.decoder.tasks], *batch)
+        super().__init__(validated(PointPillarsConfig, config))
 
 
 class CenterPointPillars(PillarDetector):
     """A pillar detector with a heat map per class. Everything else as `PointPillars`."""
 
     def __init__(self, config: Union[CenterPointPillarsConfig, Mapping[str, Any]]) -> None:
-        config = validated(CenterPointPillarsConfig, config)
-        super().__init__(config)
-        self.head = CenterHead(self.neck.out_channels, config.head)
-        groups = _groups(config.classes, config.head.tasks)
-        self.decoder = CenterDecoder(
-            [label for group in groups for label in group],
-            config.pillar_size,
-            config.point_cloud_range,
-            stride_of(config),
-            config.head.rot,
-            config.detections,
-        )
-        if config.loss is not None:
-            nx, ny = map_size(config)
-            grid = config.point_cloud_range, config.pillar_size, stride_of(config), (ny, nx)
-            self.criterion = CenterLoss(groups, *grid, config.head, config.loss)
+        super().__init__(validated(CenterPointPillarsConfig, config))
 
-    @torch.jit.unused
-    def teach(self, maps: List[List[Tensor]], *batch: Optional[Tensor]) -> Dict[str, Tensor]:
-        return self.criterion(maps, *batch)
+
+class Second(VoxelDetector):
+    """SECOND: anchors behind sparse convolutions over voxels. Everything else as `PointPillars`."""
+
+    def __init__(self, config: Union[SecondConfig, Mapping[str, Any]]) -> None:
+        super().__init__(validated(SecondConfig, config))
+
+
+class CenterPointVoxel(VoxelDetector):
+    """CenterPoint over voxels: a heat map per class. Everything else as `Second`."""
+
+    def __init__(self, config: Union[CenterPointVoxelConfig, Mapping[str, Any]]) -> None:
+        super().__init__(validated(CenterPointVoxelConfig, config))
 
 
 def _is_one(batch: int) -> bool:

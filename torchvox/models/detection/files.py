@@ -10,13 +10,25 @@ from torch import nn
 from torchvox._util.config_files import read, shipped
 from torchvox._util.errors import WrongUseError
 from torchvox._util.values import from_plain
-from torchvox.models.detection.config import CenterPointPillarsConfig, PointPillarsConfig
-from torchvox.models.detection.detector import CenterPointPillars, PointPillars
+from torchvox.models.detection.config import (
+    CenterPointPillarsConfig,
+    CenterPointVoxelConfig,
+    PointPillarsConfig,
+    SecondConfig,
+)
+from torchvox.models.detection.detector import (
+    CenterPointPillars,
+    CenterPointVoxel,
+    PointPillars,
+    Second,
+)
 from torchvox.models.detection.validation import validated
 
 KINDS: Dict[str, Tuple[Type[nn.Module], type]] = {
     "pointpillars": (PointPillars, PointPillarsConfig),
     "center_pointpillars": (CenterPointPillars, CenterPointPillarsConfig),
+    "second": (Second, SecondConfig),
+    "center_voxel": (CenterPointVoxel, CenterPointVoxelConfig),
 }
 TRAINING = ("data", "train")  # entries about how it is trained, which others read
 

@@ -18,7 +18,7 @@ from torchvox.io import PointCloud, PointTable, read_cloud
 from torchvox.io.table import TableReader
 from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
-from torchvox.models.detection.detector import PillarDetector
+from torchvox.models.detection.detector import DetectionNet
 from torchvox.models.export import load_program
 from torchvox.models.fuse import can_merge, fuse_batch_norms, is_fused, merge_heads
 from torchvox.models.registry import get_model_weights, list_models, named_file
@@ -125,7 +125,7 @@ class Detector:
         # The highest intensity; None once a scan has been compared with it.
         self._intensities = 1 / factor if factor > 0 and self.columns > 3 else None
         self._call: Callable[[Tensor], Arrays]
-        if isinstance(network, PillarDetector):
+        if isinstance(network, DetectionNet):
             fast = copy.deepcopy(network) if is_fused(network) else fuse_batch_norms(network)
             network = (merge_heads(fast) if can_merge(fast) else fast).to(self.device).eval()
             if self.device.type == "cuda":
@@ -186,7 +186,7 @@ class _Graphs:
     """A network in CUDA graphs; points cross to the GPU in one copy, outputs back in one that is
     part of the graph."""
 
-    def __init__(self, network: PillarDetector, device: torch.device) -> None:
+    def __init__(self, network: DetectionNet, device: torch.device) -> None:
         self.network = network
         buckets = (*BUCKETS, *LARGE)
         columns = network.columns

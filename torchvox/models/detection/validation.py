@@ -11,14 +11,15 @@ from torchvox._util.errors import expect
 from torchvox._util.values import Limits, from_plain, plain
 from torchvox.models.detection.config import (
     AnchorLossConfig,
+    AnyConfig,
     CenterHeadConfig,
-    CenterPointPillarsConfig,
     MultiHeadConfig,
-    PointPillarsConfig,
+    PillarConfig,
+    VoxelConfig,
 )
+from torchvox.models.detection.sparse_backbone import depth_after
 
-Detector = Union[PointPillarsConfig, CenterPointPillarsConfig]
-D = TypeVar("D", PointPillarsConfig, CenterPointPillarsConfig)
+D = TypeVar("D", bound=Union[PillarConfig, VoxelConfig])
 MOST_CLASSES, MOST_TASKS = 64, 8  # of the ops that decode
 CAPS = Limits(gt=0, lt=2**31, extra=-1)
 ORDERS = ("first", "zyx", "xyz")
@@ -42,9 +43,9 @@ def validated(kind: Type[D], values: Union[D, Mapping[str, Any]]) -> D:
     return config
 
 
-def stride_of(config: Detector) -> int:
+def stride_of(config: AnyConfig) -> int:
     """Cells of the canvas that a cell of the last map stands for, along each axis."""
-    strides, down = [], 1
+    strides, down = [], _sparse_stride(config)
     for stride, up in zip(config.backbone.strides, config.neck.strides, strict=True):
         down *= stride
         strides.append(down / up)
@@ -53,30 +54,38 @@ def stride_of(config: Detector) -> int:
     return round(strides[0])
 
 
-def map_size(config: Detector) -> Tuple[int, int]:
+def _sparse_stride(config: AnyConfig) -> int:
+    """Cells of the grid that a cell of the canvas stands for."""
+    return 1 if isinstance(config, PillarConfig) else 2 ** (len(config.sparse.channels) - 1)
+
+
+def map_size(config: AnyConfig) -> Tuple[int, int]:
     """(nx, ny) of the last map."""
-    nx, ny, nz = torch.ops.torchvox.grid_size(
-        list(config.pillar_size), list(config.point_cloud_range)
-    )
-    expect(nz == 1, "pillar_size must span the height of the range, in one cell", nz)
+    nx, ny, nz = torch.ops.torchvox.grid_size(list(config.cell), list(config.point_cloud_range))
+    if isinstance(config, PillarConfig):
+        expect(nz == 1, "pillar_size must span the height of the range, in one cell", nz)
+    else:
+        planes = depth_after(config.sparse, nz + 1)
+        expect(planes > 0, "the grid must have more cells along z for the layers of sparse", nz)
     stride = stride_of(config)
-    for cells in (math.prod(config.backbone.strides), stride):
+    for cells in (_sparse_stride(config) * math.prod(config.backbone.strides), stride):
         rule = f"the grid must have a multiple of {cells} cells along x and y"
         expect(nx % cells == 0 and ny % cells == 0, rule, (nx, ny))
     return nx // stride, ny // stride
 
 
-def _check_points(config: Detector) -> None:
-    """Classes, range, pillars and columns."""
+def _check_points(config: AnyConfig) -> None:
+    """Classes, range, cells and columns."""
     classes, scale = list(config.classes), list(config.column_scale)
     require(len(classes) > 0, "classes must name at least one class")
     expect(len(set(classes)) == len(classes), "classes must differ", classes)
     expect(len(classes) <= MOST_CLASSES, f"classes must be at most {MOST_CLASSES}", len(classes))
     Limits().check(config.point_cloud_range, "point_cloud_range")
     _check_bounds(config.point_cloud_range, "point_cloud_range", 6)
-    Limits(gt=0).check(config.pillar_size, "pillar_size")
+    kind = "pillar" if isinstance(config, PillarConfig) else "voxel"
+    Limits(gt=0).check(config.cell, f"{kind}_size")
     CAPS.check(config.max_points, "max_points")
-    CAPS.check(config.max_pillars, "max_pillars")
+    CAPS.check(getattr(config, f"max_{kind}s"), f"max_{kind}s")
     expect(config.order in ORDERS, f"order must be one of {', '.join(ORDERS)}", config.order)
     rule = "columns counts x, y and z too: at least 3"
     expect(config.columns >= 3, rule, config.columns)
@@ -95,14 +104,17 @@ def _check_bounds(bounds: Tuple[float, ...], name: str, count: int) -> None:
     expect(good, f"{name} must have each lower bound below its upper bound", list(bounds))
 
 
-def _check_parts(config: Detector) -> None:
-    """Encoder, visibility, backbone and neck."""
-    widths, backbone, neck = list(config.encoder.channels), config.backbone, config.neck
-    require(len(widths) > 0, "encoder.channels must name at least one layer")
-    good = all(width % 2 == 0 for width in widths[:-1])
-    expect(good, "encoder.channels before the last must be even", widths)
-    if config.visibility is not None:
-        require(len(config.visibility.channels) > 0, "visibility.channels must name at least one")
+def _check_parts(config: AnyConfig) -> None:
+    """What makes the canvas, backbone and neck."""
+    backbone, neck = config.backbone, config.neck
+    if isinstance(config, PillarConfig):
+        _check_encoder(config)
+    else:
+        sparse = config.sparse
+        good = len(sparse.layers) == len(sparse.channels) > 0
+        require(good, "sparse must have as many layers as channels")
+        count, rule = len(sparse.channels), "sparse.max_rows must have one number per level"
+        expect(len(sparse.max_rows) in (0, count), f"{rule}, {count}", list(sparse.max_rows))
     good = len(backbone.layers) == len(backbone.strides) == len(backbone.channels) > 0
     require(good, "backbone must have as many layers as strides and channels")
     good = len(neck.strides) == len(neck.channels) == len(backbone.channels)
@@ -111,7 +123,16 @@ def _check_parts(config: Detector) -> None:
     expect(whole, "neck.strides must be n or 1 / n each", list(neck.strides))
 
 
-def _check_head(config: Detector) -> None:
+def _check_encoder(config: PillarConfig) -> None:
+    widths = list(config.encoder.channels)
+    require(len(widths) > 0, "encoder.channels must name at least one layer")
+    good = all(width % 2 == 0 for width in widths[:-1])
+    expect(good, "encoder.channels before the last must be even", widths)
+    if config.visibility is not None:
+        require(len(config.visibility.channels) > 0, "visibility.channels must name at least one")
+
+
+def _check_head(config: AnyConfig) -> None:
     head, classes = config.head, list(config.classes)
     if not isinstance(head, CenterHeadConfig):
         count = len(head.anchors)
@@ -140,8 +161,8 @@ def _check_head(config: Detector) -> None:
         require(good, "head.direction must be absent with tasks: the code has the yaw")
 
 
-def _check_detections(config: Detector) -> None:
-    detections, centers = config.detections, isinstance(config, CenterPointPillarsConfig)
+def _check_detections(config: AnyConfig) -> None:
+    detections, centers = config.detections, isinstance(config.head, CenterHeadConfig)
     group, shared, best = detections.group, detections.shared_pre, detections.best_class
     for name in ("center_range", "best_class"):
         good = centers or not getattr(detections, name)
@@ -159,7 +180,7 @@ def _check_detections(config: Detector) -> None:
     expect(count in (1, groups), rule, count)
 
 
-def _check_loss(config: Detector) -> None:
+def _check_loss(config: AnyConfig) -> None:
     loss, count = config.loss, len(config.classes)
     if not isinstance(loss, AnchorLossConfig) or isinstance(config.head, CenterHeadConfig):
         return
