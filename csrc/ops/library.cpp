@@ -199,11 +199,11 @@ std::vector<std::string> make_schemas() {
 
       // ---- sparse: K offsets of a kernel, C rows in, C' rows out
       // neighbors [K, C], counts [B + 1, 4]: rows kept, rows found, pairs, rows skipped; int32
-      R"(sparse_subm_map(Tensor indices, int[] spatial_shape, int batch_size, int[] kernel_size, *,
-          int[]? dilation=None, Tensor? num_valid=None) -> (Tensor neighbors, Tensor counts))",
+      R"(sparse_subm_map(Tensor indices, int[] spatial_shape, SymInt batch_size, int[] kernel_size,
+          *, int[]? dilation=None, Tensor? num_valid=None) -> (Tensor neighbors, Tensor counts))",
       // out_indices [C', 4], neighbors [K, C'], inverse [K, C], counts [B + 1, 4], int32
-      R"(sparse_conv_map(Tensor indices, int[] spatial_shape, int batch_size, int[] kernel_size, *,
-          int[]? stride=None, int[]? padding=None, int[]? dilation=None, SymInt max_rows=-1,
+      R"(sparse_conv_map(Tensor indices, int[] spatial_shape, SymInt batch_size, int[] kernel_size,
+          *, int[]? stride=None, int[]? padding=None, int[]? dilation=None, SymInt max_rows=-1,
           Tensor? num_valid=None) -> (Tensor out_indices, Tensor neighbors, Tensor inverse,
           Tensor counts))",
       // [C', Cout]

@@ -174,12 +174,24 @@ def test_networks_that_are_not_published_ones_are_refused():
         convert(state)
 
 
-@pytest.mark.parametrize("part", ["backbone_3d.", "middle_encoder."])
-def test_sparse_convolutions_are_named(part):
-    state = {f"{part}conv_input.0.weight": torch.zeros(16, 3), "dense_head.x": torch.zeros(1)}
-    words = rf"a sparse-convolution detector \({part}\*\): torchvox imports pillar detectors only"
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("openpcdet voxels", {"roi_head.x": torch.zeros(1)}, "nothing takes: roi_head.x"),
+        ("openpcdet voxels", {"backbone_3d.conv_input.0.weight": None}, "no backbone_3d.conv_i"),
+        ("openpcdet voxels", {"backbone_3d.conv2.0.1.bias": None}, "no backbone_3d.conv2.0.1.bias"),
+        ("openpcdet voxels", {"backbone_3d.conv_out.0.weight": torch.zeros(8, 3, 1, 1, 9)},
+         r"conv_out.0.weight must be \[8, 3, 1, 1, 10\]"),
+        ("mmdet3d voxel centers", {"voxel_size": None}, "same tensors: voxel_size must be given"),
+        ("det3d voxel centers", {"voxel_size": None}, "the same tensors: voxel_size must be given"),
+    ],
+)  # fmt: skip
+def test_other_networks_of_sparse_convolutions_are_refused(name, change, words):
+    upstream = small(name, weights=False)
+    both = [{**part, **change} for part in (upstream.network.state_dict(), upstream.settings)]
+    state, settings = ({k: v for k, v in part.items() if v is not None} for part in both)
     with pytest.raises(CheckpointError, match=words):
-        convert(state)
+        convert(state, settings={k: v for k, v in settings.items() if k not in state})
 
 
 def test_settings_without_a_plain_network_are_named():
@@ -194,11 +206,15 @@ def test_settings_without_a_plain_network_are_named():
     [
         ("openpcdet KITTI", "pointpillars_kitti"),
         ("openpcdet nuScenes multihead", "pointpillars_nuscenes_multihead"),
+        ("openpcdet KITTI voxels", "second_kitti"),
+        ("openpcdet nuScenes voxels", "centerpoint_voxel_nuscenes"),
     ],
 )
 def test_a_published_network_has_the_configuration_that_is_shipped(name, shipped):
     from torchvox.models.detection import detector
 
-    model = imported(as_published(name)).model
-    expected = detector(shipped).config()["config"]
-    assert model.config()["config"] == {**expected, "loss": None}  # weights do not tell how
+    upstream = as_published(name)
+    found, expected = imported(upstream), detector(shipped)
+    assert found.used == upstream.tensors
+    configs = [{**one.config()["config"], "loss": None} for one in (found.model, expected)]
+    assert configs[0] == configs[1]  # but for the loss: weights do not tell how

@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 import torch
 from nets import calibrated
 from torch import nn
+from upstream import det3d
 from upstream import mmdet3d as mmdet
 from upstream import openpcdet as pcdet
 from upstream.boxes import AnchorClass
 from upstream.heads import CenterRules
 from upstream.pillars import BackboneNeck, Grid
+from upstream.voxels import Sizes
 
 from torchvox.models.importing import published
 
@@ -146,6 +148,54 @@ SMALL = {
 }  # fmt: skip
 
 
+VOXEL_GRID = Grid((0.25, 0.25, 0.2), GRID.point_cloud_range, 3, 2000)
+VOXEL_PLACE = {
+    "point_cloud_range": list(GRID.point_cloud_range),
+    "voxel_size": list(VOXEL_GRID.voxel_size),
+    "max_points": 3,
+    "max_voxels": [1000, 2000],
+}
+VOXEL_ANCHORS = {k: v for k, v in anchor_settings(**VOXEL_PLACE).items() if "pillar" not in k}
+VOXEL_CENTERS = {**VOXEL_PLACE, "classes": NAMES, "head": CENTERS["head"]}
+SMALL_NECK = BackboneNeck((1, 1), (1, 2), (8, 16), (1, 2), (16, 16), down=4)
+PLAIN, RESIDUAL = Sizes((1, 2, 1), (6, 8, 10)), Sizes((1, 2, 1), (6, 8, 10), blocks=True)
+ON_VOXELS = {"grid": VOXEL_GRID, "backbone_neck": SMALL_NECK}
+HEATS_ON_VOXELS = {**ON_VOXELS, "tasks": TASKS, "shared": 8}
+CONV_NECK = {"backbone_neck": replace(SMALL_NECK, conv_at_one=True)}
+PLAIN_TENSORS, RESIDUAL_TENSORS = 6 * 8 + 6 * 6, 6 * (4 + 2 * 4) + 6 * 6
+SMALL |= {
+    "openpcdet voxels": (
+        *(pcdet.Second, 4, {**ON_VOXELS, "classes": CLASSES, "filters": PLAIN}),
+        *(1 + PLAIN_TENSORS + 6, VOXEL_ANCHORS),
+    ),
+    "openpcdet voxels, spconv 1": (
+        *(pcdet.Second, 4),
+        {**ON_VOXELS, "classes": CLASSES, "filters": replace(PLAIN, old=True)},
+        *(1 + PLAIN_TENSORS + 6, VOXEL_ANCHORS),
+    ),
+    "openpcdet voxel centers": (
+        *(pcdet.CenterPointVoxel, 5),
+        {**HEATS_ON_VOXELS, "filters": replace(RESIDUAL, bias=True)},
+        *(1 + RESIDUAL_TENSORS + 8 + 7 + 2 * 6 * 9, VOXEL_CENTERS),
+    ),
+    "det3d voxel centers": (
+        *(det3d.CenterPointVoxel, 5),
+        {**HEATS_ON_VOXELS, **CONV_NECK, "filters": replace(RESIDUAL, bias=True, old=True),
+         "clockwise": True},
+        *(RESIDUAL_TENSORS + 8 + 7 + 2 * 6 * 9, VOXEL_CENTERS),
+    ),
+    "mmdet3d voxels": (
+        *(mmdet.Second, 4),
+        {**ON_VOXELS, "classes": CLASSES, "filters": replace(PLAIN, old=True)},
+        *(PLAIN_TENSORS + 6, VOXEL_ANCHORS),
+    ),
+    "mmdet3d voxel centers": (
+        *(mmdet.CenterPointVoxel, 5, {**HEATS_ON_VOXELS, **CONV_NECK, "filters": RESIDUAL}),
+        *(RESIDUAL_TENSORS + 6 + 2 * 6 * 8, VOXEL_CENTERS),
+    ),
+}  # fmt: skip
+
+
 def small(name, weights=True):
     torch.manual_seed(0)
     kind, columns, arguments, *rest = SMALL[name]
@@ -179,9 +229,22 @@ DETECTORS = {
     "mmdet3d nuScenes centers": (mmdet.CenterPoint, 5, 414, capped(40_000), NUSCENES_TASKS),
 }
 PUBLISHED = tuple(DETECTORS)
+NUSCENES_VOXELS = Grid((0.075, 0.075, 0.2), (-54.0, -54.0, -5.0, 54.0, 54.0, 3.0))
+VOXEL_NECK = BackboneNeck((5, 5), (1, 2), (128, 256), (1, 2), (256, 256), down=8)
+DETECTORS |= {
+    "openpcdet KITTI voxels": (
+        *(pcdet.Second, 4, 163, Grid((0.05, 0.05, 0.1), (0.0, -40.0, -3.0, 70.4, 40.0, 1.0))),
+        *((CAR, PEDESTRIAN, CYCLIST), VOXEL_NECK, Sizes((1, 2, 2, 2), (16, 32, 64, 64), last=128)),
+    ),
+    "openpcdet nuScenes voxels": (
+        *(pcdet.CenterPointVoxel, 5, 558, NUSCENES_VOXELS, NUSCENES_TASKS, VOXEL_NECK),
+        Sizes((2, 2, 2, 2), (16, 32, 64, 128), blocks=True, bias=True, last=128),
+    ),
+}
 
 
 def as_published(name):
     torch.manual_seed(0)
     kind, columns, tensors, *arguments = DETECTORS[name]
-    return UpstreamNet(kind(columns, *arguments), columns, tensors, {})
+    settings = {"voxel_size": [0.075, 0.075, 0.2]} if name == "openpcdet nuScenes voxels" else {}
+    return UpstreamNet(kind(columns, *arguments), columns, tensors, settings)

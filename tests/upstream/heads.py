@@ -84,13 +84,15 @@ class CenterNet(PillarNet):
     """CenterPoint over pillars. tasks: how many classes each has.
 
     HEADS: name of the list of tasks. KINDS: of heat map, offset, height, size, angle, velocity.
-    layer: makes a convolution with batch norm and ReLU.
+    BEST_CLASS: a cell gives its best class alone. layer: makes a convolution with batch norm and
+    ReLU.
     """
 
     HEADS = "heads_list"
     KINDS: Tuple[str, ...] = ()
     BOTTOM = False
     SINE_FIRST = False
+    BEST_CLASS = False
     DEFAULT_BACKBONE_NECK = KITTI_BACKBONE_NECK
     FILTERS: Tuple[int, ...] = (64,)
 
@@ -113,16 +115,18 @@ class CenterNet(PillarNet):
         self.rules, self.clockwise, head = rules, clockwise, self.parts()[3]
         head.shared_conv = self.layer(self.channels, shared, bias)
 
-        def branch(out):
-            last = nn.Conv2d(shared, out, 3, padding=1)
-            return nn.Sequential(self.layer(shared, shared, bias), last)
-
         kinds = [kind for kind in self.KINDS if velocity or kind != "vel"]
         self.tasks = [
-            nn.ModuleDict({k: branch(n) for k, n in zip(kinds, (classes, *WIDTHS))})  # noqa: B905
+            nn.ModuleDict(
+                {k: self.branch(shared, n, bias) for k, n in zip(kinds, (classes, *WIDTHS))}  # noqa: B905
+            )
             for classes in tasks
         ]
         head.add_module(self.HEADS, nn.ModuleList(self.tasks))
+
+    def branch(self, shared, out, bias):
+        last = nn.Conv2d(shared, out, 3, padding=1)
+        return nn.Sequential(self.layer(shared, shared, bias), last)
 
     def maps(self, points):
         """By kind, then by task; no velocity where the head has none."""
@@ -159,6 +163,8 @@ class CenterNet(PillarNet):
             -1,
         ).flatten(0, 1)
         scores = hm.sigmoid().flatten(1).T  # [cells, classes]
+        if self.BEST_CLASS:
+            scores = torch.where(scores == scores.amax(1, keepdim=True), scores, -1.0)
         order = scores.flatten().argsort(descending=True, stable=True)[: rules.top]
         cell, label = order // len(hm), order % len(hm)
         boxes, score = boxes[cell], scores[cell, label]

@@ -11,6 +11,7 @@ from torch import nn
 from .boxes import PI, AnchorRules, per_class
 from .heads import AnchorNet, CenterNet
 from .pillars import NUSCENES_CONV_BACKBONE_NECK
+from .voxels import Voxels, mmdet_net
 
 
 class VoxelNet(AnchorNet):
@@ -49,3 +50,11 @@ class CenterPoint(CenterNet):
 
     def layer(self, channels, width, bias):
         return ConvModule(channels, width)
+
+
+class Second(Voxels, VoxelNet):
+    NAMES, NET, ALIGNED = ("middle_encoder", *VoxelNet.NAMES[1:]), staticmethod(mmdet_net), False
+
+
+class CenterPointVoxel(Voxels, CenterPoint):
+    NAMES, NET = tuple(f"pts_{name}" for name in Second.NAMES), staticmethod(mmdet_net)

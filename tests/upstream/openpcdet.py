@@ -10,6 +10,7 @@ from torch import nn
 from .boxes import ROTATIONS, AnchorRules, anchors, decoded, joined, selected
 from .heads import AnchorNet, CenterNet
 from .pillars import NUSCENES_BACKBONE_NECK, PillarNet, conv3x3
+from .voxels import Voxels
 
 NAMES = ("vfe", "backbone_2d", "backbone_2d", "dense_head")
 MULTI = AnchorRules(iou=0.2, pre=1000, post=83)
@@ -96,6 +97,10 @@ class MultiHead(PillarNet):
         return joined(parts, 9)
 
 
+class Second(Voxels, SingleHead):
+    NAMES = ("backbone_3d", *NAMES[1:])
+
+
 class CenterPoint(CenterNet):
     """CenterPoint with CenterHead over pillars."""
 
@@ -106,3 +111,7 @@ class CenterPoint(CenterNet):
     def layer(self, channels, width, bias):
         conv = nn.Conv2d(channels, width, 3, padding=1, bias=bias)
         return nn.Sequential(conv, nn.BatchNorm2d(width), nn.ReLU())
+
+
+class CenterPointVoxel(Voxels, CenterPoint):
+    NAMES = Second.NAMES

@@ -150,7 +150,7 @@ def deblock(channels, width, stride, conv_at_one):
 @dataclass(frozen=True)
 class BackboneNeck:
     """Sizes of backbone and neck. layers: convolutions of a block after its first. conv_at_one: a
-    level with an up stride of 1 has a convolution, not a transposed one."""
+    level with an up stride of 1 has a convolution, not a transposed one. down: stride before."""
 
     layers: Sequence[int] = (3, 5, 5)
     strides: Sequence[int] = (2, 2, 2)
@@ -158,11 +158,12 @@ class BackboneNeck:
     up_strides: Sequence[float] = (1, 2, 4)
     up_widths: Sequence[int] = (128, 128, 128)
     conv_at_one: bool = False
+    down: int = 1
 
     @property
     def stride(self):
         """Of the maps that the heads see."""
-        return self.strides[0] / self.up_strides[0]
+        return self.down * self.strides[0] / self.up_strides[0]
 
 
 KITTI_BACKBONE_NECK = BackboneNeck()
@@ -175,12 +176,13 @@ class PillarNet(nn.Module):
 
     axes, legacy: see `decorated`. dynamic: pillars without caps and without rows of padding.
 
-    NAMES: of pillar net, backbone, neck and head. OPENPCDET: padding is a layer of its own, and
-    checkpoints count steps. LEGACY, DYNAMIC: what the published networks are.
+    NAMES: of pillar net, backbone, neck and head. OPENPCDET, DET3D: padding is a layer of its
+    own; checkpoints of the former count steps. LEGACY, DYNAMIC: what the published networks are.
     """
 
     NAMES: Tuple[str, ...] = ()
     OPENPCDET = False
+    DET3D = False
     LEGACY = False
     DYNAMIC = False
 
@@ -193,28 +195,39 @@ class PillarNet(nn.Module):
         for name in dict.fromkeys(self.NAMES):
             self.add_module(name, nn.Module())
         encoder, backbone, neck, _ = self.parts()
-        ends = enumerate(pairwise([columns + 3 + axes, *filters]), 1)
-        encoder.pfn_layers = nn.ModuleList(
-            PillarLayer(*pair, i == len(filters)) for i, pair in ends
-        )
-        sizes, ends = backbone_neck, pairwise([filters[-1], *backbone_neck.widths])
+        width = self.make_encoder(encoder, columns, filters)
+        sizes, ends = backbone_neck, pairwise([width, *backbone_neck.widths])
         blocks = zip(ends, sizes.layers, sizes.strides, strict=True)
+        zero_pad = self.OPENPCDET or self.DET3D
         ups = zip(sizes.widths, sizes.up_widths, sizes.up_strides, strict=True)
-        backbone.blocks = nn.ModuleList(block(*a, *b, self.OPENPCDET) for a, *b in blocks)
+        backbone.blocks = nn.ModuleList(block(*a, *b, zero_pad) for a, *b in blocks)
         neck.deblocks = nn.ModuleList(deblock(*one, sizes.conv_at_one) for one in ups)
         if self.OPENPCDET:
             self.register_buffer("global_step", torch.zeros(1, dtype=torch.long))
 
+    def make_encoder(self, encoder, columns, filters):
+        """Channels of what `seen` gives."""
+        ends = enumerate(pairwise([columns + 3 + self.axes, *filters]), 1)
+        encoder.pfn_layers = nn.ModuleList(
+            PillarLayer(*pair, i == len(filters)) for i, pair in ends
+        )
+        return filters[-1]
+
     def parts(self):
         return [getattr(self, name) for name in self.NAMES]
 
-    def features(self, points):
-        encoder, backbone, neck, _ = self.parts()
+    def seen(self, points):
+        """What the backbone sees, [1, C, ny, nx]."""
+        encoder = self.parts()[0]
         pillars = pillars_of(points, self.grid)
         padded_to = 0 if self.dynamic else self.grid.max_points
         rows = decorated(pillars, self.grid, self.axes, self.legacy)
         rows = encoded(encoder.pfn_layers, pillars, rows, padded_to)
-        x, ups = canvas(rows, pillars, self.grid), []
+        return canvas(rows, pillars, self.grid)
+
+    def features(self, points):
+        _, backbone, neck, _ = self.parts()
+        x, ups = self.seen(points), []
         for down, up in zip(backbone.blocks, neck.deblocks, strict=True):
             x = down(x)
             ups.append(up(x))

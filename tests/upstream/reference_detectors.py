@@ -6,11 +6,13 @@ from typing import Any, Dict, Mapping
 from torch import Tensor
 
 from torchvox.models.checkpoints import CheckpointError
+from torchvox.models.importing.voxels import is_old
 
-from . import mmdet3d, openpcdet
+from . import det3d, mmdet3d, openpcdet
 from .boxes import AnchorClass, AnchorRules
 from .heads import CenterRules
 from .pillars import BackboneNeck, Grid
+from .voxels import Sizes
 
 Config = Mapping[str, Any]
 
@@ -21,7 +23,7 @@ def reference_detector(imported):
     config = imported.model.config()["config"]
     if config["detections"]["mode"] == "circle" and "conv_bias" not in config["head"]:
         raise CheckpointError("parity: detections.mode circle is known for heat maps alone")
-    network = _network(imported.layout.name, config)
+    network = _network(imported.layout.name, config, is_old(imported.state))
     state: Dict[str, Tensor] = dict(imported.state)
     for name, value in network.state_dict().items():
         if name.endswith(("num_batches_tracked", "global_step")):
@@ -33,15 +35,21 @@ def reference_detector(imported):
     return network.eval()
 
 
-def _network(layout, config):
-    program = openpcdet if layout == "openpcdet" else mmdet3d
-    net, head, encoder = _common(config), config["head"], config["encoder"]
-    how = {"legacy": encoder["legacy"], "axes": encoder["center_axes"]}
+def _network(layout, config, old):
+    program = {"openpcdet": openpcdet, "det3d": det3d}.get(layout, mmdet3d)
+    net, head = _common(config, old), config["head"]
+    encoder = config.get("encoder", {"pad_semantics": "reference"})
+    how = (
+        {} if "sparse" in config else {"legacy": encoder["legacy"], "axes": encoder["center_axes"]}
+    )
     how["clockwise"] = config["detections"]["box_format"] == "wlh_clockwise"
     if "conv_bias" in head:
         how |= {"dynamic": encoder["pad_semantics"] == "none", "bias": head["conv_bias"]}
-        return program.CenterPoint(**net, **_centers(config), **how)
+        kind = program.CenterPointVoxel if "sparse" in config else program.CenterPoint
+        return kind(**net, **_centers(config), **how)
     net |= {**_anchors(config), "aligned": head["grid"] == "centers"}
+    if "sparse" in config and "tasks" not in head:
+        return program.Second(**net, area=head["area"], **how)
     if "tasks" in head:
         heads = [[config["classes"].index(name) for name in task] for task in head["tasks"]]
         return program.MultiHead(**net, heads=heads, shared=head["shared"])
@@ -49,16 +57,22 @@ def _network(layout, config):
     return kind(**net, area=head["area"], **how)
 
 
-def _common(config):
-    """Arguments that all networks take."""
-    blocks, neck = config["backbone"], config["neck"]
-    caps = max(0, config["max_points"]), max(0, config["max_pillars"][1])
+def _common(config, old):
+    """Arguments that all networks take. old: weights of sparse convolutions are spconv 1's."""
+    blocks, neck, sparse = config["backbone"], config["neck"], config.get("sparse")
+    kind = "voxel" if sparse else "pillar"
+    caps = max(0, config["max_points"]), max(0, config[f"max_{kind}s"][1])
     sizes = blocks["layers"], blocks["strides"], blocks["channels"], neck["strides"]
+    more = neck["channels"], neck["stride_one"] == "conv"
+    if sparse:
+        blocky = sparse["block"] == "residual", sparse["bias"]
+        filters = Sizes(sparse["layers"], sparse["channels"], *blocky, old, sparse["out_channels"])
+        more += (2 ** (len(filters.widths) - 1),)
     return {
         "columns": config["columns"],
-        "grid": Grid(config["pillar_size"], config["point_cloud_range"], *caps),
-        "backbone_neck": BackboneNeck(*sizes, neck["channels"], neck["stride_one"] == "conv"),
-        "filters": config["encoder"]["channels"],
+        "grid": Grid(config[f"{kind}_size"], config["point_cloud_range"], *caps),
+        "backbone_neck": BackboneNeck(*sizes, *more),
+        "filters": filters if sparse else config["encoder"]["channels"],
     }
 
 

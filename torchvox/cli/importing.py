@@ -30,8 +30,8 @@ YAML_PURPOSE = "to read values of the configuration"
 class ImportOptions:
     checkpoint: Path = argument(
         ...,
-        "A checkpoint of OpenPCDet, mmdetection3d, yanx27/Pointnet_Pointnet2_pytorch or "
-        "erikwijmans/Pointnet2_PyTorch.",
+        "A checkpoint of OpenPCDet, CenterPoint (det3d), mmdetection3d, "
+        "yanx27/Pointnet_Pointnet2_pytorch or erikwijmans/Pointnet2_PyTorch.",
         metavar="CHECKPOINT",
     )
     output: Path | None = option(
@@ -39,7 +39,7 @@ class ImportOptions:
     )
     source: str | None = option(
         None,
-        "openpcdet, mmdet3d, mmdet3d_0 (before 1.0), yanx27 or pn2.",
+        "openpcdet, det3d, mmdet3d, mmdet3d_0 (before 1.0), yanx27 or pn2.",
         show_default="by the names of the tensors",
     )
     config: Path | None = option(

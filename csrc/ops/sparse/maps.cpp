@@ -38,14 +38,14 @@ void check_grid(const char* op, const char* name, const SparseMapArgs& args, boo
 
 // Checks what both maps take; returns C.
 c10::SymInt parse_map(Inputs& in, const Tensor& indices, at::IntArrayRef spatial_shape,
-                      int64_t batch_size, at::IntArrayRef kernel_size, Axis3 dilation,
+                      const c10::SymInt& batch_size, at::IntArrayRef kernel_size, Axis3 dilation,
                       const OptionalTensor& num_valid, SparseMapArgs& args) {
   const char* op = in.op();
   in.add("indices", indices, Dtypes::kInt32, "[C, 4]");
   add_row_count(in, num_valid, indices);
-  check_value(batch_size >= 0 && batch_size < kIndexLimit, op, "batch_size must be in [0, 2^31)",
-              batch_size);
-  args.batches = batch_size;
+  check_size(batch_size.sym_ge(0), op, "batch_size must be in [0, 2^31)", batch_size);
+  check_below(batch_size, kIndexLimit, op, "batch_size must be in [0, 2^31)", batch_size);
+  args.batches = batch_size.maybe_as_int().value_or(1);  // symbolic only where nothing runs
   set_axes(op, "spatial_shape", spatial_shape, 1, args, &SparseAxis::size);
   set_axes(op, "kernel_size", kernel_size, 1, args, &SparseAxis::kernel);
   check_value(
@@ -70,7 +70,7 @@ void run_map(const char* op, const Tensor& indices, const OptionalTensor& num_va
 }
 
 std::tuple<Tensor, Tensor> sparse_subm_map(const Tensor& indices, at::IntArrayRef spatial_shape,
-                                           int64_t batch_size, at::IntArrayRef kernel_size,
+                                           c10::SymInt batch_size, at::IntArrayRef kernel_size,
                                            Axis3 dilation, const OptionalTensor& num_valid) {
   Inputs in("sparse_subm_map");
   SparseMapArgs args;
@@ -108,7 +108,7 @@ std::pair<int64_t, int64_t> reach(const SparseMapArgs& args) {
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> sparse_conv_map(
-    const Tensor& indices, at::IntArrayRef spatial_shape, int64_t batch_size,
+    const Tensor& indices, at::IntArrayRef spatial_shape, c10::SymInt batch_size,
     at::IntArrayRef kernel_size, Axis3 stride, Axis3 padding, Axis3 dilation, c10::SymInt max_rows,
     const OptionalTensor& num_valid) {
   Inputs in("sparse_conv_map");
@@ -130,7 +130,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> sparse_conv_map(
   const auto [outputs, segments] = reach(args);
   c10::SymInt capacity = max_rows;
   if (max_rows.sym_lt(0).guard_bool(__FILE__, __LINE__)) {
-    capacity = (rows * outputs).min(c10::SymInt(batch_size * args.sample_cells(true)));
+    capacity = (rows * outputs).min(batch_size * args.sample_cells(true));
   }
   check_entries(in.op(),
                 "K * max_rows must be below 2^31; by default max_rows is what all rows could reach",

@@ -37,9 +37,7 @@ class FirstLayer(nn.Module):
     def __init__(self, in_channels: int, channels: int, eps: float, momentum: float) -> None:
         super().__init__()
         conv = SubMConv3d(in_channels, channels, bias=False)
-        self.layers = SparseSequential(
-            conv, SparseBatchNorm(channels, eps, momentum), SparseReLU()
-        )
+        self.layers = SparseSequential(conv, SparseBatchNorm(channels, eps, momentum), SparseReLU())
 
     def forward(self, x: SparseTensor) -> SparseTensor:
         if not torch.jit.is_scripting() and autocast_dtype(x.features) is not None:

@@ -28,10 +28,10 @@ def import_checkpoint(
     """The model of a checkpoint file of another program.
 
     layout: "yanx27" (yanx27/Pointnet_Pointnet2_pytorch), "pn2" (erikwijmans/Pointnet2_PyTorch),
-    "openpcdet", "mmdet3d" or "mmdet3d_0" (mmdetection3d before 1.0); None: inferred from the
-    tensors' names and the release that the file names. settings: of a detector's configuration,
-    nested or by dotted names ("encoder.legacy"), where they are not those of the published network
-    and no tensor shows them.
+    "openpcdet", "det3d" (tianweiy/CenterPoint), "mmdet3d" or "mmdet3d_0" (mmdetection3d before
+    1.0); None: inferred from the tensors' names and the release that the file names. settings: of a
+    detector's configuration, nested or by dotted names ("encoder.legacy"), where they are not those
+    of the published network and no tensor shows them.
     declared: the same, from the program's configuration (`openpcdet_config`, `mmdet3d_config`).
 
     Raises CheckpointError for a file that cannot be read without running code, and, naming them,

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pillar net, backbone and neck of a pillar detector: their sizes and names in a checkpoint."""
+"""Pillar net, backbone and neck of a detector: their sizes and names in a checkpoint."""
 
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing.published import Size, anchors
@@ -45,15 +45,49 @@ def conv(theirs: str, ours: str, bias: bool = False) -> List[Pair]:
 
 
 @dataclass(frozen=True)
-class PillarNames:
-    """linear, norm: of a layer of the pillar net, {} its number. blocks, deblocks: the lists of
-    blocks of backbone and neck. first: number of the first convolution in a block."""
+class BevNames:
+    """blocks, deblocks: the lists of blocks of backbone and neck. first: number of the first
+    convolution in a block."""
 
-    linear: str
-    norm: str
     blocks: str
     deblocks: str
     first: int
+
+    def backbone_neck(
+        self, state: State, settings: Settings, stride_one: str, first_stride: int
+    ) -> Dict[str, Any]:
+        """Their configurations. stride_one: see `neck`. first_stride: of the backbone, where
+        nothing else is declared; the further ones are 2."""
+        blocks = backbone(state, settings, self.blocks, self.first, first_stride)
+        return {
+            "backbone": blocks,
+            "neck": neck(state, settings, self.deblocks, blocks, stride_one),
+        }
+
+    def bev_pairs(self, config: Mapping[str, Any]) -> List[Pair]:
+        """Every tensor of backbone and neck with its name here."""
+        pairs: List[Pair] = []
+        for i, more in enumerate(config["backbone"]["layers"]):
+            for j in range(more + 1):
+                at, ours = self.first + 3 * j, f"backbone.blocks.{i}.{j}"
+                pairs += conv(f"{self.blocks}.{i}.{at}", f"{ours}.conv")
+                pairs += norm(f"{self.blocks}.{i}.{at + 1}", f"{ours}.norm")
+        for i in range(len(config["neck"]["strides"])):
+            pairs += conv(f"{self.deblocks}.{i}.0", f"neck.deblocks.{i}.conv")
+            pairs += norm(f"{self.deblocks}.{i}.1", f"neck.deblocks.{i}.norm")
+        return pairs
+
+
+@dataclass(frozen=True)
+class PillarNames(BevNames):
+    """linear, norm: of a layer of the pillar net, {} its number."""
+
+    linear: str
+    norm: str
+
+    def inputs(self, state: State) -> int:
+        """Of the first layer."""
+        return shape(state, f"{self.linear}.weight".format(0), 2)[1]
 
     def describe(
         self,
@@ -88,30 +122,21 @@ class PillarNames:
         rules = settings.choices("encoder", {"pad_semantics": pad_semantics, "legacy": legacy})
         channels = [2 * c for c in outs[:-1]] + outs[-1:]
         place = grid_of(settings, grid, unknown)
-        blocks = backbone(state, settings, self.blocks, self.first)
         return {
             **place,
             "columns": columns,
             "encoder": {"channels": channels, "center_axes": axes, **rules},
-            "backbone": blocks,
-            "neck": neck(state, settings, self.deblocks, blocks, stride_one),
+            **self.backbone_neck(state, settings, stride_one, first_stride=2),
         }
 
-    def pairs(self, config: Mapping[str, Any]) -> List[Pair]:
+    def pairs(self, model: nn.Module, state: State) -> List[Pair]:
         """Every tensor before the head with its name here."""
+        config = model.config()["config"]
         pairs: List[Pair] = []
         for i in range(len(config["encoder"]["channels"])):
             pairs += conv(self.linear.format(i), f"encoder.pfn_layers.{i}.linear")
             pairs += norm(self.norm.format(i), f"encoder.pfn_layers.{i}.norm")
-        for i, more in enumerate(config["backbone"]["layers"]):
-            for j in range(more + 1):
-                at, ours = self.first + 3 * j, f"backbone.blocks.{i}.{j}"
-                pairs += conv(f"{self.blocks}.{i}.{at}", f"{ours}.conv")
-                pairs += norm(f"{self.blocks}.{i}.{at + 1}", f"{ours}.norm")
-        for i in range(len(config["neck"]["strides"])):
-            pairs += conv(f"{self.deblocks}.{i}.0", f"neck.deblocks.{i}.conv")
-            pairs += norm(f"{self.deblocks}.{i}.1", f"neck.deblocks.{i}.norm")
-        return pairs
+        return pairs + self.bev_pairs(config)
 
 
 def classes_and_anchors(
@@ -129,7 +154,7 @@ def classes_and_anchors(
 
 
 def grid_of(settings: Settings, grid: Mapping[str, Any], unknown: str) -> Dict[str, Any]:
-    """Range, pillars and caps, and what the columns are scaled by. grid: as published. unknown: why
+    """Range, cells and caps, and what the columns are scaled by. grid: as published. unknown: why
     the network is none of the published ones, whose grid must be given; "" when it is."""
     if unknown:
         place = {name: settings.need(name, unknown) for name in grid if name != "column_scale"}
@@ -137,7 +162,9 @@ def grid_of(settings: Settings, grid: Mapping[str, Any], unknown: str) -> Dict[s
     return {name: settings.choose(name, value) for name, value in grid.items()}
 
 
-def backbone(state: State, settings: Settings, blocks: str, first: int) -> Dict[str, Any]:
+def backbone(
+    state: State, settings: Settings, blocks: str, first: int, first_stride: int
+) -> Dict[str, Any]:
     """blocks: name of the list of blocks. first: number of the first convolution in a block."""
     layers: List[int] = []
     channels: List[int] = []
@@ -150,7 +177,7 @@ def backbone(state: State, settings: Settings, blocks: str, first: int) -> Dict[
         layers.append(count)
     if not layers:
         raise CheckpointError(f"the checkpoint has no {blocks}.0.{first}.weight")
-    strides = settings.choose("backbone.strides", [2] * len(layers))
+    strides = settings.choose("backbone.strides", [first_stride] + [2] * (len(layers) - 1))
     if len(strides) != len(layers):
         raise CheckpointError(f"backbone.strides must have {len(layers)} values, got {strides}")
     return {"layers": layers, "strides": list(strides), "channels": channels}

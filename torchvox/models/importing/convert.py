@@ -13,12 +13,12 @@ from torchvox.models.importing.layouts import Layout
 from torchvox.models.importing.settings import Declared, Flag, Settings
 from torchvox.models.importing.sources import LAYOUTS
 from torchvox.models.importing.sources.mmdet3d import mmdet3d_config
+from torchvox.models.importing.voxels import in_our_order
 from torchvox.models.sizes import check_network, check_tensors, check_values
 
 # Where training programs keep the tensors: yanx27, Lightning, older Pointnet2_PyTorch.
 WRAPPERS = ("model_state_dict", "state_dict", "model_state")
 PREFIXES = ("module.", "model.")
-SPARSE = ("backbone_3d.", "middle_encoder.")  # OpenPCDet, mmdetection3d
 # What values of a configuration can raise that are not of the type they should be.
 UNFIT = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError)
 
@@ -94,11 +94,12 @@ def convert(
         check_values(config)
         check_network(lambda: build(network.model, config), state)
         model = build(network.model, config)
+        pairs = chosen.pairs(model, state)
     except CheckpointError:
         raise
     except UNFIT as error:
         raise CheckpointError(f"{chosen.source}: {error}") from None
-    fill(model, state, chosen.pairs(model, state))
+    fill(model, in_our_order(state), pairs)
     if detector:
         _unscale(model)
     notes = declared.notes if declared.settings else chosen.notes.get(network.model, ())
@@ -115,10 +116,6 @@ def _layout_of(content: object, state: State, name: Optional[str]) -> Layout:
     for one in named:
         if one.matches(state) and (name is not None or release.startswith(one.release)):
             return one
-    for part in SPARSE:
-        if any(key.startswith(part) for key in state):
-            kind = f"a sparse-convolution detector ({part}*)"
-            raise CheckpointError(f"{kind}: torchvox imports pillar detectors only")
     sources = " or ".join(one.source for one in named)
     raise CheckpointError(f"the tensors are not named as in {sources}: {_some(list(state))}")
 
@@ -162,9 +159,9 @@ def _unscale(model: nn.Module) -> None:
     """Weights that were trained on columns as they come take what the model divides by."""
     config = model.config()["config"]
     with torch.no_grad():
-        weight = model.encoder.pfn_layers[0].linear.weight
+        weight = model.column_weight()
         for column, factor in enumerate(config["column_scale"]):
-            weight[:, column] = (weight[:, column].double() / factor).to(weight.dtype)
+            weight[..., column] = (weight[..., column].double() / factor).to(weight.dtype)
 
 
 def _some(names: List[str], most: int = 6) -> str:

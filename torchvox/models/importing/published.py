@@ -20,6 +20,23 @@ NUSCENES: Dict[str, Any] = {
     # Intensity arrives as 0..255: divided inside the model, multiplied into the imported weights.
     "column_scale": [1.0, 1.0, 1.0, 1 / 255, 1.0],
 }
+# max_rows: of the levels of sparse convolutions; not published, see `measure_rows`.
+KITTI_VOXELS: Dict[str, Any] = {
+    "point_cloud_range": [0.0, -40.0, -3.0, 70.4, 40.0, 1.0],
+    "voxel_size": [0.05, 0.05, 0.1],
+    "max_points": 5,
+    "max_voxels": [16_000, 40_000],
+    "column_scale": [],
+    "max_rows": [50_000, 32_000, 14_000, 12_000],
+}
+NUSCENES_VOXELS: Dict[str, Any] = {
+    "point_cloud_range": [-54.0, -54.0, -5.0, 54.0, 54.0, 3.0],
+    "voxel_size": [0.075, 0.075, 0.2],
+    "max_points": 10,
+    "max_voxels": [120_000, 160_000],
+    "column_scale": NUSCENES["column_scale"],
+    "max_rows": [200_000, 100_000, 40_000, 30_000],
+}
 
 KITTI_ANCHORS: Dict[str, Tuple[Size, float]] = {
     "Car": ((3.9, 1.6, 1.56), -1.78),

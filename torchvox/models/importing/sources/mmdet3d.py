@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pillar detectors of open-mmlab/mmdetection3d, from 1.0 on and before: names of their tensors, and
-their configurations. Nothing of a configuration is run."""
+"""Detectors of open-mmlab/mmdetection3d on pillars and voxels, from 1.0 on and before: names of
+their tensors, and their configurations. Nothing of a configuration is run."""
 
 import ast
 from functools import partial
 from math import pi
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Union
 
 from torch import nn
 
@@ -21,16 +21,24 @@ from torchvox.models.importing.backbone_neck import (
 )
 from torchvox.models.importing.centers import TaskNames, center_detections, center_head, task_pairs
 from torchvox.models.importing.layouts import Found, Layout
-from torchvox.models.importing.published import KITTI, KITTI_ANCHORS, MMDET3D_KITTI, NUSCENES
+from torchvox.models.importing.published import (
+    KITTI,
+    KITTI_ANCHORS,
+    KITTI_VOXELS,
+    MMDET3D_KITTI,
+    NUSCENES,
+)
 from torchvox.models.importing.settings import SHAPES, Declared, Settings, detections, least, pick
+from torchvox.models.importing.voxels import VoxelNames, nuscenes_voxels, of_voxels
 from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
 
 Config = Mapping[str, Any]
 LAYERS = "voxel_encoder.pfn_layers.{}."
-MMDET3D = PillarNames(f"{LAYERS}linear", f"{LAYERS}norm", "backbone.blocks", "neck.deblocks", 0)
-CENTER = PillarNames(
-    f"pts_{LAYERS}linear", f"pts_{LAYERS}norm", "pts_backbone.blocks", "pts_neck.deblocks", 0
-)
+BEV, PTS = ("backbone.blocks", "neck.deblocks", 0), ("pts_backbone.blocks", "pts_neck.deblocks", 0)
+MMDET3D = PillarNames(*BEV, f"{LAYERS}linear", f"{LAYERS}norm")
+CENTER = PillarNames(*PTS, f"pts_{LAYERS}linear", f"pts_{LAYERS}norm")
+MMDET3D_VOXELS = VoxelNames(*BEV, "middle_encoder.")
+CENTER_VOXELS = VoxelNames(*PTS, "pts_middle_encoder.")
 CENTERS = TaskNames(
     ("pts_bbox_head.shared_conv.conv", "pts_bbox_head.shared_conv.bn"),
     "pts_bbox_head.task_heads",
@@ -41,10 +49,18 @@ CENTERS = TaskNames(
 )
 
 
+def _names(state: State) -> Union[PillarNames, VoxelNames]:
+    for names in (MMDET3D_VOXELS, CENTER_VOXELS):
+        if any(key.startswith(names.prefix) for key in state):
+            return names
+    return CENTER if CENTER.linear.format(0) + ".weight" in state else MMDET3D
+
+
 def _describe(
     state: State, settings: Settings, convention: str, dir_offset: float, box_format: str
 ) -> Found:
-    if CENTER.linear.format(0) + ".weight" in state:
+    names = _names(state)
+    if names in (CENTER, CENTER_VOXELS):
         return _describe_centers(state, settings, convention, box_format)
     per_cell, unknown = per_cell_of(state, "bbox_head.conv_reg.weight"), ""
     count = shape(state, "bbox_head.conv_cls.weight")[0] // per_cell
@@ -52,35 +68,40 @@ def _describe(
         unknown = f"{per_cell} anchors a cell and {count} classes are not those of a published net"
     wide = box_format != "lwh"
     classes, boxes = classes_and_anchors(settings, unknown, MMDET3D_KITTI, KITTI_ANCHORS, wide)
-    config = MMDET3D.describe(state, settings, KITTI, unknown, "transposed", columns=4, legacy=True)
+    voxels = names is MMDET3D_VOXELS
+    place = KITTI_VOXELS if voxels else KITTI
+    config = names.describe(state, settings, place, unknown, "transposed", columns=4, legacy=True)
     bins = shape(state, "bbox_head.conv_dir_cls.weight")[0] // per_cell
     options = ANCHOR_DECODE_NMS_CONVENTIONS[convention]
     turn = {"offset": dir_offset, "limit": options["dir_limit"], "flip": options["dir_flip"]}
     direction = settings.choices("head.direction", turn)
     direction["bins"] = settings.choose("head.direction.bins", bins, SHAPES)
-    grid = settings.choose("head.grid", "centers")
+    grid = settings.choose("head.grid", "ends" if voxels else "centers")
     config["head"] = {"anchors": boxes, "grid": grid, "code_size": 7, "direction": direction}
     numbers = {"score": 0.1, "pre": 100, "post": 50, "nms": [0.01], "box_format": box_format}
     config["detections"] = detections(settings, options, **numbers)
-    return Found("PointPillars", {"classes": classes, **config})
+    return Found("Second" if voxels else "PointPillars", {"classes": classes, **config})
 
 
 def _describe_centers(state: State, settings: Settings, convention: str, box_format: str) -> Found:
     if "pts_bbox_head.conv_cls.weight" in state:
         raise CheckpointError("pts_bbox_head.conv_cls: anchors that all classes share are unknown")
-    grid = {**NUSCENES, "max_pillars": [30_000, 40_000]}
+    names, grid = _names(state), {**NUSCENES, "max_pillars": [30_000, 40_000]}
+    if names is CENTER_VOXELS:
+        grid = nuscenes_voxels(settings, [90_000, 120_000])
     classes, head, unknown = center_head(state, settings, CENTERS, convention)
-    config = CENTER.describe(state, settings, grid, unknown, "conv", columns=5)
+    config = names.describe(state, settings, grid, unknown, "conv", columns=5)
     rules = center_detections(settings, convention, box_format=box_format)
     config |= {"head": head, "detections": rules}
-    return Found("CenterPointPillars", {"classes": classes, **config})
+    kind = "CenterPointVoxel" if names is CENTER_VOXELS else "CenterPointPillars"
+    return Found(kind, {"classes": classes, **config})
 
 
 def _pairs(model: nn.Module, state: State) -> List[Pair]:
     config = model.config()["config"]
+    pairs = _names(state).pairs(model, state)
     if "conv_bias" in config["head"]:
-        return CENTER.pairs(config) + task_pairs(config, CENTERS)
-    pairs = MMDET3D.pairs(config)
+        return pairs + task_pairs(config, CENTERS)
     for theirs, ours in (("cls", "cls"), ("reg", "box"), ("dir_cls", "dir")):
         pairs += conv(f"bbox_head.conv_{theirs}", f"head.{ours}", bias=True)
     return pairs
@@ -88,6 +109,7 @@ def _pairs(model: nn.Module, state: State) -> List[Pair]:
 
 SOURCE = "open-mmlab/mmdetection3d"
 KEYS = ("voxel_encoder.pfn_layers.", "pts_voxel_encoder.pfn_layers.")
+KEYS += (MMDET3D_VOXELS.prefix, CENTER_VOXELS.prefix)
 # No tensor differs between the two: the release that wrote a file does.
 LAYOUT_0 = Layout(
     "mmdet3d_0",
@@ -129,6 +151,7 @@ def mmdet3d_config(text: str) -> Declared:
         ) from None
 
 
+MEANS = ("HardSimpleVFE", "DynamicSimpleVFE")  # the mean of each voxel
 ANCHOR_HEAD = {"head.direction.offset": "dir_offset", "head.direction.limit": "dir_limit_offset"}
 ANCHOR_RULES = {
     "detections.score": "score_thr",
@@ -160,7 +183,8 @@ def _declared(values: Config, model: Config) -> Declared:
         settings |= _declared_centers(head, rules)
     elif "anchor_generator" in head:
         settings |= _declared_anchors(settings, head, rules)
-    return Declared(settings)
+    sparse = _class_name(part("middle_encoder")) not in ("", "PointPillarsScatter")
+    return Declared(of_voxels(settings) if sparse else settings)
 
 
 def _class_name(part: Config) -> str:
@@ -174,7 +198,7 @@ def _declared_grid(layer: Config, encoder: Config) -> Dict[str, Any]:
     if layer.get("max_voxels") is not None:
         settings["max_pillars"] = list(layer["max_voxels"])
     kind = _class_name(encoder)
-    if kind not in ("", "PillarFeatureNet", "DynamicPillarFeatureNet"):
+    if kind not in ("", "PillarFeatureNet", "DynamicPillarFeatureNet", *MEANS):
         raise CheckpointError(f"voxel_encoder of type {kind} is unknown: PillarFeatureNet is known")
     if kind.startswith("Dynamic"):
         settings |= {"max_points": -1, "max_pillars": [-1, -1]}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pillar detectors of open-mmlab/OpenPCDet: names of its tensors, and its configurations."""
+"""Detectors of open-mmlab/OpenPCDet on pillars and voxels: names of its tensors, and its
+configurations."""
 
 from itertools import accumulate
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Union
 
 from torch import nn
 
@@ -20,21 +21,18 @@ from torchvox.models.importing.backbone_neck import (
 from torchvox.models.importing.centers import TaskNames, center_detections, center_head, task_pairs
 from torchvox.models.importing.layouts import Found, Layout
 from torchvox.models.importing.settings import SHAPES, Declared, Settings, detections, least, pick
+from torchvox.models.importing.voxels import VoxelNames, nuscenes_voxels, of_voxels
 from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
 
 Config = Mapping[str, Any]
-ENCODERS = ("PillarVFE", "DynPillarVFE")
+ENCODERS = ("PillarVFE", "DynPillarVFE", "MeanVFE", "DynMeanVFE")
+BACKBONES = ("VoxelBackBone8x", "VoxelResBackBone8x")
 PARTS = ["reg:2", "height:1", "size:3", "angle:2", "velo:2"]
 HEAD_WIDTHS = {"center": 2, "center_z": 1, "dim": 3, "rot": 2, "vel": 2}
-PILLARS = PillarNames(
-    "vfe.pfn_layers.{}.linear",
-    "vfe.pfn_layers.{}.norm",
-    "backbone_2d.blocks",
-    "backbone_2d.deblocks",
-    1,
-)
+BEV = ("backbone_2d.blocks", "backbone_2d.deblocks", 1)
+PILLARS = PillarNames(*BEV, "vfe.pfn_layers.{}.linear", "vfe.pfn_layers.{}.norm")
+VOXELS = VoxelNames(*BEV, "backbone_3d.")
 STEP = "global_step"
-KITTI_INPUTS = 10  # of the pillar net: four columns, two offsets
 CENTERS = TaskNames(
     ("dense_head.shared_conv.0", "dense_head.shared_conv.1"),
     "dense_head.heads_list",
@@ -55,6 +53,10 @@ HEADS = TaskNames(
 )
 
 
+def _names(state: State) -> Union[PillarNames, VoxelNames]:
+    return VOXELS if any(key.startswith(VOXELS.prefix) for key in state) else PILLARS
+
+
 def _describe(state: State, settings: Settings) -> Found:
     if "dense_head.conv_cls.weight" in state:
         return _single(state, settings)
@@ -66,24 +68,27 @@ def _describe(state: State, settings: Settings) -> Found:
 def _single(state: State, settings: Settings) -> Found:
     per_cell = per_cell_of(state, "dense_head.conv_box.weight")
     count = shape(state, "dense_head.conv_cls.weight")[0] // per_cell
-    inputs, unknown = shape(state, PILLARS.linear.format(0) + ".weight", 2)[1], ""
-    if (per_cell, count, inputs) != (6, 3, KITTI_INPUTS):
+    names, unknown = _names(state), ""
+    inputs, voxels = names.inputs(state), names is VOXELS
+    # Four columns, which a pillar net takes with two offsets.
+    if (per_cell, count, inputs) != (6, 3, 4 if voxels else 10):
         unknown = f"{per_cell} anchors a cell, {count} classes and {inputs} inputs"
         unknown += " are not those of a published net"
     classes, boxes = classes_and_anchors(
         settings, unknown, published.OPENPCDET_KITTI, published.KITTI_ANCHORS
     )
-    config = PILLARS.describe(state, settings, published.KITTI, unknown, "transposed")
+    grid = published.KITTI_VOXELS if voxels else published.KITTI
+    config = names.describe(state, settings, grid, unknown, "transposed")
     direction, options = None, ANCHOR_DECODE_NMS_CONVENTIONS["openpcdet"]
     if "dense_head.conv_dir_cls.weight" in state:
         bins = shape(state, "dense_head.conv_dir_cls.weight")[0] // per_cell
         turn = {"offset": 0.78539, "limit": options["dir_limit"]}
         direction = settings.choices("head.direction", turn)
         direction["bins"] = settings.choose("head.direction.bins", bins, SHAPES)
-    grid = settings.choose("head.grid", "ends")
-    config["head"] = {"anchors": boxes, "grid": grid, "code_size": 7, "direction": direction}
+    ends = settings.choose("head.grid", "ends")
+    config["head"] = {"anchors": boxes, "grid": ends, "code_size": 7, "direction": direction}
     config["detections"] = detections(settings, options, score=0.1, pre=4096, post=500, nms=[0.01])
-    return Found("PointPillars", {"classes": classes, **config})
+    return Found("Second" if voxels else "PointPillars", {"classes": classes, **config})
 
 
 def _several(state: State, settings: Settings) -> Found:
@@ -99,7 +104,10 @@ def _several(state: State, settings: Settings) -> Found:
     if count != len(names):
         unknown = f"{count} classes are not those of a published net"
     classes, boxes = classes_and_anchors(settings, unknown, names, published.NUSCENES_ANCHORS)
-    config = PILLARS.describe(state, settings, published.NUSCENES, unknown, "transposed")
+    layers, grid = _names(state), published.NUSCENES
+    if layers is VOXELS and not unknown:
+        grid = nuscenes_voxels(settings, [60_000, 60_000])
+    config = layers.describe(state, settings, grid, unknown, "transposed")
     tasks = [[classes[label] for label in head] for head in heads]
     config["head"] = {
         "anchors": boxes,
@@ -112,7 +120,8 @@ def _several(state: State, settings: Settings) -> Found:
     }
     options = ANCHOR_DECODE_NMS_CONVENTIONS["openpcdet_multihead"]
     config["detections"] = detections(settings, options, score=0.1, pre=1000, post=83, nms=[0.2])
-    return Found("PointPillars", {"classes": classes, **config})
+    kind = "Second" if layers is VOXELS else "PointPillars"
+    return Found(kind, {"classes": classes, **config})
 
 
 def _centers(state: State, settings: Settings) -> Found:
@@ -123,15 +132,19 @@ def _centers(state: State, settings: Settings) -> Found:
     if padding == "none":
         grid |= {"max_points": -1, "max_pillars": [-1, -1]}
     classes, head, unknown = center_head(state, settings, CENTERS, "openpcdet")
-    config = PILLARS.describe(state, settings, grid, unknown, "transposed", pad_semantics=padding)
+    names = _names(state)
+    if names is VOXELS:
+        grid = nuscenes_voxels(settings, [120_000, 160_000])
+    config = names.describe(state, settings, grid, unknown, "transposed", pad_semantics=padding)
     config |= {"head": head, "detections": center_detections(settings, "openpcdet")}
-    return Found("CenterPointPillars", {"classes": classes, **config})
+    kind = "CenterPointVoxel" if names is VOXELS else "CenterPointPillars"
+    return Found(kind, {"classes": classes, **config})
 
 
 def _pairs(model: nn.Module, state: State) -> List[Pair]:
     config = model.config()["config"]
     pairs: List[Pair] = [(STEP, None)] if STEP in state else []
-    pairs += PILLARS.pairs(config)
+    pairs += _names(state).pairs(model, state)
     if "conv_bias" in config["head"]:
         return pairs + task_pairs(config, CENTERS)
     if "tasks" not in config["head"]:
@@ -143,17 +156,18 @@ def _pairs(model: nn.Module, state: State) -> List[Pair]:
     return pairs + [(name, None) for name in labels] + task_pairs(config, HEADS)
 
 
-NOTES = {
-    "CenterPointPillars": (
-        "published dyn_pp_centerpoint weights were trained with code weights of another order (0.2 "
-        "on rot, not on vel): their angles are worse than the net can be",
-    )
-}
+NOTES = dict.fromkeys(
+    ("CenterPointPillars", "CenterPointVoxel"),
+    (
+        "published centerpoint weights were trained with code weights of another order (0.2 on "
+        "rot, not on vel): their angles are worse than the net can be",
+    ),
+)
 
 LAYOUT = Layout(
     "openpcdet",
     "open-mmlab/OpenPCDet",
-    ("vfe.pfn_layers.",),
+    ("vfe.pfn_layers.", VOXELS.prefix),
     _describe,
     _pairs,
     boxes="openpcdet",
@@ -182,7 +196,7 @@ PLACES = {
     "backbone.strides": "MODEL.BACKBONE_2D.LAYER_STRIDES",
     "neck.strides": "MODEL.BACKBONE_2D.UPSAMPLE_STRIDES",
 }
-VOXELS = {"pillar_size": "VOXEL_SIZE", "max_points": "MAX_POINTS_PER_VOXEL"}
+VOXEL_STEP = {"pillar_size": "VOXEL_SIZE", "max_points": "MAX_POINTS_PER_VOXEL"}
 DIRECTION = {"head.direction.offset": "DIR_OFFSET", "head.direction.limit": "DIR_LIMIT_OFFSET"}
 SELECTION = {
     "detections.score": "SCORE_THRESH",
@@ -195,10 +209,15 @@ def _declared(content: Config, model: Config) -> Declared:
     settings, head = pick(content, PLACES), model["DENSE_HEAD"]
     for step in content.get("DATA_CONFIG", {}).get("DATA_PROCESSOR", []):
         if step["NAME"].startswith("transform_points_to_voxels"):
-            settings |= pick(step, VOXELS)
+            settings |= pick(step, VOXEL_STEP)
             if caps := step.get("MAX_NUMBER_OF_VOXELS"):
                 settings["max_pillars"] = [caps["train"], caps["test"]]
     settings |= _declared_encoder(model.get("VFE", {}))
+    if sparse := model.get("BACKBONE_3D"):
+        if sparse.get("NAME") not in BACKBONES:
+            known = ", ".join(BACKBONES)
+            raise CheckpointError(f"BACKBONE_3D.NAME {sparse.get('NAME')} is unknown: {known} are")
+        settings = of_voxels(settings | pick(sparse, {"sparse.last_pad": "last_pad"}))
     if "CLASS_NAMES_EACH_HEAD" not in head:
         settings |= _declared_anchors(head, settings.get("classes", []))
         rules = model.get("POST_PROCESSING", {})
@@ -222,12 +241,13 @@ def _declared_encoder(layer: Config) -> Dict[str, Any]:
     name = layer.get("NAME")
     if name not in ENCODERS:
         raise CheckpointError(f"VFE.NAME {name} is unknown: {', '.join(ENCODERS)} are known")
+    dynamic = {"max_points": -1, "max_pillars": [-1, -1]} if name.startswith("Dyn") else {}
+    if name.endswith("MeanVFE"):
+        return dynamic
     for key, supported in (("WITH_DISTANCE", False), ("USE_ABSLOTE_XYZ", True)):
         if layer.get(key, supported) is not supported:
             raise CheckpointError(f"VFE.{key} {layer[key]} is unknown: {supported} is known")
-    if name == "PillarVFE":
-        return {"encoder.pad_semantics": "reference"}
-    return {"encoder.pad_semantics": "none", "max_points": -1, "max_pillars": [-1, -1]}
+    return {"encoder.pad_semantics": "none" if dynamic else "reference", **dynamic}
 
 
 def _declared_selection(rules: Config) -> Dict[str, Any]:
