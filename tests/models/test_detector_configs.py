@@ -10,7 +10,7 @@ from torchvox.models import CenterPointPillarsConfig, PointPillars, PointPillars
 from torchvox.models.detection import detector
 
 KITTI, CENTERS = "pointpillars_kitti", "centerpoint_pillars_nuscenes"
-MULTIHEAD = "pointpillars_nuscenes_multihead"
+SECOND, MULTIHEAD = "second_kitti", "pointpillars_nuscenes_multihead"
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,14 @@ MULTIHEAD = "pointpillars_nuscenes_multihead"
         (MULTIHEAD, "model.args.head.branches={reg: 0, z: 10}", "branches.reg must be above 0"),
         (CENTERS, "model.args.head.tasks=[[car]]", "must name every class once"),
         (CENTERS, "model.args.classes=[]", "at least one class"),
+        (SECOND, "model.args.pillar_size=[1, 1, 1]", "unknown key pillar_size"),
+        (SECOND, "model.args.voxel_size=[0.05, 0.05, 0.5]", "must have more cells along z"),
+        (SECOND, "model.args.voxel_size=[0.05, 0.08, 0.1]", "multiple of 16 cells"),
+        (SECOND, "model.args.voxel_size=[0, 0.05, 0.1]", "voxel_size must be above 0"),
+        (SECOND, "model.args.max_voxels=[0, 1]", "max_voxels must be above 0"),
+        (SECOND, "model.args.sparse.layers=[1, 2]", "sparse must have as many layers as channels"),
+        (SECOND, "model.args.sparse.max_rows=[9]", "one number per level, 4, got [9]"),
+        (SECOND, "model.args.sparse.block=dense", "sparse.block must be one of conv, residual"),
     ],
 )
 def test_what_is_wrong_is_named(name, override, words):

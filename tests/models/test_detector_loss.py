@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import torchvox
-from torchvox.models import CenterPointPillars, PointPillars
+from torchvox.models import CenterPointPillars, CenterPointVoxel, PointPillars, Second
 
 BASE = {
     "classes": ["Car", "Pedestrian", "Cyclist"],
@@ -69,7 +69,28 @@ def batch(device="cpu", seed=0, velocities=True):
     return [t.to(device) for t in (points, num_points, boxes, labels, num_boxes, weight)]
 
 
-MODELS = {"anchors": anchored, "anchors in tasks": headed, "centers": centered}
+def on_voxels(make):
+    """The same detector behind sparse convolutions."""
+    kept = {k: v for k, v in make().config()["config"].items() if k not in NOT_OF_VOXELS}
+    sparse = {"layers": [1, 1, 1], "channels": [8, 8, 16], "out_channels": 16}
+    more = {"voxel_size": [0.25, 0.25, 0.2], "max_voxels": [2048, 2048], "sparse": sparse}
+    torch.manual_seed(0)
+    kind = CenterPointVoxel if "conv_bias" in kept["head"] else Second
+    return kind({**kept, **more, "neck": {"strides": [2], "channels": [32]}})
+
+
+def second():
+    return on_voxels(anchored)
+
+
+NOT_OF_VOXELS = ("pillar_size", "max_pillars", "encoder", "visibility")
+MODELS = {
+    "anchors": anchored,
+    "anchors in tasks": headed,
+    "centers": centered,
+    "anchors, voxels": second,
+    "centers, voxels": lambda: on_voxels(centered),
+}
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
@@ -112,9 +133,8 @@ def test_scores_of_its_class_do_not_matter_at_an_ignored_box(make, device):
     weight = labelled[-1]
     before = classes(weight), classes(torch.ones_like(weight))
     # Of cars, whose box 2 of scan 0 is at this cell.
-    task, scores = {anchored: (0, slice(0, 6)), headed: (1, slice(4, 8))}.get(
-        make, (1, slice(1, 2))
-    )
+    known = {anchored: (0, slice(0, 6)), second: (0, slice(0, 6)), headed: (1, slice(4, 8))}
+    task, scores = known.get(make, (1, slice(1, 2)))
     maps[0][task].data[0, scores, 13, 12] += 3.0
     assert torch.equal(classes(weight), before[0])
     assert classes(torch.ones_like(weight)) != before[1]

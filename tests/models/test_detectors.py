@@ -166,3 +166,20 @@ def test_unknown_planes_are_refused():
         small("anchors, visibility", "model.args.visibility.channels=[height]")
     with pytest.raises(ValueError, match=r"visibility.height must be .* 0"):
         small("anchors, visibility", "model.args.visibility.height=0")
+
+
+@torch.inference_mode()
+def test_rows_that_are_measured_are_those_that_the_detector_needs():
+    """With caps of just these the canvas is that without caps; with fewer by one it is another."""
+    name, points, count = "anchors, voxels", *scan(small("anchors, voxels"), 3000)
+    voxels, rows = models.measure_rows(small(name), [points[0], points[0, :9]])
+    assert 1000 < voxels < 3000 and len(rows) == 3 and models.measure_rows(small(name), points) == (
+        voxels, rows
+    )  # fmt: skip
+    uncapped = small(name, "model.args.max_voxels=[-1, -1]", "model.args.sparse.max_rows=[]")
+    expected = uncapped.canvas(points, count)
+    for least, fits in ((rows, True), ([*rows[:-1], rows[-1] - 1], False)):
+        caps = f"model.args.max_voxels=[1, {voxels}]", f"model.args.sparse.max_rows={least}"
+        assert torch.equal(small(name, *caps).canvas(points, count), expected) == fits
+    with pytest.raises(ValueError, match=r"a detector on voxels .* got PointPillars and 1 clouds"):
+        models.measure_rows(small("anchors"), points)

@@ -81,7 +81,10 @@ def test_half_weights_leave_outputs_in_float32_and_scores_close(name, dtype):
     exact, half = scores(model, *some)[0], scores(quick, *some)[0].float()
     assert float((half - exact).abs().mean()) < 0.1 * float(exact.std())
     assert all(one.dtype in (torch.float32, torch.int32) for one in outputs(quick(*some)))
-    assert {p.dtype for p in quick.parameters()} == {dtype}
+    exact_layers = ("sparse_backbone.first.",)  # which see meters
+    for layer, parameter in quick.named_parameters():
+        kept = layer.startswith(exact_layers)
+        assert parameter.dtype == (torch.float32 if kept else dtype), layer
 
 
 @each_model

@@ -58,11 +58,13 @@ def test_every_model_is_built(monkeypatch):
 def test_editors_know_the_class_of_every_name():
     kinds = {
         "CenterPointPillars": registry.Centers,
+        "CenterPointVoxel": registry.VoxelCenters,
         "PointNet2Classifier": registry.Classifiers,
         "PointNet2PartSegmenter": registry.Parts,
         "PointNet2Segmenter": registry.Segmenters,
         "MinkUNet": registry.UNets,
         "PointPillars": registry.Anchors,
+        "Second": registry.VoxelAnchors,
     }
     named = {name: kind for kind, names in kinds.items() for name in get_args(names)}
     assert named == {name: one["model"] for name, one in registry._registry().items()}

@@ -31,6 +31,17 @@ MODEL = {
     "backbone": {"layers": [1], "strides": [2], "channels": [16]},
     "neck": {"strides": [1], "channels": [16]},
 }
+VOXELS = {
+    "voxel_size": [1.0, 1.0, 0.2],
+    "max_voxels": [2048, 2048],
+    "sparse": {
+        "layers": [1, 1, 1],
+        "channels": [4, 8, 8],
+        "out_channels": 8,
+        "max_rows": [2048, 1024, 1024],
+    },
+    "neck": {"strides": [2], "channels": [16]},
+}
 HEADS = {
     "center_pointpillars": {
         "head": {"tasks": [["Car"], ["Pedestrian", "Cyclist"]], "shared": 8, "width": 8,
@@ -41,6 +52,7 @@ HEADS = {
         "loss": {"matched": [0.5, 0.2, 0.2], "unmatched": [0.3, 0.1, 0.1]},
     },
 }  # fmt: skip
+HEADS |= {"center_voxel": HEADS["center_pointpillars"], "second": HEADS["pointpillars"]}
 
 
 def content(kind="center_pointpillars", **train):
@@ -48,7 +60,11 @@ def content(kind="center_pointpillars", **train):
     some |= {"precision": "32-true", "device": "cpu", "whole": {}, "nudge": {"tries": 3}}
     some |= {"paste": {"counts": {"Car": 2, "Pedestrian": 1}, "points": 512}, **train}
     data = {"kind": "world", "sensor": "vlp16", "points": 2048, "train_size": 8, "val_size": 6}
-    model = {"kind": kind, "args": {**MODEL, **HEADS[kind]}}
+    args = {**MODEL, **HEADS[kind]}
+    if kind in ("second", "center_voxel"):
+        kept = {k: v for k, v in args.items() if k not in ("encoder", "pillar_size", "max_pillars")}
+        args = {**kept, **VOXELS}
+    model = {"kind": kind, "args": args}
     return {"task": "detect", "model": model, "data": data, "train": some}
 
 
@@ -200,7 +216,7 @@ def test_a_box_that_lies_in_another_counts_by_its_points():
     ("change", "words"),
     [
         ({"train": {"nodes": 3}}, "4 must be a multiple of train.devices 1 x train.nodes 3"),
-        ({"model": {"kind": "second"}}, "model.kind must be one of pointpillars, center_point"),
+        ({"model": {"kind": "secnd"}}, "model.kind must be one of pointpillars, center_point"),
         (
             {"model": {"args": {"classes": ["Cyclist", "Car", "Pedestrian"]}}},
             r"model.args.classes must be \['Car', 'Ped",

@@ -32,7 +32,12 @@ from torchvox.models import checkpoints
 from torchvox.models.checkpoints import CheckpointError
 
 if TYPE_CHECKING:
-    from torchvox.models.detection import CenterPointPillars, PointPillars
+    from torchvox.models.detection import (
+        CenterPointPillars,
+        CenterPointVoxel,
+        PointPillars,
+        Second,
+    )
     from torchvox.models.minkunet import MinkUNet
     from torchvox.models.pointnet2 import (
         PointNet2Classifier,
@@ -46,6 +51,8 @@ Weights = Union[None, str, Path]
 # The names of each class, for editors; a test compares them with the registry.
 Centers = Literal["center_world_small", "centerpoint_pillars_nuscenes", "centerpoint_world"]
 Anchors = Literal["pointpillars_kitti", "pointpillars_nuscenes_multihead", "pointpillars_world"]
+VoxelAnchors = Literal["second_kitti", "second_world"]
+VoxelCenters = Literal["centerpoint_voxel_nuscenes"]
 Classifiers = Literal["pointnet2_cls_shapes", "pointnet2_cls_shapes_small"]
 Parts = Literal["pointnet2_part_shapes"]
 Segmenters = Literal["pointnet2_rooms"]
@@ -100,6 +107,12 @@ def get_model(
 ) -> "CenterPointPillars": ...
 @overload
 def get_model(name: Anchors, weights: Weights = ..., **overrides: object) -> "PointPillars": ...
+@overload
+def get_model(name: VoxelAnchors, weights: Weights = ..., **overrides: object) -> "Second": ...
+@overload
+def get_model(
+    name: VoxelCenters, weights: Weights = ..., **overrides: object
+) -> "CenterPointVoxel": ...
 @overload
 def get_model(
     name: Classifiers, weights: Weights = ..., **overrides: object

@@ -102,8 +102,10 @@ def measure_rows(model: nn.Module, clouds: Sequence[Tensor]) -> Tuple[int, List[
         )
     found: List[List[int]] = []
     for points in clouds:
+        everything = torch.full([1], len(points), dtype=torch.int32, device=points.device)
+        seen, _ = model.packed(points[None], everything)
         indices, _, _, _, counts = torch.ops.torchvox.voxel_map(
-            points, model.voxel_size, model.point_cloud_range, -1, -1
+            seen, model.voxel_size, model.point_cloud_range, -1, -1
         )
         rows, shape = [int(counts[0, 0])], list(model.spatial_shape)
         for kernel, stride, padding in strided_layers(sparse):
