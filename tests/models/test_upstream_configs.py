@@ -274,3 +274,30 @@ g = {{'h': a}}
     upright = MMDET3D.replace("nms_pre=90", "use_rotate_nms=False, nms_pre=90")
     with pytest.raises(CheckpointError, match="use_rotate_nms=False is unknown"):
         mmdet3d_config(upright)
+
+
+def test_configurations_of_voxels_are_declared():
+    size = [0.25, 0.25, 0.2]
+    content = copy.deepcopy(ANCHORS)
+    content["DATA_CONFIG"]["DATA_PROCESSOR"][1]["VOXEL_SIZE"] = size
+    content["MODEL"] |= {
+        "VFE": {"NAME": "MeanVFE"},
+        "BACKBONE_3D": {"NAME": "VoxelBackBone8x"},
+        "BACKBONE_2D": {"LAYER_STRIDES": [1, 2], "UPSAMPLE_STRIDES": [1, 2]},
+    }
+    text = MMDET3D.replace("voxel_size = [0.5, 0.5, 4]", f"voxel_size = {size}")
+    text = text.replace("type='PillarFeatureNet', legacy=False", "type='HardSimpleVFE'")
+    text = text.replace("neck=dict(", "middle_encoder=dict(type='SparseEncoder'), neck=dict(")
+    for name, source in (
+        ("openpcdet voxels", openpcdet_config(content)),
+        ("mmdet3d voxels", mmdet3d_config(text)),
+    ):
+        _, flags = declared(small(name), source)
+        assert flags["voxel_size"] == (size, BY) and flags["max_voxels"] == ([100, 200], BY)
+        assert flags["sparse.last_pad"] == (0, "assumed")
+        assert flags["backbone.strides"][0] == [1, 2] and flags["detections.score"] == (0.2, BY)
+    content["MODEL"]["VFE"] = {"NAME": "DynMeanVFE"}
+    assert openpcdet_config(content).settings["max_voxels"] == [-1, -1]
+    content["MODEL"]["BACKBONE_3D"] = {"NAME": "VoxelResBackBone8xVoxelNeXt"}
+    with pytest.raises(CheckpointError, match="VoxelResBackBone8xVoxelNeXt is unknown"):
+        openpcdet_config(content)

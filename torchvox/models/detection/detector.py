@@ -23,16 +23,16 @@ from torchvox.models.detection.backbone import Backbone, Neck
 from torchvox.models.detection.center_head import CenterDecoder, CenterHead
 from torchvox.models.detection.config import (
     AnchorHeadConfig,
+    AnchorLossConfig,
     AnyConfig,
     CenterHeadConfig,
+    CenterLossConfig,
     CenterPointPillarsConfig,
     CenterPointVoxelConfig,
     MultiHeadConfig,
-    PillarConfig,
     PointPillarsConfig,
     SecondConfig,
     VisibilityConfig,
-    VoxelConfig,
 )
 from torchvox.models.detection.losses import AnchorLoss, CenterLoss
 from torchvox.models.detection.sparse_backbone import SparseBackbone, depth_after
@@ -104,9 +104,9 @@ class DetectionNet(nn.Module):
         self.decoder = AnchorDecoder(
             tasks, labels, head.code_size, head.direction, config.detections
         )
-        if config.loss is not None:
+        if isinstance(config.loss, AnchorLossConfig):
             rotations = [len(anchor.rotations) for anchor in head.anchors]
-            self.criterion = AnchorLoss(groups, rotations, config.loss, head.direction)
+            self.criterion: nn.Module = AnchorLoss(groups, rotations, config.loss, head.direction)
 
     def _add_center_head(self, config: AnyConfig, head: CenterHeadConfig) -> None:
         self.head = CenterHead(self.neck.out_channels, head)
@@ -119,7 +119,7 @@ class DetectionNet(nn.Module):
             head.rot,
             config.detections,
         )
-        if config.loss is not None:
+        if isinstance(config.loss, CenterLossConfig):
             nx, ny = map_size(config)
             grid = config.point_cloud_range, config.cell, stride_of(config), (ny, nx)
             self.criterion = CenterLoss(groups, *grid, head, config.loss)
@@ -232,7 +232,7 @@ class DetectionNet(nn.Module):
 class PillarDetector(DetectionNet):
     """Base of the detectors on pillars."""
 
-    def __init__(self, config: PillarConfig) -> None:
+    def __init__(self, config: Union[PointPillarsConfig, CenterPointPillarsConfig]) -> None:
         super().__init__(config)
         self.pillar_size: List[float] = list(config.pillar_size)
         self.max_pillars_train, self.max_pillars_eval = config.max_pillars
@@ -289,7 +289,7 @@ class VoxelDetector(DetectionNet):
     """Base of the detectors on voxels: the mean of the points of each, sparse convolutions, and
     what they leave along z as channels."""
 
-    def __init__(self, config: VoxelConfig) -> None:
+    def __init__(self, config: Union[SecondConfig, CenterPointVoxelConfig]) -> None:
         super().__init__(config)
         self.voxel_size: List[float] = list(config.voxel_size)
         self.max_voxels_train, self.max_voxels_eval = config.max_voxels

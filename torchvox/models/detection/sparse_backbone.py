@@ -51,30 +51,30 @@ class SparseBackbone(nn.Module):
 
     def __init__(self, in_channels: int, config: SparseBackboneConfig) -> None:
         super().__init__()
-        norm = {"eps": config.eps, "momentum": config.momentum}
-        width = config.channels[0]
-        self.first = FirstLayer(in_channels, width, **norm)
-        rows = config.max_rows or [-1] * len(config.channels)
-        down = [
-            {"kernel_size": k, "stride": s, "padding": p, "max_rows": most, "per_sample": True}
-            for (k, s, p), most in zip(strided_layers(config), rows, strict=True)
-        ]
+        width, norm = config.channels[0], (config.eps, config.momentum)
+        self.first = FirstLayer(in_channels, width, *norm)
+        most = config.max_rows or (-1,) * len(config.channels)
+        strided = list(zip(strided_layers(config), most, strict=True))
         levels: List[List[nn.Module]] = []
-        for i, (count, channels) in enumerate(zip(config.layers, config.channels, strict=True)):
+        for i, channels in enumerate((*config.channels, config.out_channels)):
             layers: List[nn.Module] = []
             if i > 0:
-                conv = SparseConv3d(width, channels, bias=False, **down[i - 1])
-                layers += [conv, SparseBatchNorm(channels, **norm), SparseReLU()]
-            for _ in range(count):
+                sizes, rows = strided[i - 1]
+                conv = SparseConv3d(
+                    width, channels, *sizes, bias=False, max_rows=rows, per_sample=True
+                )
+                layers += [conv, SparseBatchNorm(channels, *norm), SparseReLU()]
+            for _ in range((*config.layers, 0)[i]):
                 if config.block == "residual":
-                    layers.append(SparseResidualBlock(channels, channels, bias=config.bias, **norm))
+                    block = SparseResidualBlock(
+                        channels, channels, bias=config.bias, eps=norm[0], momentum=norm[1]
+                    )
+                    layers.append(block)
                 else:
                     layers.append(SubMConv3d(channels, channels, bias=config.bias))
-                    layers += [SparseBatchNorm(channels, **norm), SparseReLU()]
+                    layers += [SparseBatchNorm(channels, *norm), SparseReLU()]
             levels.append(layers)
             width = channels
-        conv = SparseConv3d(width, config.out_channels, bias=False, **down[-1])
-        levels.append([conv, SparseBatchNorm(config.out_channels, **norm), SparseReLU()])
         self.levels = nn.ModuleList(SparseSequential(*layers) for layers in levels)
 
     def forward(self, x: SparseTensor) -> SparseTensor:

@@ -108,8 +108,10 @@ def _pairs(model: nn.Module, state: State) -> List[Pair]:
 
 
 SOURCE = "open-mmlab/mmdetection3d"
-KEYS = ("voxel_encoder.pfn_layers.", "pts_voxel_encoder.pfn_layers.")
-KEYS += (MMDET3D_VOXELS.prefix, CENTER_VOXELS.prefix)
+KEYS = (
+    *("voxel_encoder.pfn_layers.", "pts_voxel_encoder.pfn_layers."),
+    *(MMDET3D_VOXELS.prefix, CENTER_VOXELS.prefix),
+)
 # No tensor differs between the two: the release that wrote a file does.
 LAYOUT_0 = Layout(
     "mmdet3d_0",
