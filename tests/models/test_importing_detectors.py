@@ -217,4 +217,4 @@ def test_a_published_network_has_the_configuration_that_is_shipped(name, shipped
     found, expected = imported(upstream), detector(shipped)
     assert found.used == upstream.tensors
     configs = [{**one.config()["config"], "loss": None} for one in (found.model, expected)]
-    assert configs[0] == configs[1]  # but for the loss: weights do not tell how
+    assert configs[0] == configs[1]  # except the loss: weights do not tell how
