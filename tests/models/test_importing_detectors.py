@@ -4,7 +4,7 @@
 import pytest
 import torch
 import upstream_nets as nets
-from upstream import openpcdet
+from upstream import openpcdet, voxels
 from upstream.detector_parity import agreement, detector_parity
 from upstream_nets import PUBLISHED, SMALL, as_published, small, small_points
 
@@ -76,6 +76,26 @@ def test_the_release_of_mmdetection3d_tells_the_convention_of_its_boxes(release,
     assert convert(content, settings=upstream.settings).layout.name == name
     insisted = convert(content, "mmdet3d_0", upstream.settings)
     assert insisted.model.config()["config"]["detections"]["box_format"] == "wlh_clockwise"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("down", [{}, {"stride": (2, 2, 2), "padding": (0, 1, 1)}])
+def test_the_plain_sparse_convolution_is_the_dense_one_at_its_rows(down, old):
+    """Conv3d of the grid that is 0 elsewhere; rows are where the kernel meets one."""
+    torch.manual_seed(0)
+    conv, dense = voxels.Conv(voxels.Sizes((), (), old=old), 2, 3, **down), torch.nn.functional
+    active = (torch.rand(5, 6, 7) < 0.1).float()
+    x = voxels.Rows(torch.randn(int(active.sum()), 2), active.nonzero(), active.shape)
+    grid = torch.zeros(2, *active.shape)
+    grid[:, active > 0] = x.features.T
+    weight = conv.weight.permute((4, 3, 0, 1, 2) if old else (0, 4, 1, 2, 3))
+    options = {**{"stride": 1, "padding": 1}, **down}
+    found = conv(x)
+    expected = dense.conv3d(grid[None], weight, **options)[0][(slice(None), *found.cells.T)]
+    torch.testing.assert_close(found.features, expected.T)
+    met = dense.conv3d(active[None, None], torch.ones(1, 1, 3, 3, 3), **options)[0, 0] > 0
+    assert torch.equal(found.cells, (met if down else active).nonzero())
 
 
 # ------------------------------------------------------------------------------------- flags

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three-dimensional part of detectors on voxels in plain torch: dense convolutions of a grid
-that is 0, and stays 0, where no voxel is."""
+"""The three-dimensional part of detectors on voxels in plain torch: for each cell of a kernel, the
+rows that have a neighbor there times its weights."""
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Sequence
 
 import torch
-from torch import nn
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from .pillars import PFN_EPS, pillars_of
 
@@ -26,42 +26,76 @@ class Sizes:
     last: int = 8
 
 
-class Conv(nn.Module):
-    """Of (grid [1, C, z, y, x], active [1, 1, z, y, x]). padding None: the voxels stay."""
+@dataclass(frozen=True)
+class Rows:
+    """features [M, C] at cells [M, 3] (z, y, x) of a grid of so many cells."""
 
-    def __init__(self, sizes, channels, width, kernel=(3, 3, 3), stride=1, padding=None):
+    features: Tensor
+    cells: Tensor
+    shape: Sequence[int]
+
+    def keys(self, cells):
+        """One number for each cell, -1 outside."""
+        inside = ((cells >= 0) & (cells < torch.tensor(self.shape))).all(1)
+        return torch.where(inside, (cells * torch.tensor(self.steps)).sum(1), -1)
+
+    @property
+    def steps(self):
+        return self.shape[1] * self.shape[2], self.shape[2], 1
+
+    def at(self, keys):
+        return torch.stack([keys // n % m for n, m in zip(self.steps, self.shape, strict=True)], 1)
+
+
+class Conv(nn.Module):
+    """padding None: the rows stay; else those that the kernel reaches, by rising keys."""
+
+    def __init__(self, sizes, channels, width, kernel=(3, 3, 3), stride=(1, 1, 1), padding=None):
         super().__init__()
         shape = (*kernel, channels, width) if sizes.old else (width, *kernel, channels)
         scale = math.sqrt(2 / (math.prod(kernel) * channels))
         self.weight = nn.Parameter(torch.randn(shape) * 2 * scale)  # most cells are empty
-        self.order = (4, 3, 0, 1, 2) if sizes.old else (0, 4, 1, 2, 3)
-        self.kernel, self.stride, self.padding = kernel, stride, padding
-        self.bias = None
+        self.order = (0, 1, 2, 3, 4) if sizes.old else (1, 2, 3, 4, 0)
+        self.kernel, self.stride, self.padding, self.bias = kernel, stride, padding, None
 
-    def forward(self, pair):
-        (grid, active), weight, stride = pair, self.weight.permute(self.order), self.stride
-        if self.padding is None:
-            return F.conv3d(grid, weight, self.bias, padding=1) * active, active
-        reached = F.conv3d(active, torch.ones(1, 1, *self.kernel), None, stride, self.padding) > 0
-        return F.conv3d(grid, weight, None, stride, self.padding) * reached, reached.float()
+    def reached(self, x, padding):
+        sides = zip(x.shape, padding, self.kernel, self.stride, strict=True)
+        out = Rows(x.features, x.cells, [(n + 2 * p - k) // s + 1 for n, p, k, s in sides])
+        keys = []
+        for offset in itertools.product(*map(range, self.kernel)):
+            at = x.cells + torch.tensor(padding) - torch.tensor(offset)
+            whole = (at % torch.tensor(self.stride) == 0).all(1)
+            keys.append(out.keys(at // torch.tensor(self.stride))[whole])
+        keys = torch.cat(keys).unique()
+        return out.at(keys[keys >= 0]), out.shape
+
+    def forward(self, x):
+        padding = (1, 1, 1) if self.padding is None else self.padding
+        cells, shape = (x.cells, x.shape) if self.padding is None else self.reached(x, padding)
+        known, row = x.keys(x.cells).sort()
+        weight = self.weight.permute(self.order).flatten(0, 2)  # [K, in, out]
+        out = torch.zeros(len(cells), weight.size(2))
+        out += 0 if self.bias is None else self.bias
+        for k, offset in enumerate(itertools.product(*map(range, self.kernel))):
+            at = cells * torch.tensor(self.stride) - torch.tensor(padding) + torch.tensor(offset)
+            keys = x.keys(at)
+            place = torch.searchsorted(known, keys).clamp(max=len(known) - 1)
+            there = known[place] == keys
+            out[there] += x.features[row[place[there]]] @ weight[k]
+        return Rows(out, cells, shape)
 
 
 class Norm(nn.BatchNorm1d):
-    """Over the voxels alone."""
-
     def __init__(self, width):
         super().__init__(width, eps=PFN_EPS, momentum=0.01)
 
-    def forward(self, pair):
-        grid, active = pair
-        out, used = torch.zeros_like(grid).movedim(1, -1), active[:, 0] > 0
-        out[used] = super().forward(grid.movedim(1, -1)[used])
-        return out.movedim(-1, 1), active
+    def forward(self, x):
+        return replace(x, features=super().forward(x.features))
 
 
 class Relu(nn.Module):
-    def forward(self, pair):
-        return pair[0].relu(), pair[1]
+    def forward(self, x):
+        return replace(x, features=x.features.relu())
 
 
 class Block(nn.Module):
@@ -74,10 +108,10 @@ class Block(nn.Module):
             self.add_module(f"conv{i}", conv)
             self.add_module(f"bn{i}", Norm(width))
 
-    def forward(self, pair):
-        y, active = self.bn1(self.conv1(pair))
-        y, _ = self.bn2(self.conv2((y.relu(), active)))
-        return (y + pair[0]).relu(), active
+    def forward(self, x):
+        y = self.bn1(self.conv1(x))
+        y = self.bn2(self.conv2(replace(y, features=y.features.relu())))
+        return replace(y, features=(y.features + x.features).relu())
 
 
 def layer(sizes, *conv, **options):
@@ -90,7 +124,7 @@ def levels(sizes):
     last, width = len(sizes.widths) - 1, sizes.widths[0]
     for i, (count, channels) in enumerate(zip(sizes.layers, sizes.widths, strict=True)):
         padding = (int(i < last), 1, 1)
-        down = layer(sizes, width, channels, stride=2, padding=padding) if i else None
+        down = layer(sizes, width, channels, stride=(2, 2, 2), padding=padding) if i else None
         one = Block if sizes.blocks else lambda s, c: layer(s, c, c)
         yield down, [one(sizes, channels) for _ in range(count)]
         width = channels
@@ -136,7 +170,7 @@ class Voxels:
         encoder.add_module("conv_input", layer(sizes, columns, sizes.widths[0]))
         for name, level in self.NET(sizes).items():
             encoder.add_module(name, level)
-        down = {"kernel": (3, 1, 1), "stride": (2, 1, 1), "padding": 0}
+        down = {"kernel": (3, 1, 1), "stride": (2, 1, 1), "padding": (0, 0, 0)}
         encoder.add_module(self.OUT, layer(sizes, sizes.widths[-1], sizes.last, **down))
         for padding in (*[1] * (len(sizes.widths) - 2), 0, 0):
             left = (left + 2 * padding - 3) // 2 + 1
@@ -147,11 +181,9 @@ class Voxels:
         total = torch.zeros(len(pillars.cells), points.size(1))
         total.index_add_(0, pillars.pillar, pillars.rows)
         count = torch.bincount(pillars.pillar, minlength=len(total))
-        at = (slice(None), *pillars.cells.T)
-        grid = torch.zeros(points.size(1), self.planes, *self.grid.shape)
-        active = torch.zeros(1, *grid.shape[1:])
-        grid[at], active[at] = (total / count[:, None]).T, 1.0
-        pair = grid[None], active[None]
+        x = Rows(total / count[:, None], pillars.cells, [self.planes, *self.grid.shape])
         for part in self.parts()[0].children():
-            pair = part(pair)
-        return pair[0].flatten(1, 2)
+            x = part(x)
+        grid = torch.zeros(x.features.size(1), *x.shape)
+        grid[(slice(None), *x.cells.T)] = x.features.T
+        return grid.flatten(0, 1)[None]
