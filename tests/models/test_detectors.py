@@ -95,10 +95,11 @@ def test_an_empty_scan_is_a_count_of_0_and_gives_what_an_empty_canvas_gives(name
     assert (canvas == 0).all()
 
 
+@pytest.mark.parametrize("name", ["centers", "centers, voxels"])
 @torch.inference_mode()
-def test_a_factor_of_a_column_is_that_of_the_points_before_the_model():
-    plain = small("centers", "model.args.column_scale=[]")
-    scaled = small("centers", "model.args.column_scale=[1, 1, 1, 0.25, 2]")
+def test_a_factor_of_a_column_is_that_of_the_points_before_the_model(name):
+    plain = small(name, "model.args.column_scale=[]")
+    scaled = small(name, "model.args.column_scale=[1, 1, 1, 0.25, 2]")
     scaled.load_state_dict(plain.state_dict())
     points, count = scan(plain, 2000)
     before = points * torch.tensor([1, 1, 1, 0.25, 2])
