@@ -3,17 +3,19 @@
 behavior: same parameters by the same names, boxes in its convention (x, y, z of the center, w, l,
 h, vx, vy, angle clockwise from -y)."""
 
+from functools import partial
+
 import torch
 from torch import nn
 
 from .heads import CenterNet
 from .openpcdet import CenterPoint
-from .voxels import Voxels, det3d_net
+from .voxels import Voxels, pcdet_net
 
 
 class CenterPointVoxel(Voxels, CenterNet):
     NAMES, DET3D = ("backbone", "neck", "neck", "bbox_head"), True
-    NET, OUT = staticmethod(det3d_net), "extra_conv"
+    NET, OUT = staticmethod(partial(pcdet_net, flat=True)), "extra_conv"
     HEADS, KINDS = "tasks", ("hm", "reg", "height", "dim", "rot", "vel")
     SINE_FIRST, BEST_CLASS = True, True
     layer = CenterPoint.layer

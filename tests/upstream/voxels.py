@@ -37,14 +37,8 @@ class Rows:
     def keys(self, cells):
         """One number for each cell, -1 outside."""
         inside = ((cells >= 0) & (cells < torch.tensor(self.shape))).all(1)
-        return torch.where(inside, (cells * torch.tensor(self.steps)).sum(1), -1)
-
-    @property
-    def steps(self):
-        return self.shape[1] * self.shape[2], self.shape[2], 1
-
-    def at(self, keys):
-        return torch.stack([keys // n % m for n, m in zip(self.steps, self.shape, strict=True)], 1)
+        z, y, x = cells.T
+        return torch.where(inside, (z * self.shape[1] + y) * self.shape[2] + x, -1)
 
 
 class Conv(nn.Module):
@@ -67,7 +61,7 @@ class Conv(nn.Module):
             whole = (at % torch.tensor(self.stride) == 0).all(1)
             keys.append(out.keys(at // torch.tensor(self.stride))[whole])
         keys = torch.cat(keys).unique()
-        return out.at(keys[keys >= 0]), out.shape
+        return torch.stack(torch.unravel_index(keys[keys >= 0], out.shape), 1), out.shape
 
     def forward(self, x):
         padding = (1, 1, 1) if self.padding is None else self.padding
@@ -130,16 +124,10 @@ def levels(sizes):
         width = channels
 
 
-def pcdet_net(sizes):
+def pcdet_net(sizes, flat=False):
+    """flat: the strided layer is no module of its own, as in det3d."""
     return {
-        f"conv{i}": nn.Sequential(*([down] if down else []), *more)
-        for i, (down, more) in enumerate(levels(sizes), 1)
-    }
-
-
-def det3d_net(sizes):
-    return {
-        f"conv{i}": nn.Sequential(*(down or []), *more)
+        f"conv{i}": nn.Sequential(*((down if flat else [down]) if down else []), *more)
         for i, (down, more) in enumerate(levels(sizes), 1)
     }
 
