@@ -104,10 +104,7 @@ def _several(state: State, settings: Settings) -> Found:
     if count != len(names):
         unknown = f"{count} classes are not those of a published net"
     classes, boxes = classes_and_anchors(settings, unknown, names, published.NUSCENES_ANCHORS)
-    layers, grid = _names(state), published.NUSCENES
-    if layers is VOXELS and not unknown:
-        grid = nuscenes_voxels(settings, [60_000, 60_000])
-    config = layers.describe(state, settings, grid, unknown, "transposed")
+    config = PILLARS.describe(state, settings, published.NUSCENES, unknown, "transposed")
     tasks = [[classes[label] for label in head] for head in heads]
     config["head"] = {
         "anchors": boxes,
@@ -120,8 +117,7 @@ def _several(state: State, settings: Settings) -> Found:
     }
     options = ANCHOR_DECODE_NMS_CONVENTIONS["openpcdet_multihead"]
     config["detections"] = detections(settings, options, score=0.1, pre=1000, post=83, nms=[0.2])
-    kind = "Second" if layers is VOXELS else "PointPillars"
-    return Found(kind, {"classes": classes, **config})
+    return Found("PointPillars", {"classes": classes, **config})
 
 
 def _centers(state: State, settings: Settings) -> Found:
