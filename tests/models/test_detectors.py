@@ -182,5 +182,5 @@ def test_rows_that_are_measured_are_those_that_the_detector_needs():
     for least, fits in ((rows, True), ([*rows[:-1], rows[-1] - 1], False)):
         caps = f"model.args.max_voxels=[1, {voxels}]", f"model.args.sparse.max_rows={least}"
         assert torch.equal(small(name, *caps).canvas(points, count), expected) == fits
-    with pytest.raises(ValueError, match=r"a detector on voxels .* got PointPillars and 1 clouds"):
+    with pytest.raises(ValueError, match=r"a detector on voxels .* got PointPillars and 2 clouds"):
         models.measure_rows(small("anchors"), points)
