@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <string>
+#include <type_traits>
 
 #include "csrc/kernels/core/target.h"
 
@@ -30,7 +31,19 @@ TORCHVOX_EXPORT bool set_plan_override(const std::string& name, int64_t value);
 
 // Runs body(), compiled together with all that it calls for three instruction sets: baseline (0),
 // AVX2 with FMA (1) and AVX-512 (2). The widest one that the processor has is used, and at most the
-// one that a test forces. Without FMA every fma is a call of libm, with the same bits.
+// one that a test forces. Without FMA every fma is a call of libm, with the same bits. A body that
+// takes an argument gets a Baseline, Avx2 or Avx512 of lanes.h.
+struct Baseline;
+struct Avx2;
+struct Avx512;
+template <class Isa, class Body>
+void run_body(const Body& body) {
+  if constexpr (std::is_invocable_v<Body>) {
+    body();
+  } else {
+    body(Isa());
+  }
+}
 #if defined(__x86_64__) && defined(__GNUC__)
 #ifdef __clang__  // clang cannot set the vector width of a single function
 #define TORCHVOX_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
@@ -39,11 +52,11 @@ TORCHVOX_EXPORT bool set_plan_override(const std::string& name, int64_t value);
 #endif
 template <class Body>
 __attribute__((target("avx2,fma"), flatten)) void run_avx2(const Body& body) {
-  body();
+  run_body<Avx2>(body);
 }
 template <class Body>
 __attribute__((target(TORCHVOX_AVX512), flatten)) void run_avx512(const Body& body) {
-  body();
+  run_body<Avx512>(body);
 }
 template <class Body>
 void run_vectorized(const PlanOverride& plan, const Body& body) {
@@ -54,12 +67,12 @@ void run_vectorized(const PlanOverride& plan, const Body& body) {
       __builtin_cpu_supports("avx512vl");
   if (avx512 && most >= 2) return run_avx512(body);
   if (avx2 && most >= 1) return run_avx2(body);
-  body();
+  run_body<Baseline>(body);
 }
 #else
 template <class Body>
 void run_vectorized(const PlanOverride&, const Body& body) {
-  body();
+  run_body<Baseline>(body);
 }
 #endif
 

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // sparse_conv and its gradients on the CPU: tiles of sums in registers, over the rows of a block
-// that have an offset.
+// that have an offset, or over the pairs of an offset.
+#include <atomic>
 #include <vector>
 
+#include "csrc/kernels/core/lanes.h"
 #include "csrc/kernels/sparse/conv.h"
 
 namespace torchvox {
 namespace {
 
 constexpr int64_t kBlockRows = 128;  // whose sums stay in the cache
-constexpr int kTileRows = 6, kTileBytes = 64;  // of sums in registers
-constexpr int64_t kTaskOuts = 4 * kTileRows;  // of the gradient of a weight, in one task
+constexpr int64_t kPanelBytes = 64;  // of channels next to one another
+constexpr int kMostTileRows = 12;  // of sums in registers
+constexpr int64_t kTaskOuts = 2 * kMostTileRows;  // of the gradient of a weight, in one task
+constexpr int64_t kPairs = 64;  // of that gradient at a time
 
+template <int kValue>
+using Constant = std::integral_constant<int, kValue>;
 template <class Real>
-constexpr int kWidth = kTileBytes / static_cast<int>(sizeof(Real));
+constexpr int64_t kWidth = kPanelBytes / static_cast<int64_t>(sizeof(Real));
 
 int64_t padded(int64_t channels, int64_t width) { return (channels + width - 1) / width * width; }
 
@@ -34,13 +40,83 @@ Real* room_for(int64_t count, Workspace& workspace) {
   return std::is_same_v<T, Real> ? nullptr : workspace.take<Real>(count);
 }
 
+// Calls task(i) for every i below count, the next one on whichever thread is free; memory() makes
+// what a thread uses for all of its tasks. It is not made in vectorized code, where compilers warn
+// of its release.
+template <class Memory, class Task>
+void share_tasks(const ParallelFor& parallel_for, int64_t count, const Memory& memory,
+                 const Task& task) {
+  std::atomic<int64_t> next{0};
+  parallel_for(count, [&](int64_t, int64_t) {
+    auto own = memory();
+    for (int64_t i = next++; i < count; i = next++) task(i, own);
+  });
+}
+
+// ---- tiles
+
+// A step of a tile adds rows[r][step * row_stride] times the panels at
+// panels[step * line_stride + p * panel_stride] to sums[r], for each of its rows r and panels p.
+template <class Real>
+struct Tile {
+  const Real* rows[kMostTileRows];
+  Real* sums[kMostTileRows];
+  const Real* panels;
+  int64_t steps, row_stride, line_stride, panel_stride;
+};
+
+template <class Isa, int kRows, int kPanels, class Real>
+TORCHVOX_INLINE void add_products(const Tile<Real>& tile) {
+  using Vector = Lanes<Real, Isa>;
+  constexpr int kParts = kPanelBytes / Isa::kBytes, kVectors = kPanels * kParts;
+  constexpr int64_t kLanes = Isa::kBytes / sizeof(Real);
+  Vector sums[kRows][kVectors], line[kVectors];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) memcpy(&sums[r][v], tile.sums[r] + v * kLanes, Isa::kBytes);
+  }
+  for (int64_t step = 0; step < tile.steps; ++step) {
+    const Real* panels = tile.panels + step * tile.line_stride;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      memcpy(&line[v], panels + v / kParts * tile.panel_stride + v % kParts * kLanes, Isa::kBytes);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Real x = tile.rows[r][step * tile.row_stride];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) Isa::add_product(x, line[v], sums[r][v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) memcpy(tile.sums[r] + v * kLanes, &sums[r][v], Isa::kBytes);
+  }
+}
+
+// Calls body(panel, panels, rows) for groups of panels that cover `count`, with the size of their
+// tiles as constants: as many sums as there are registers for.
+template <class Isa, class Body>
+TORCHVOX_INLINE void for_each_group(int64_t count, const Body& body) {
+  int64_t panel = 0;
+  if constexpr (Isa::kRegisters == 32) {
+    for (; panel + 4 <= count; panel += 4) body(panel, Constant<4>(), Constant<6>());
+    for (; panel + 2 <= count; panel += 2) body(panel, Constant<2>(), Constant<12>());
+    for (; panel < count; ++panel) body(panel, Constant<1>(), Constant<12>());
+  } else {
+    for (; panel < count; ++panel) body(panel, Constant<1>(), Constant<6>());
+  }
+}
+
 // ---- values
 
 template <class T>
 struct ConvWork {
   using Real = compute_t<T>;
   int64_t columns;  // output channels and padding
-  Real* weight;  // [volume, in_channels, columns]
+  Real* weight;  // [volume, panels, in_channels, kWidth]
   Real* features;
 
   ConvWork(const SparseConvArgs& args, Workspace& workspace)
@@ -53,56 +129,44 @@ template <class T, class Real>
 void pack_weight(const SparseConvArgs& args, const ConvWork<T>& work,
                  const ParallelFor& parallel_for) {
   const T* from = static_cast<const T*>(args.weight.data);
-  for_each_index(parallel_for, args.table.volume * args.in_channels, 16, [&](int64_t line) {
-    const int64_t k = line / args.in_channels, in = line % args.in_channels;
-    for (int64_t out = 0; out < work.columns; ++out) {
-      work.weight[line * work.columns + out] = out < args.out_channels
-          ? widen(from[args.weight.at(out, k, in, args.table.volume)])
-          : Real(0);
+  const int64_t panels = work.columns / kWidth<Real>;
+  for_each_index(parallel_for, args.table.volume * panels, 1, [&](int64_t i) {
+    const int64_t k = i / panels, first = i % panels * kWidth<Real>;
+    Real* to = work.weight + i * args.in_channels * kWidth<Real>;
+    const int64_t outs = std::min(kWidth<Real>, args.out_channels - first);
+    std::fill_n(to, args.in_channels * kWidth<Real>, Real(0));
+    for (int64_t out = 0; out < outs; ++out) {
+      for (int64_t in = 0; in < args.in_channels; ++in) {
+        to[in * kWidth<Real> + out] =
+            widen(from[args.weight.at(first + out, k, in, args.table.volume)]);
+      }
     }
   });
 }
 
-// Adds the products of kRows rows to their sums, of kWidth channels.
-template <int kRows, class Real>
-TORCHVOX_INLINE void add_products(const Real* const* x, const Real* weight, int64_t in_channels,
-                                  int64_t columns, Real* const* sums) {
-  Real tile[kRows][kWidth<Real>];
-  for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kWidth<Real>; ++c) tile[r][c] = sums[r][c];
-  }
-  for (int64_t in = 0; in < in_channels; ++in) {
-    const Real* w = weight + in * columns;
-    for (int r = 0; r < kRows; ++r) {
-      const Real value = x[r][in];
-      for (int c = 0; c < kWidth<Real>; ++c) tile[r][c] = fma_rn(value, w[c], tile[r][c]);
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kWidth<Real>; ++c) sums[r][c] = tile[r][c];
-  }
-}
-
-// The rows [begin, end) of a block that have an offset, and what they read.
+// The rows [begin, end) of a table that have an offset, counted from begin, and what they read.
+template <int64_t kMost>
 struct Present {
-  int32_t rows[kBlockRows], sources[kBlockRows];
-  int count = 0;
+  int32_t rows[kMost], sources[kMost];
+  int64_t count = 0;
 
   void find(const SparseTable& table, int64_t offset, int64_t begin, int64_t end, int64_t limit) {
-    count = 0;
+    int64_t found = 0;
     for (int64_t row = begin; row < end; ++row) {
       const int32_t source = table.at(offset, row, limit);
-      if (source < 0) continue;
-      rows[count] = static_cast<int32_t>(row - begin);
-      sources[count++] = source;
+      rows[found] = static_cast<int32_t>(row - begin);
+      sources[found] = source;
+      found += source >= 0;
     }
+    count = found;
   }
 };
 
-template <class T, class Real>
+// sums: [kBlockRows + 1, columns], a row more for what a tile lacks.
+template <class Isa, class T, class Real>
 void sum_block(const SparseConvArgs& args, const ConvWork<T>& work, const Real* features,
                int64_t begin, int64_t end, Real* sums) {
-  const int64_t columns = work.columns, in = args.in_channels;
+  const int64_t columns = work.columns, ins = args.in_channels;
   const int64_t limit = args.table.valid_sources();
   const T* bias = static_cast<const T*>(args.bias);
   for (int64_t c = 0; c < columns; ++c) {
@@ -111,27 +175,36 @@ void sum_block(const SparseConvArgs& args, const ConvWork<T>& work, const Real* 
   for (int64_t row = 1; row < end - begin; ++row) {
     std::copy_n(sums, columns, sums + row * columns);
   }
-  Present present;
+  Present<kBlockRows> present;
+  Tile<Real> tile;
+  tile.steps = ins, tile.row_stride = 1, tile.line_stride = kWidth<Real>;
+  tile.panel_stride = ins * kWidth<Real>;
   for (int64_t k = 0; k < args.table.volume; ++k) {
     present.find(args.table, k, begin, end, limit);
-    for (int64_t c = 0; c < columns && present.count > 0; c += kWidth<Real>) {
-      const Real* weight = work.weight + k * in * columns + c;
-      const Real* x[kTileRows];
-      Real* tile[kTileRows];
-      for (int first = 0; first < present.count;) {
-        const int rows = std::min(kTileRows, present.count - first);
-        for (int r = 0; r < rows; ++r) {
-          x[r] = features + int64_t{present.sources[first + r]} * in;
-          tile[r] = sums + present.rows[first + r] * columns + c;
+    for_each_group<Isa>(columns / kWidth<Real>, [&](int64_t panel, auto panels, auto rows) {
+      const int64_t column = panel * kWidth<Real>;
+      tile.panels = work.weight + (k * columns + column) * ins;
+      for (int64_t first = 0; first < present.count; first += rows()) {
+        for (int r = 0; r < rows(); ++r) {
+          const bool used = first + r < present.count;
+          const int64_t at = used ? first + r : first;
+          tile.rows[r] = features + int64_t{present.sources[at]} * ins;
+          tile.sums[r] = sums + (used ? present.rows[at] : kBlockRows) * columns + column;
         }
-        if (rows == kTileRows) {
-          add_products<kTileRows>(x, weight, in, columns, tile);
-        } else {
-          for (int r = 0; r < rows; ++r) add_products<1>(x + r, weight, in, columns, tile + r);
-        }
-        first += rows;
+        add_products<Isa, rows(), panels()>(tile);
       }
-    }
+    });
+  }
+}
+
+template <class T, class Real>
+void finish_block(const SparseConvArgs& args, int64_t columns, int64_t begin, int64_t end,
+                  const Real* sums) {
+  const int64_t outs = args.out_channels;
+  for (int64_t row = begin; row < end; ++row) {
+    T* out = static_cast<T*>(args.out) + row * outs;
+    const Real* from = sums + (row - begin) * columns;
+    for (int64_t c = 0; c < outs; ++c) out[c] = finished<T>(args, row, c, from[c]);
   }
 }
 
@@ -142,24 +215,21 @@ void convolve(const SparseConvArgs& args, void* memory, const ParallelFor& paral
   pack_weight<T, Real>(args, work, parallel_for);
   const Real* features =
       widened<T>(args.features, args.table.sources * args.in_channels, work.features, parallel_for);
-  const int64_t valid = args.table.valid(), columns = work.columns;
-  T* out = static_cast<T*>(args.out);
-  for_each_range(parallel_for, args.table.rows, kBlockRows, [&](int64_t first, int64_t last) {
-    std::vector<Real> sums(static_cast<size_t>(kBlockRows * columns));
-    for (int64_t begin = first; begin < last; begin += kBlockRows) {
-      const int64_t end = std::min({begin + kBlockRows, last, valid});
-      if (begin < end) {
-        run_vectorized(sparse_cpu_plan,
-                       [&] { sum_block(args, work, features, begin, end, sums.data()); });
-      }
-      for (int64_t row = begin; row < std::min(begin + kBlockRows, last); ++row) {
-        for (int64_t c = 0; c < args.out_channels; ++c) {
-          out[row * args.out_channels + c] = row < end
-              ? finished<T>(args, row, c, sums[static_cast<size_t>((row - begin) * columns + c)])
-              : narrow<T>(Real(0));
-        }
-      }
+  const int64_t valid = args.table.valid(), outs = args.out_channels, rows = args.table.rows;
+  const int64_t block = std::clamp<int64_t>(rows / 64, 2 * kMostTileRows, kBlockRows);
+  const auto sums_of_block = [&] {
+    return std::vector<Real>(static_cast<size_t>((kBlockRows + 1) * work.columns));
+  };
+  share_tasks(parallel_for, (rows + block - 1) / block, sums_of_block, [&](int64_t i, auto& sums) {
+    const int64_t begin = i * block, last = std::min(begin + block, rows);
+    const int64_t end = clamp_index(valid, begin, last);
+    if (begin < end) {
+      run_vectorized(sparse_cpu_plan, [&](auto isa) {
+        sum_block<decltype(isa)>(args, work, features, begin, end, sums.data());
+        finish_block<T>(args, work.columns, begin, end, sums.data());
+      });
     }
+    std::fill_n(static_cast<T*>(args.out) + end * outs, (last - end) * outs, narrow<T>(Real(0)));
   });
 }
 
@@ -179,69 +249,69 @@ struct WeightWork {
                               : nullptr) {}
 };
 
-// Sums of one offset over a list of pairs (row, source), for kTileRows output channels and kWidth
-// input channels, or fewer.
-template <bool kWhole, class Real>
-TORCHVOX_INLINE void sum_pairs(const std::vector<std::pair<int32_t, int32_t>>& pairs,
-                               const Real* grad, int64_t out_channels, const Real* features,
-                               int64_t in_channels, int outs, int ins, Real* to, int64_t stride) {
-  const int rows = kWhole ? kTileRows : outs, width = kWhole ? kWidth<Real> : ins;
-  Real tile[kTileRows][kWidth<Real>] = {};
-  for (const auto& [row, source] : pairs) {
-    const Real* g = grad + row * out_channels;
-    const Real* x = features + source * in_channels;
-    for (int r = 0; r < rows; ++r) {
-      for (int c = 0; c < width; ++c) tile[r][c] = fma_rn(g[r], x[c], tile[r][c]);
-    }
-  }
-  for (int r = 0; r < rows; ++r) {
-    for (int c = 0; c < width; ++c) to[r * stride + c] = tile[r][c];
-  }
-}
-
-// The memory of a task. Made outside of vectorized code, where compilers warn of its release.
+// The memory of a thread: the pairs of an offset in a segment, some of their rows side by side, and
+// sums.
 template <class Real>
 struct OffsetSums {
-  std::vector<std::pair<int32_t, int32_t>> pairs;  // (row, source) of a segment
-  std::vector<Real> part, total;  // [output channels, in_channels]
+  Present<kSparseSegment> pairs;
+  std::vector<Real> grad, features;  // [kPairs, kTaskOuts], [kPairs, columns]
+  std::vector<Real> part, total;  // [kTaskOuts, columns]
+
+  explicit OffsetSums(int64_t columns)
+      : grad(kPairs * kTaskOuts), features(static_cast<size_t>(kPairs * columns)),
+        part(static_cast<size_t>(kTaskOuts * columns)), total(part.size()) {}
 };
+
+// Adds the products of pairs first, first + 1, .. of a segment from row `begin`.
+template <class Isa, class Real>
+void add_pairs(const SparseConvWeightArgs& args, const Real* features, const Real* grad,
+               int64_t begin, int64_t first, int64_t outs, OffsetSums<Real>& sums) {
+  const int64_t ins = args.in_channels, columns = padded(ins, kWidth<Real>);
+  const int64_t count = std::min(kPairs, sums.pairs.count - first);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = begin + sums.pairs.rows[first + i], source = sums.pairs.sources[first + i];
+    std::copy_n(grad + row * args.out_channels, outs, sums.grad.data() + i * kTaskOuts);
+    std::copy_n(features + source * ins, ins, sums.features.data() + i * columns);
+  }
+  Tile<Real> tile;
+  tile.steps = count, tile.row_stride = kTaskOuts, tile.line_stride = columns;
+  tile.panel_stride = kWidth<Real>;
+  for_each_group<Isa>(columns / kWidth<Real>, [&](int64_t panel, auto panels, auto rows) {
+    const int64_t column = panel * kWidth<Real>;
+    tile.panels = sums.features.data() + column;
+    for (int64_t out = 0; out < outs; out += rows()) {
+      for (int r = 0; r < rows(); ++r) {
+        tile.rows[r] = sums.grad.data() + out + r;
+        tile.sums[r] = sums.part.data() + (out + r) * columns + column;
+      }
+      add_products<Isa, rows(), panels()>(tile);
+    }
+  });
+}
 
 // Writes the gradient at one offset for the output channels from first_out, one segment after the
 // other.
-template <class T, class Real>
+template <class Isa, class T, class Real>
 void sum_offset(const SparseConvWeightArgs& args, const Real* features, const Real* grad,
                 int64_t offset, int64_t first_out, int64_t valid, OffsetSums<Real>& sums) {
-  const int64_t ins = args.in_channels, channels = args.out_channels;
-  const int64_t outs = std::min(kTaskOuts, channels - first_out);
-  const int64_t limit = args.table.valid_sources();
-  auto& [pairs, part, total] = sums;
+  const int64_t ins = args.in_channels, columns = padded(ins, kWidth<Real>);
+  const int64_t outs = std::min(kTaskOuts, args.out_channels - first_out);
+  auto& [pairs, some_grad, some_features, part, total] = sums;
+  std::fill(total.begin(), total.end(), Real(0));
   for (int64_t begin = 0; begin < valid; begin += kSparseSegment) {
-    pairs.clear();
-    for (int64_t row = begin; row < std::min(begin + kSparseSegment, valid); ++row) {
-      const int32_t source = args.table.at(offset, row, limit);
-      if (source >= 0) pairs.emplace_back(static_cast<int32_t>(row), source);
+    pairs.find(args.table, offset, begin, std::min(begin + kSparseSegment, valid),
+               args.table.valid_sources());
+    std::fill(part.begin(), part.end(), Real(0));
+    for (int64_t first = 0; first < pairs.count; first += kPairs) {
+      add_pairs<Isa>(args, features, grad + first_out, begin, first, outs, sums);
     }
-    for (int64_t out = 0; out < outs; out += kTileRows) {
-      const int rows = static_cast<int>(std::min<int64_t>(kTileRows, outs - out));
-      const Real* of_rows = grad + first_out + out;
-      for (int64_t in = 0; in < ins; in += kWidth<Real>) {
-        const int width = static_cast<int>(std::min<int64_t>(kWidth<Real>, ins - in));
-        Real* tile = part.data() + out * ins + in;
-        if (rows == kTileRows && width == kWidth<Real>) {
-          sum_pairs<true>(pairs, of_rows, channels, features + in, ins, rows, width, tile, ins);
-        } else {
-          sum_pairs<false>(pairs, of_rows, channels, features + in, ins, rows, width, tile, ins);
-        }
-      }
-    }
-    for (size_t i = 0; i < static_cast<size_t>(outs * ins); ++i) total[i] += part[i];
+    for (size_t i = 0; i < total.size(); ++i) total[i] += part[i];
   }
   for (int64_t out = 0; out < outs; ++out) {
     T* to =
         static_cast<T*>(args.grad_weight) + ((first_out + out) * args.table.volume + offset) * ins;
-    for (int64_t in = 0; in < ins; ++in) {
-      to[in] = narrow<T>(quiet(total[static_cast<size_t>(out * ins + in)]));
-    }
+    const Real* from = total.data() + out * columns;
+    for (int64_t in = 0; in < ins; ++in) to[in] = narrow<T>(quiet(from[in]));
   }
 }
 
@@ -268,13 +338,11 @@ void differentiate(const SparseConvWeightArgs& args, void* memory,
   const Real* grad = widened<T>(args.grad, args.table.rows * outs, work.grad, parallel_for);
   if (args.grad_weight) {
     const int64_t parts = (outs + kTaskOuts - 1) / kTaskOuts;
-    for_each_index(parallel_for, volume * parts, 1, [&](int64_t task) {
-      const int64_t first_out = task % parts * kTaskOuts;
-      const auto size = static_cast<size_t>(kTaskOuts * args.in_channels);
-      OffsetSums<Real> sums{{}, std::vector<Real>(size), std::vector<Real>(size)};
-      sums.pairs.reserve(kSparseSegment);
-      run_vectorized(sparse_cpu_plan, [&] {
-        sum_offset<T>(args, features, grad, task / parts, first_out, valid, sums);
+    const auto memory = [&] { return OffsetSums<Real>(padded(args.in_channels, kWidth<Real>)); };
+    share_tasks(parallel_for, volume * parts, memory, [&](int64_t task, OffsetSums<Real>& sums) {
+      run_vectorized(sparse_cpu_plan, [&](auto isa) {
+        sum_offset<decltype(isa), T>(args, features, grad, task / parts, task % parts * kTaskOuts,
+                                     valid, sums);
       });
     });
   }

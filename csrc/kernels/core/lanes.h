@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Vectors for the bodies of run_vectorized(), where compilers do not find them: sums of products
+// that stay in registers. A body that takes one argument gets the instruction set, one of these.
+// Vectors are passed by reference, since callers may not know the instructions.
+#pragma once
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
+
+#include "csrc/kernels/core/arith.h"
+#include "csrc/kernels/core/plan_override.h"
+
+namespace torchvox {
+
+template <class Real, int kBytes>
+struct LanesOf {
+  typedef Real type __attribute__((vector_size(kBytes)));
+};
+template <class Real, class Isa>
+using Lanes = typename LanesOf<Real, Isa::kBytes>::type;
+
+// add_product: to = x * y + to, rounded once, as fma_rn.
+struct Baseline {
+  static constexpr int kBytes = 16, kRegisters = 16;
+  template <class Real, class Vector>
+  static void add_product(Real x, const Vector& y, Vector& to) {
+    for (size_t i = 0; i < sizeof(Vector) / sizeof(Real); ++i) to[i] = fma_rn(x, y[i], to[i]);
+  }
+};
+
+#if defined(__x86_64__) && defined(__GNUC__)
+struct Avx2 {
+  static constexpr int kBytes = 32, kRegisters = 16;
+  __attribute__((target("avx2,fma"))) static void add_product(
+      float x, const LanesOf<float, 32>::type& y, LanesOf<float, 32>::type& to) {
+    to = _mm256_fmadd_ps(_mm256_set1_ps(x), y, to);
+  }
+  __attribute__((target("avx2,fma"))) static void add_product(
+      double x, const LanesOf<double, 32>::type& y, LanesOf<double, 32>::type& to) {
+    to = _mm256_fmadd_pd(_mm256_set1_pd(x), y, to);
+  }
+};
+struct Avx512 {
+  static constexpr int kBytes = 64, kRegisters = 32;
+  __attribute__((target(TORCHVOX_AVX512))) static void add_product(
+      float x, const LanesOf<float, 64>::type& y, LanesOf<float, 64>::type& to) {
+    to = _mm512_fmadd_ps(_mm512_set1_ps(x), y, to);
+  }
+  __attribute__((target(TORCHVOX_AVX512))) static void add_product(
+      double x, const LanesOf<double, 64>::type& y, LanesOf<double, 64>::type& to) {
+    to = _mm512_fmadd_pd(_mm512_set1_pd(x), y, to);
+  }
+};
+#endif
+
+}  // namespace torchvox
