@@ -150,15 +150,16 @@ struct Present {
   int32_t rows[kMost], sources[kMost];
   int64_t count = 0;
 
-  void find(const SparseTable& table, int64_t offset, int64_t begin, int64_t end, int64_t limit) {
-    int64_t found = 0;
-    for (int64_t row = begin; row < end; ++row) {
-      const int32_t source = table.at(offset, row, limit);
-      rows[found] = static_cast<int32_t>(row - begin);
-      sources[found] = source;
-      found += source >= 0;
+  // Without branches, which could not be predicted.
+  void find(const SparseTable& table, int64_t offset, int64_t begin, int64_t end) {
+    const int32_t* entries = table.entries + offset * table.rows + begin;
+    const auto limit = static_cast<uint32_t>(table.valid_sources());
+    count = 0;
+    for (int32_t row = 0; row < end - begin; ++row) {
+      rows[count] = row;
+      sources[count] = entries[row];
+      count += static_cast<uint32_t>(entries[row]) < limit;
     }
-    count = found;
   }
 };
 
@@ -167,7 +168,6 @@ template <class Isa, class T, class Real>
 void sum_block(const SparseConvArgs& args, const ConvWork<T>& work, const Real* features,
                int64_t begin, int64_t end, Real* sums) {
   const int64_t columns = work.columns, ins = args.in_channels;
-  const int64_t limit = args.table.valid_sources();
   const T* bias = static_cast<const T*>(args.bias);
   for (int64_t c = 0; c < columns; ++c) {
     sums[c] = bias && c < args.out_channels ? widen(bias[c]) : Real(0);
@@ -180,7 +180,7 @@ void sum_block(const SparseConvArgs& args, const ConvWork<T>& work, const Real* 
   tile.steps = ins, tile.row_stride = 1, tile.line_stride = kWidth<Real>;
   tile.panel_stride = ins * kWidth<Real>;
   for (int64_t k = 0; k < args.table.volume; ++k) {
-    present.find(args.table, k, begin, end, limit);
+    present.find(args.table, k, begin, end);
     for_each_group<Isa>(columns / kWidth<Real>, [&](int64_t panel, auto panels, auto rows) {
       const int64_t column = panel * kWidth<Real>;
       tile.panels = work.weight + (k * columns + column) * ins;
@@ -306,8 +306,7 @@ void sum_offset(const SparseConvWeightArgs& args, const Real* features, const Re
   auto& [pairs, some_grad, some_features, part, total] = sums;
   std::fill(total.begin(), total.end(), Real(0));
   for (int64_t begin = 0; begin < valid; begin += kSparseSegment) {
-    pairs.find(args.table, offset, begin, std::min(begin + kSparseSegment, valid),
-               args.table.valid_sources());
+    pairs.find(args.table, offset, begin, std::min(begin + kSparseSegment, valid));
     std::fill(part.begin(), part.end(), Real(0));
     for (int64_t first = 0; first < pairs.count; first += kPairs) {
       add_pairs<Isa>(args, features, grad + first_out, begin, first, outs, sums);
