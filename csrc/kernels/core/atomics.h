@@ -124,7 +124,7 @@ TORCHVOX_HD void store_relaxed(T* address, T value) {
 #endif
 }
 
-// Sets bits of *address, of 32 or 64; the plain load avoids the atomic on the GPU when all are set.
+// Sets bits of *address, of 32 or 64; the plain load avoids the atomic when all are set.
 template <class T>
 TORCHVOX_HD void atomic_set_bits(T* address, T bits) {
 #ifdef __CUDA_ARCH__
@@ -133,7 +133,9 @@ TORCHVOX_HD void atomic_set_bits(T* address, T bits) {
     atomicOr(reinterpret_cast<Native*>(address), static_cast<Native>(bits));
   }
 #else
-  __atomic_fetch_or(address, bits, __ATOMIC_RELAXED);
+  if ((__atomic_load_n(address, __ATOMIC_RELAXED) & bits) != bits) {
+    __atomic_fetch_or(address, bits, __ATOMIC_RELAXED);
+  }
 #endif
 }
 

@@ -18,6 +18,13 @@ uint32_t count_bits(const uint64_t* words, int64_t count, uint32_t* before) {
   return total;
 }
 
+template <class T>
+void fill(const ParallelFor& parallel_for, T* to, int64_t count, T value) {
+  for_each_range(parallel_for, count, 1 << 14, [&](int64_t begin, int64_t end) {
+    std::fill(to + begin, to + end, value);
+  });
+}
+
 }  // namespace
 
 int64_t workspace_bytes_cpu(const SparseMapArgs& args) { return carved_bytes<SparseMapWork>(args); }
@@ -31,8 +38,8 @@ void run_cpu(const SparseMapArgs& args, void* memory, const ParallelFor& paralle
   std::fill_n(work.row_of, args.rows, uint32_t{0});
   std::fill_n(args.counts, (args.batches + 1) * kCountColumns, 0);
   if (!args.submanifold) {
-    std::fill_n(args.neighbors, args.volume() * args.out_rows, -1);
-    std::fill_n(args.out_indices, args.out_rows, SparseIndex{-1, -1, -1, -1});
+    fill(parallel_for, args.neighbors, args.volume() * args.out_rows, -1);
+    fill(parallel_for, args.out_indices, args.out_rows, SparseIndex{-1, -1, -1, -1});
   }
   for (int t = 0; t < count; ++t) std::fill_n(trees[t].segments, trees[t].words(), uint64_t{0});
 
@@ -57,11 +64,18 @@ void run_cpu(const SparseMapArgs& args, void* memory, const ParallelFor& paralle
   for_each_index(parallel_for, valid, kRowsPerTask,
                  [&](int64_t row) { choose_row(args, work, row); });
   for_each_range(parallel_for, args.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    RowCounts sum;  // of rows of one sample
     for (int kz = 0; kz < planes; ++kz) {
       for (int64_t row = begin; row < end; ++row) {
-        add_counts(args, write_row(args, work, valid, row, kz));
+        const RowCounts counts = write_row(args, work, valid, row, kz);
+        if (counts.sample != sum.sample) {
+          add_counts(args, sum);
+          sum = {counts.sample};
+        }
+        sum.pairs += counts.pairs, sum.skipped += counts.skipped;
       }
     }
+    add_counts(args, sum);
   });
   for (int64_t b = -1; b < args.batches; ++b) write_row_counts(args, work, b);
 }
