@@ -25,7 +25,7 @@ DOMAINS = [
     importlib.import_module(f"benchmarks.{name}")
     for name in (
         *("voxelize", "sampling", "neighbors", "grouping", "grids", "boxes", "pointnet2"),
-        *("detectors", "filter", "occupancy", "compat", "files"),
+        *("detectors", "filter", "occupancy", "compat", "files", "sparse"),
     )
 ]
 PACKAGES = sorted({peer.package for peer in PEERS})
