@@ -80,7 +80,7 @@ class Layer(suite.Problem):
     def compare(self, result: Outputs) -> str:
         """Strided rows by coordinate: spconv's order differs from run to run."""
         if self["stride"] == 1:
-            return suite.close(result, self.outputs, self.tolerance)
+            return suite.close(result[: len(self.outputs)], self.outputs, self.tolerance)
         values, indices = result
         z, y, x = indices[:, 1:].long().unbind(1)
         order = ((z * 2**20 + y) * 2**20 + x).argsort()
@@ -89,7 +89,7 @@ class Layer(suite.Problem):
 
     @property
     def tolerance(self) -> float:
-        return 1e-5 if self["weight"].dtype == torch.float32 else 1e-2
+        return 1e-2 if self["weight"].dtype == torch.half else 1e-5
 
 
 class Map(Layer):
@@ -110,7 +110,7 @@ def spconv(library: Any, problem: Layer) -> Way:
     from spconv.core import ConvAlgo
 
     cpu, ops = problem.device.type == "cpu", library.ops
-    limit(problem["dtype"] in (torch.float32, torch.half) and not (cpu and problem["backward"]))
+    limit(not (cpu and problem["backward"]), "on the CPU it asks for a CUDA stream")
     algo = ConvAlgo.Native if cpu or isinstance(problem, Map) else None
     stride, indices, shape = problem["stride"], problem["indices"], problem["spatial_shape"]
     if isinstance(problem, Map):
@@ -145,7 +145,7 @@ def spconv(library: Any, problem: Layer) -> Way:
         torch.set_num_threads(1)
         result = call()
         torch.set_num_threads(threads)
-        return problem.compare(result[: len(problem.outputs)])
+        return problem.compare(result)
 
     return Way(call, check=check)
 
@@ -154,7 +154,7 @@ def row(
     name: str, level: Any, channels: int, *targets: Target, stride: int = 1, map: bool = False,
     backward: bool = False, dtype: torch.dtype = torch.float32, kind: type[Layer] = Layer,
 ) -> Case:  # fmt: skip
-    options = {"stride": stride, "map": map, "backward": backward, "dtype": dtype, "max_rows": -1}
+    options = {"stride": stride, "map": map, "backward": backward}
 
     def inputs(clouds: Clouds) -> dict[str, Any]:
         tensors = level(clouds)._asdict()
