@@ -194,4 +194,5 @@ def cases(device: str) -> list[Case]:
         rows.append(row(name, second, channels, backward=True, dtype=dtype))
     exact = [graph(600)] if cuda else []
     other = torch.float32 if cuda else torch.float64
-    return [*rows, row(f"128, submanifold, {suite.name_of(other)}", second, 128, *exact, dtype=other)]
+    name = f"128, submanifold, {suite.name_of(other)}"
+    return [*rows, row(name, second, 128, *exact, dtype=other)]

@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "csrc/kernels/core/arith.h"
@@ -28,28 +30,42 @@ struct Baseline {
   static void add_product(Real x, const Vector& y, Vector& to) {
     for (size_t i = 0; i < sizeof(Vector) / sizeof(Real); ++i) to[i] = fma_rn(x, y[i], to[i]);
   }
+#ifdef __aarch64__
+  template <class Vector>
+  static void add_product(float x, const Vector& y, Vector& to) {
+    to = vfmaq_n_f32(to, y, x);
+  }
+  template <class Vector>
+  static void add_product(double x, const Vector& y, Vector& to) {
+    to = vfmaq_n_f64(to, y, x);
+  }
+#endif
 };
 
 #if defined(__x86_64__) && defined(__GNUC__)
 struct Avx2 {
   static constexpr int kBytes = 32, kRegisters = 16;
-  __attribute__((target("avx2,fma"))) static void add_product(
-      float x, const LanesOf<float, 32>::type& y, LanesOf<float, 32>::type& to) {
+  template <class Vector>
+  __attribute__((target("avx2,fma"))) static void add_product(float x, const Vector& y,
+                                                              Vector& to) {
     to = _mm256_fmadd_ps(_mm256_set1_ps(x), y, to);
   }
-  __attribute__((target("avx2,fma"))) static void add_product(
-      double x, const LanesOf<double, 32>::type& y, LanesOf<double, 32>::type& to) {
+  template <class Vector>
+  __attribute__((target("avx2,fma"))) static void add_product(double x, const Vector& y,
+                                                              Vector& to) {
     to = _mm256_fmadd_pd(_mm256_set1_pd(x), y, to);
   }
 };
 struct Avx512 {
   static constexpr int kBytes = 64, kRegisters = 32;
-  __attribute__((target(TORCHVOX_AVX512))) static void add_product(
-      float x, const LanesOf<float, 64>::type& y, LanesOf<float, 64>::type& to) {
+  template <class Vector>
+  __attribute__((target(TORCHVOX_AVX512))) static void add_product(float x, const Vector& y,
+                                                                   Vector& to) {
     to = _mm512_fmadd_ps(_mm512_set1_ps(x), y, to);
   }
-  __attribute__((target(TORCHVOX_AVX512))) static void add_product(
-      double x, const LanesOf<double, 64>::type& y, LanesOf<double, 64>::type& to) {
+  template <class Vector>
+  __attribute__((target(TORCHVOX_AVX512))) static void add_product(double x, const Vector& y,
+                                                                   Vector& to) {
     to = _mm512_fmadd_pd(_mm512_set1_pd(x), y, to);
   }
 };

@@ -258,8 +258,10 @@ struct OffsetSums {
   std::vector<Real> part, total;  // [kTaskOuts, columns]
 
   explicit OffsetSums(int64_t columns)
-      : grad(kPairs * kTaskOuts), features(static_cast<size_t>(kPairs * columns)),
-        part(static_cast<size_t>(kTaskOuts * columns)), total(part.size()) {}
+      : grad(kPairs * kTaskOuts),
+        features(static_cast<size_t>(kPairs * columns)),
+        part(static_cast<size_t>(kTaskOuts * columns)),
+        total(part.size()) {}
 };
 
 template <class Real>

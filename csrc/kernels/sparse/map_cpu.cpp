@@ -20,9 +20,8 @@ uint32_t count_bits(const uint64_t* words, int64_t count, uint32_t* before) {
 
 template <class T>
 void fill(const ParallelFor& parallel_for, T* to, int64_t count, T value) {
-  for_each_range(parallel_for, count, 1 << 14, [&](int64_t begin, int64_t end) {
-    std::fill(to + begin, to + end, value);
-  });
+  for_each_range(parallel_for, count, 1 << 14,
+                 [&](int64_t begin, int64_t end) { std::fill(to + begin, to + end, value); });
 }
 
 }  // namespace
