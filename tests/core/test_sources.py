@@ -15,7 +15,7 @@ ALLOWED = {"CHANGELOG.md", "tests/core/test_sources.py", "torchvox/data/worlds/r
 SUFFIXES = {".h", ".cuh", ".cpp", ".cu"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 KERNEL_INCLUDES = re.compile(
-    r"csrc/kernels/|cuda|cub/|thrust/|cooperative_groups|[a-z_0-9]+$|[a-z]+\.h$"
+    r"csrc/kernels/|cuda|cub/|thrust/|cooperative_groups|[a-z_0-9]+$|[a-z_]+\.h$"
 )
 TORCH = re.compile(r"(torch|ATen|c10|pybind11)/|Python\.h")
 

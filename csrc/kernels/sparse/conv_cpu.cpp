@@ -264,13 +264,6 @@ struct OffsetSums {
         total(part.size()) {}
 };
 
-template <class Real>
-TORCHVOX_INLINE void copy_channels(const Real* from, int64_t count, Real* to) {
-  int64_t c = 0;
-  for (; c + kWidth<Real> <= count; c += kWidth<Real>) memcpy(to + c, from + c, kPanelBytes);
-  for (; c < count; ++c) to[c] = from[c];
-}
-
 // Adds the products of pairs first, first + 1, .. of a segment from row `begin`.
 template <class Isa, class Real>
 void add_pairs(const SparseConvWeightArgs& args, const Real* features, const Real* grad,
@@ -279,8 +272,8 @@ void add_pairs(const SparseConvWeightArgs& args, const Real* features, const Rea
   const int64_t count = std::min(kPairs, sums.pairs.count - first);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = begin + sums.pairs.rows[first + i], source = sums.pairs.sources[first + i];
-    copy_channels(grad + row * args.out_channels, outs, sums.grad.data() + i * kTaskOuts);
-    copy_channels(features + source * ins, ins, sums.features.data() + i * columns);
+    std::copy_n(grad + row * args.out_channels, outs, sums.grad.data() + i * kTaskOuts);
+    std::copy_n(features + source * ins, ins, sums.features.data() + i * columns);
   }
   Tile<Real> tile;
   tile.steps = count, tile.row_stride = kTaskOuts, tile.line_stride = columns;
