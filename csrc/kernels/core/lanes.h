@@ -16,57 +16,41 @@
 
 namespace torchvox {
 
-template <class Real, int kBytes>
-struct LanesOf {
-  typedef Real type __attribute__((vector_size(kBytes)));
-};
 template <class Real, class Isa>
-using Lanes = typename LanesOf<Real, Isa::kBytes>::type;
+struct Lanes {
+  typedef Real Vector __attribute__((vector_size(Isa::kBytes)));
+};
 
 // add_product: to = x * y + to, rounded once, as fma_rn.
 struct Baseline {
   static constexpr int kBytes = 16, kRegisters = 16;
   template <class Real, class Vector>
   static void add_product(Real x, const Vector& y, Vector& to) {
-    for (size_t i = 0; i < sizeof(Vector) / sizeof(Real); ++i) to[i] = fma_rn(x, y[i], to[i]);
-  }
 #ifdef __aarch64__
-  template <class Vector>
-  static void add_product(float x, const Vector& y, Vector& to) {
-    to = vfmaq_n_f32(to, y, x);
-  }
-  template <class Vector>
-  static void add_product(double x, const Vector& y, Vector& to) {
-    to = vfmaq_n_f64(to, y, x);
-  }
+    if constexpr (sizeof(Real) == 4) to = vfmaq_n_f32(to, y, x);
+    if constexpr (sizeof(Real) == 8) to = vfmaq_n_f64(to, y, x);
+#else
+    for (size_t i = 0; i < sizeof(Vector) / sizeof(Real); ++i) to[i] = fma_rn(x, y[i], to[i]);
 #endif
+  }
 };
 
 #if defined(__x86_64__) && defined(__GNUC__)
 struct Avx2 {
   static constexpr int kBytes = 32, kRegisters = 16;
-  template <class Vector>
-  __attribute__((target("avx2,fma"))) static void add_product(float x, const Vector& y,
-                                                              Vector& to) {
-    to = _mm256_fmadd_ps(_mm256_set1_ps(x), y, to);
-  }
-  template <class Vector>
-  __attribute__((target("avx2,fma"))) static void add_product(double x, const Vector& y,
-                                                              Vector& to) {
-    to = _mm256_fmadd_pd(_mm256_set1_pd(x), y, to);
+  template <class Real, class Vector>
+  __attribute__((target("avx2,fma"))) static void add_product(Real x, const Vector& y, Vector& to) {
+    if constexpr (sizeof(Real) == 4) to = _mm256_fmadd_ps(_mm256_set1_ps(x), y, to);
+    if constexpr (sizeof(Real) == 8) to = _mm256_fmadd_pd(_mm256_set1_pd(x), y, to);
   }
 };
 struct Avx512 {
   static constexpr int kBytes = 64, kRegisters = 32;
-  template <class Vector>
-  __attribute__((target(TORCHVOX_AVX512))) static void add_product(float x, const Vector& y,
+  template <class Real, class Vector>
+  __attribute__((target(TORCHVOX_AVX512))) static void add_product(Real x, const Vector& y,
                                                                    Vector& to) {
-    to = _mm512_fmadd_ps(_mm512_set1_ps(x), y, to);
-  }
-  template <class Vector>
-  __attribute__((target(TORCHVOX_AVX512))) static void add_product(double x, const Vector& y,
-                                                                   Vector& to) {
-    to = _mm512_fmadd_pd(_mm512_set1_pd(x), y, to);
+    if constexpr (sizeof(Real) == 4) to = _mm512_fmadd_ps(_mm512_set1_ps(x), y, to);
+    if constexpr (sizeof(Real) == 8) to = _mm512_fmadd_pd(_mm512_set1_pd(x), y, to);
   }
 };
 #endif

@@ -67,7 +67,7 @@ struct Tile {
 
 template <class Isa, int kRows, int kPanels, class Real>
 TORCHVOX_INLINE void add_products(const Tile<Real>& tile) {
-  using Vector = Lanes<Real, Isa>;
+  using Vector = typename Lanes<Real, Isa>::Vector;
   constexpr int kParts = kPanelBytes / Isa::kBytes, kVectors = kPanels * kParts;
   constexpr int64_t kLanes = Isa::kBytes / sizeof(Real);
   Vector sums[kRows][kVectors], line[kVectors];
@@ -130,7 +130,8 @@ void pack_weight(const SparseConvArgs& args, const ConvWork<T>& work,
                  const ParallelFor& parallel_for) {
   const T* from = static_cast<const T*>(args.weight.data);
   const int64_t panels = work.columns / kWidth<Real>;
-  for_each_index(parallel_for, args.table.volume * panels, 1, [&](int64_t i) {
+  const int64_t per_task = 1 + (1 << 15) / (args.in_channels * kWidth<Real> + 1);
+  for_each_index(parallel_for, args.table.volume * panels, per_task, [&](int64_t i) {
     const int64_t k = i / panels, first = i % panels * kWidth<Real>;
     Real* to = work.weight + i * args.in_channels * kWidth<Real>;
     const int64_t outs = std::min(kWidth<Real>, args.out_channels - first);
@@ -163,10 +164,10 @@ struct Present {
   }
 };
 
-// sums: [kBlockRows + 1, columns], a row more for what a tile lacks.
+// Writes the rows [begin, end). sums: [kBlockRows + 1, columns], a row more for what a tile lacks.
 template <class Isa, class T, class Real>
-void sum_block(const SparseConvArgs& args, const ConvWork<T>& work, const Real* features,
-               int64_t begin, int64_t end, Real* sums) {
+void write_block(const SparseConvArgs& args, const ConvWork<T>& work, const Real* features,
+                 int64_t begin, int64_t end, Real* sums) {
   const int64_t columns = work.columns, ins = args.in_channels;
   const T* bias = static_cast<const T*>(args.bias);
   for (int64_t c = 0; c < columns; ++c) {
@@ -195,16 +196,9 @@ void sum_block(const SparseConvArgs& args, const ConvWork<T>& work, const Real* 
       }
     });
   }
-}
-
-template <class T, class Real>
-void finish_block(const SparseConvArgs& args, int64_t columns, int64_t begin, int64_t end,
-                  const Real* sums) {
-  const int64_t outs = args.out_channels;
-  for (int64_t row = begin; row < end; ++row) {
-    T* out = static_cast<T*>(args.out) + row * outs;
-    const Real* from = sums + (row - begin) * columns;
-    for (int64_t c = 0; c < outs; ++c) out[c] = finished<T>(args, row, c, from[c]);
+  for (int64_t row = begin; row < end; ++row, sums += columns) {
+    T* out = static_cast<T*>(args.out) + row * args.out_channels;
+    for (int64_t c = 0; c < args.out_channels; ++c) out[c] = finished<T>(args, row, c, sums[c]);
   }
 }
 
@@ -225,8 +219,7 @@ void convolve(const SparseConvArgs& args, void* memory, const ParallelFor& paral
     const int64_t end = clamp_index(valid, begin, last);
     if (begin < end) {
       run_vectorized(sparse_cpu_plan, [&](auto isa) {
-        sum_block<decltype(isa)>(args, work, features, begin, end, sums.data());
-        finish_block<T>(args, work.columns, begin, end, sums.data());
+        write_block<decltype(isa)>(args, work, features, begin, end, sums.data());
       });
     }
     std::fill_n(static_cast<T*>(args.out) + end * outs, (last - end) * outs, narrow<T>(Real(0)));
