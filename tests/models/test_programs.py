@@ -19,7 +19,7 @@ from networks import (
 )
 
 import torchvox
-from torchvox.models import MinkUNet, export, fuse_batch_norms
+from torchvox.models import export, fuse_batch_norms
 
 QUICK = ("centers", "anchors, visibility", "segmenter, yanx27", "part segmenter, pn2")
 QUICK += ("minkunet, spunet",)
@@ -37,11 +37,8 @@ def sizes(model):
     return [(77, 77), (77, 0, 1, 38), (50,)]
 
 
-def assert_same_program(program, model, kind):
-    lists = sizes(model)
-    if kind == "export" and isinstance(model, MinkUNet):  # of one cloud
-        lists = [(77,), (0,), (1,), (600,)]
-    for lengths in lists:
+def assert_same_program(program, model):
+    for lengths in sizes(model):
         some = export.example_inputs(model, lengths, seed=len(lengths))
         for _ in range(2):  # the executor of scripts specializes after some calls
             assert_same_bits(outputs(program(*some)), outputs(model(*some)), str(lengths))
@@ -55,7 +52,7 @@ def test_a_script_keeps_the_bits_for_any_clouds(name, variant, tmp_path):
     model = MODELS[name]() if variant == "as built" else fast(name)
     export.export_model(model, tmp_path / "model.pt", "script")
     program = export.load_program(tmp_path / "model.pt", "script")
-    assert_same_program(program, model, "script")
+    assert_same_program(program, model)
     if name in DETECTORS:
         assert list(program.classes) == model.classes and program.columns == model.columns
 
@@ -66,7 +63,7 @@ def test_a_script_keeps_the_bits_for_any_clouds(name, variant, tmp_path):
 def test_an_exported_program_keeps_the_bits_for_any_clouds(name, variant, tmp_path):
     model = MODELS[name]() if variant == "as built" else fast(name)
     export.export_model(model, tmp_path / "model.pt2", "export")
-    assert_same_program(export.load_program(tmp_path / "model.pt2", "export"), model, "export")
+    assert_same_program(export.load_program(tmp_path / "model.pt2", "export"), model)
 
 
 @quick("anchors", "part segmenter, pn2", "minkunet, minkunet18")

@@ -62,13 +62,10 @@ def _scan(model: Union[DetectionNet, MinkUNet], points: Tensor) -> Tensor:
 
 
 def export_program(model: nn.Module, num_points: int = 1024) -> torch.export.ExportedProgram:
-    """The torch.export program of a model in evaluation, for any number of clouds and points, a
-    `MinkUNet` one cloud: the maps of sparse convolutions know their number of samples."""
+    """The torch.export program of a model in evaluation, for any number of clouds and points."""
     clouds, points = torch.export.Dim("clouds", min=1), torch.export.Dim("points", min=2)
     lengths: Tuple[int, ...] = (num_points, num_points - 1)
     free: Dict[int, object] = {0: clouds}
-    if isinstance(model, MinkUNet):
-        lengths, free = lengths[:1], {}
     inputs = example_inputs(model, lengths)
     shapes = ({**free, 1: points}, *(free for _ in inputs[1:]))
     with torch.no_grad():
@@ -118,10 +115,7 @@ def compare(
     detects = isinstance(model, DetectionNet)
     count = num_points or (8000 if detects else 512)
     results: List[Agreement] = []
-    batches: Tuple[Tuple[int, ...], ...] = ((count,) * 2, (count, 0, 1, count // 2), (count,))
-    if isinstance(model, MinkUNet):
-        batches = ((count,), (0,), (1,), (count // 2,))
-    for lengths in batches:
+    for lengths in ((count,) * 2, (count, 0, 1, count // 2), (count,)):
         inputs = example_inputs(model, lengths, seed=len(lengths))
         own, answer = model(*inputs), program(*inputs)
         if detects:
