@@ -150,6 +150,9 @@ def test_old_names_of_options_are_understood(torchvox_cli, files):
     printed = torchvox_cli("downsample", "a.npz", "--voxel", "1", "-o", "o.npz", "--json").ok().out
     facts = [json.loads(text)["files"][0] for text in (printed, (files / "r.json").read_text())]
     assert facts[0]["voxels"] == facts[1]["voxels"] > 0
+    # what was meant as an input stays
+    meant = torchvox_cli("info", "--json", "a.npz", "b.npz")
+    meant.assert_one_sentence(2, "--json a.npz would replace a file that is not .json")
     # not where the command has the name itself
     assert "called" not in torchvox_cli("info", "a.npz", "--layout", "xyz").err
     torchvox_cli("export", "-m", "none.pt").assert_one_sentence(2, "the model none.pt does not")
