@@ -119,15 +119,15 @@ def test_no_file_has_the_name_of_stdout(torchvox_cli, files, command, name):
 
 def test_every_command_checks_its_options_and_shows_examples_that_parse(capsys):
     typer = pytest.importorskip("typer", reason="the extra cli is not installed")
-    from torchvox.cli import app, options
+    from torchvox.cli import app, commands
 
     groups = [typer.main.get_command(app.app)]
     while groups:
         for name, command in groups.pop().commands.items():
-            if isinstance(command, options.CommandGroup):
+            if isinstance(command, commands.CommandGroup):
                 groups.append(command)
                 continue
-            assert isinstance(command, options.Command), name
+            assert isinstance(command, commands.Command), name
             examples = [shlex.split(line) for line in command.examples.splitlines()]
             assert examples or name == "doctor"
             for program, first, *rest in examples:

@@ -34,7 +34,7 @@ from torchvox.cli import (
     view,
     voxelize,
 )
-from torchvox.cli.options import Command, CommandGroup
+from torchvox.cli.commands import Command, CommandGroup
 from torchvox.cli.work import leave, note, sentence
 
 # typer carries click inside or beside itself, depending on its version: take the class from it.

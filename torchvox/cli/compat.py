@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from torchvox._util.errors import WrongUseError
-from torchvox.cli import options
+from torchvox.cli import commands, options
 from torchvox.cli.work import console, leave
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 compat = typer.Typer(
     name="compat",
     help="Run code written for other libraries' ops on torchvox.",
-    cls=options.CommandGroup,
+    cls=commands.CommandGroup,
     no_args_is_help=True,
 )
 PEERS = "Comma-separated: mmcv, pcdet, ..; or NAME@MODULE if the code has it under another name."
@@ -42,7 +42,7 @@ class ScanOptions:
     json: options.Json = None
 
 
-@compat.command("scan", cls=options.Command)
+@compat.command("scan", cls=commands.Command)
 @options.command
 def scan_(args: ScanOptions) -> None:
     """List the names of other libraries that code uses, and whether torchvox covers each.
@@ -62,7 +62,7 @@ def scan_(args: ScanOptions) -> None:
     names = [one._asdict() for one in findings]
     report = {"names": names, "no_adapter": others, "unread": unread, "install": lines}
     options.check_outputs([args.path], {"--json": args.json})
-    options.write_json(args.json, report)
+    commands.write_json(args.json, report)
     text = [line for one in findings for line in scan_lines(one, args.files)]
     text = text or [f"no names of {', '.join(table.PEERS)} are used"]
     if others:
@@ -89,7 +89,7 @@ def scan_lines(one: Finding, files: bool) -> list[str]:
 
 
 @compat.command(
-    cls=options.Command,
+    cls=commands.Command,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 def run(

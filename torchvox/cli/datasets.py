@@ -13,7 +13,7 @@ import torch
 import typer
 
 from torchvox._util.errors import TorchvoxError, WrongUseError
-from torchvox.cli import options
+from torchvox.cli import commands, options
 from torchvox.cli.options import argument, option, option_class
 from torchvox.cli.work import attempt_each, console, note
 from torchvox.data.readers import kitti, objects, segments
@@ -24,7 +24,7 @@ from torchvox.ops import points_in_boxes
 data = typer.Typer(
     name="data",
     help="Check and generate data sets for training.",
-    cls=options.CommandGroup,
+    cls=commands.CommandGroup,
     no_args_is_help=True,
 )
 LARGEST, TURNS = 60.0, 12.6  # m of an edge, rad of a yaw: more is surely in other units
@@ -43,7 +43,7 @@ class CheckOptions:
     layout: options.Layout = None
 
 
-@data.command(cls=options.Command)
+@data.command(cls=commands.Command)
 @options.command
 def check(args: CheckOptions) -> None:
     """Read a folder of labelled scans or objects, report what is wrong, count what is in it.
@@ -196,7 +196,7 @@ class ExportKittiOptions:
     seed: int = option(0, "Seed of the generated scenes.")
 
 
-@data.command("export-kitti", cls=options.Command)
+@data.command("export-kitti", cls=commands.Command)
 @options.command
 def export_kitti(args: ExportKittiOptions) -> None:
     """Write generated streets in KITTI's format, to try readers and metrics without KITTI.

@@ -26,6 +26,7 @@ from rich.progress import TaskProgressColumn
 from torchvox._util.byte_sizes import number_of_bytes
 from torchvox._util.errors import WrongUseError, short
 from torchvox.cli import options
+from torchvox.cli.commands import write_json
 from torchvox.cli.options import numbers, option, option_class
 from torchvox.cli.selection import SelectionOptions, check_some, warn_that_none_is_kept
 from torchvox.cli.work import (
@@ -268,7 +269,7 @@ def _line(done: dict[str, Any], device: torch.device) -> str:
 
 
 def _write_report(where: Path | None, facts: list[dict[str, Any]]) -> None:
-    options.write_json(where, {"schema": REPORT_SCHEMA, "files": facts})
+    write_json(where, {"schema": REPORT_SCHEMA, "files": facts})
 
 
 @contextmanager

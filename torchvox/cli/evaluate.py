@@ -19,6 +19,7 @@ from torchvox._util.config_files import unknown_key
 from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox._util.extras import require
 from torchvox.cli import options
+from torchvox.cli.commands import write_json
 from torchvox.cli.options import argument, check_outputs, option, option_class
 from torchvox.cli.train import Overrides
 from torchvox.cli.work import console, table_of, use_device
@@ -133,7 +134,7 @@ def _evaluate_points(
     _print_table(f"{args.checkpoint}, {size}, {seconds:.1f} s", ("count", "found %", "IoU %"), rows)
     console().print(_summary(metrics), soft_wrap=True)
     content = {"samples": len(data), "seconds": seconds, "matrix": matrix.tolist()}
-    options.write_json(args.json, {**_plain(metrics), **content})
+    write_json(args.json, {**_plain(metrics), **content})
     if args.pictures is not None:
         _save(args.pictures, _draw(trained, data, matrix.numpy(), metrics))
     return metrics
@@ -171,7 +172,7 @@ def _evaluate_boxes(
     metrics, seconds = {**result.scores, **measured}, time.perf_counter() - start
     title += f", {len(data)} scans of {config.data.kind} ({args.split}), {seconds:.1f} s"
     _report_detections(title, metrics, classes, measured)
-    options.write_json(args.json, {**_plain(metrics), "seconds": seconds})
+    write_json(args.json, {**_plain(metrics), "seconds": seconds})
     if args.output is not None:
         data.write(result.found, args.output)
         console().print(f"wrote {args.output}", soft_wrap=True, markup=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox._util.yaml import read_yaml
+from torchvox.cli.commands import write_json
 from torchvox.cli.options import (
     Json,
     argument,
@@ -16,7 +17,6 @@ from torchvox.cli.options import (
     command,
     option,
     option_class,
-    write_json,
 )
 from torchvox.cli.work import console, table_of
 

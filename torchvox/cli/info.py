@@ -18,6 +18,7 @@ from rich.table import Table
 
 from torchvox._util.errors import short
 from torchvox.cli import options
+from torchvox.cli.commands import write_json
 from torchvox.cli.options import argument, option, option_class
 from torchvox.cli.work import attempt_each, console, table_of
 from torchvox.filter import suggest_voxel_size, voxels_by_level
@@ -79,7 +80,7 @@ def info(args: InfoOptions) -> None:
         return None
 
     failed = attempt_each(paths, line)
-    options.write_json(args.json, {"schema": REPORT_SCHEMA, "files": report})
+    write_json(args.json, {"schema": REPORT_SCHEMA, "files": report})
     if failed:
         raise typer.Exit(1)
 

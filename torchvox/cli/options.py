@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import itertools
-import json
 import os
-import sys
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -16,12 +12,10 @@ from enum import Enum
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
     NamedTuple,
-    TextIO,
     TypeVar,
     get_args,
     get_origin,
@@ -29,11 +23,11 @@ from typing import (
 )
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from torchvox._util.errors import WrongUseError, check_box
 from torchvox._util.extras import require
-from torchvox.cli.notes import note, read_noted
+from torchvox.cli.commands import STDOUT
+from torchvox.cli.notes import read_noted
 from torchvox.io import (
     Grid,
     PointCloud,
@@ -46,18 +40,11 @@ from torchvox.io import (
 from torchvox.io.cloud import origin_of_range
 from torchvox.io.layouts import layout_choices, parse_layout
 from torchvox.io.readers import NAMED
-from torchvox.io.writers import write_text
-
-if TYPE_CHECKING:
-    from typer.core import TyperCommand as Mixin
-else:
-    Mixin = object
 
 T = TypeVar("T")
 Parse = Callable[[str, str], object]  # of a text and the name of its option
 OUTPUT = Path("torchvox_out")  # by default
 KINDS = {"": "points", "bev": "bird's-eye views"}  # words for kinds of outputs, where they differ
-STDOUT = Path("-")  # only --json takes it
 # What an option takes, by its name or its type, where nothing says more.
 METAVARS: dict[object, str] = {
     "layout": "NAME | COLUMNS", "json": "FILE | -",
@@ -65,12 +52,6 @@ METAVARS: dict[object, str] = {
     **dict.fromkeys(("classes", "channels", "layers", "only"), "NAMES"),
     **dict.fromkeys(("file_format", "kind"), "FORMAT"),
     Path: "PATH", str: "NAME", int: "N", float: "X", bool: "",
-}  # fmt: skip
-# Former names of options, understood until 0.2; a command that has such a name itself keeps it.
-RENAMED = {
-    "--voxel-size": "--voxel", "--range": "--bounds", "--plot": "--pictures", "--report": "--json",
-    "--count": "--samples", "--write": "--output", "--memory": "--memory-limit",
-    "--layout": "--source",
 }  # fmt: skip
 
 
@@ -254,94 +235,6 @@ def _choices(type_: Any) -> Any:
     if words and get_origin(words[0]) is Literal:
         return _choices(words[0]) | None
     return type_
-
-
-class Muted(io.StringIO):
-    """In the place of stdout, where only JSON is printed."""
-
-    def __init__(self, stdout: TextIO) -> None:
-        super().__init__()
-        self.stdout = stdout
-
-
-def write_json(where: Path | None, facts: object) -> None:
-    """Write to the file of --json, or print for -."""
-    text = json.dumps(facts, indent=1, allow_nan=False)
-    if where == STDOUT:
-        print(text, file=getattr(sys.stdout, "stdout", sys.stdout))
-    elif where is not None:
-        write_text(where, text + "\n")
-
-
-class Help(Mixin):
-    """Of commands and groups: examples of the docstring below the options, metavars alone."""
-
-    def __init__(self, *args: Any, **words: Any) -> None:
-        super().__init__(*args, **words)
-        text, _, examples = (self.help or "").partition("\n\nExamples:\n")
-        self.help: str | None = text
-        self.examples: str = examples
-
-    def get_help_option(self, context: Any) -> Any:
-        option = super().get_help_option(context)
-        if option is not None:
-            option.metavar = ""
-        return option
-
-    def collect_usage_pieces(self, context: Any) -> list[str]:
-        if not (places := [each for each in self.params if each.param_type_name == "argument"]):
-            return super().collect_usage_pieces(context)
-        names = (f"{each.metavar}" if each.required else f"[{each.metavar}]" for each in places)
-        return ["[OPTIONS]", *names]
-
-    def format_help(self, context: Any, formatter: Any) -> None:
-        for each in self.params:  # typer would print the type beside
-            if each.param_type_name == "argument":
-                vars(each)["display_type_rich"] = lambda ctx: None
-        super().format_help(context, formatter)
-        if self.examples:
-            print(f" Examples:\n{self.examples.rstrip()}")
-
-
-class CommandGroup(Help, TyperGroup):
-    """A group of commands."""
-
-
-class Command(Help, TyperCommand):
-    """A command that knows options by their old names, takes --json without a file and -m for a
-    MODEL, and refuses `-` as a file, and whole numbers beyond 64 bits, in any option."""
-
-    def parse_args(self, context: Any, args: list[str]) -> list[str]:
-        own = {name for each in self.params for name in each.opts}
-        for name in {"--model", "-m"}.intersection(args[:-1]) - own:
-            if "MODEL" in [each.metavar for each in self.params]:  # given by its place
-                at = args.index(name)
-                args[:] = [args[at + 1], *args[:at], *args[at + 2 :]]
-        end = args.index("--") if "--" in args else len(args)
-        for at, word in reversed(list(enumerate(args[:end]))):
-            name, equals, value = word.partition("=")
-            if (new := RENAMED.get(name)) in own and name not in own:
-                note(f"torchvox: {name} is called {new} now")
-                name, args[at] = new, new + equals + value
-            after = args[at + 1] if at + 1 < end else "--"
-            if name == "--json" in own and not equals and after[:1] == "-" != after:
-                args.insert(at + 1, "-")
-        return super().parse_args(context, args)
-
-    def invoke(self, context: Any) -> object:
-        if context.params.get("json") == STDOUT:
-            with contextlib.redirect_stdout(Muted(sys.stdout)):
-                return self._invoke(context)
-        return self._invoke(context)
-
-    def _invoke(self, context: Any) -> object:
-        for parameter in self.params:
-            option, value = parameter.opts[0], context.params.get(parameter.name or "")
-            if value == STDOUT and option != "--json":
-                raise WrongUseError(f"{option} - is not stdin or stdout: name a file")
-            if isinstance(value, int) and not -(2**63) <= value < 2**63:
-                raise WrongUseError(f"{option} must fit into 64 bits, got {value}")
-        return super().invoke(context)
 
 
 def numbers(text: str, option: str, *counts: int) -> tuple[float, ...]:

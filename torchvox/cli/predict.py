@@ -13,6 +13,7 @@ import typer
 
 from torchvox._util.errors import WrongUseError
 from torchvox.cli import options
+from torchvox.cli.commands import write_json
 from torchvox.cli.options import option, option_class
 from torchvox.cli.work import attempt_each, cloud_title, console, table_of, use_device
 from torchvox.data.readers import objects
@@ -92,7 +93,7 @@ def predict(args: PredictOptions) -> None:
     if as_table:
         rows = ((name, *_words(shares)) for name, shares in results)
         console().print(table_of("", ("file", "class", "second", "third"), rows))
-    options.write_json(args.json, [{"file": name, "classes": each} for name, each in results])
+    write_json(args.json, [{"file": name, "classes": each} for name, each in results])
     if failed:
         raise typer.Exit(1)
 
