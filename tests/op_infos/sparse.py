@@ -322,6 +322,6 @@ OPS = [
             ("inverse", None, ValueError, "inverse must be given, or submanifold be True"),
         ),
         kernels=6,
-        plans=("sparse_cpu",),
+        plans=("sparse_cpu", "sparse_wave"),
     ),
 ]  # fmt: skip

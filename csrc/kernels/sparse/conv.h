@@ -14,6 +14,7 @@
 namespace torchvox {
 
 inline const PlanOverride sparse_cpu_plan{"sparse_cpu"};  // see run_vectorized()
+inline const PlanOverride sparse_wave_plan{"sparse_wave"};  // CUDA: segments of a wave
 
 inline constexpr int kSparseSegment = 2048;
 

@@ -5,6 +5,8 @@
 //   weight_kernel    sums of one segment and offset for a tile of the weight
 //   bias_kernel      sums of one segment
 //   segments_kernel  adds segments in order
+//
+// Segments of a large weight go in waves, so that their sums take a bounded workspace.
 #include "csrc/kernels/core/launch.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/sparse/conv.h"
@@ -16,33 +18,46 @@ constexpr int kThreads = 256;
 constexpr int kWeightTile = 64,
               kPairs = 16;  // channels of a tile, pairs in shared memory at a time
 
+constexpr int64_t kWaveBytes = 64 << 20;
+
 struct WeightWork {
-  void* weights;  // [segments, weights()] in the type of the sums
+  int64_t wave;  // segments whose sums are in memory at a time
+  void* weights;  // [wave, weights()] in the type of the sums
+  void* totals;  // [weights()], of earlier waves
   void* biases;  // [segments, out_channels]
 
   WeightWork(const SparseConvWeightArgs& args, Workspace& workspace) {
     const int64_t bytes = args.dtype == DType::kDouble ? 8 : 4;
-    weights = workspace.take<char>(args.grad_weight ? args.segments() * args.weights() * bytes : 0);
+    const int64_t weight_bytes = args.grad_weight ? args.weights() * bytes : 0;
+    wave = sparse_wave_plan.value();
+    if (wave == kAutomatic) wave = kWaveBytes / std::max<int64_t>(weight_bytes, 1);
+    wave = std::min(std::max<int64_t>(wave, 1), args.segments());
+    weights = workspace.take<char>(wave * weight_bytes);
+    totals = workspace.take<char>(wave < args.segments() ? weight_bytes : 0);
     biases = workspace.take<char>(args.grad_bias ? args.segments() * args.out_channels * bytes : 0);
   }
 };
 
-// One block per segment and offset (x) and tile of the weight (y); a thread has 4 x 4 weights.
-// Reads the table, gradients and features; writes the sums of a segment.
+// One block per tile of the weight, segment of a wave and offset; a thread has 4 x 4 weights. Reads
+// the table, gradients and features; writes the sums of a segment. first: segment of the wave.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    weight_kernel(const __grid_constant__ SparseConvWeightArgs args, compute_t<T>* sums) {
+    weight_kernel(const __grid_constant__ SparseConvWeightArgs args, int64_t first,
+                  compute_t<T>* sums) {
   using Real = compute_t<T>;
   __shared__ Real grads[kPairs][kWeightTile], features[kPairs][kWeightTile];
   __shared__ int32_t rows[kThreads], sources[kThreads];
   __shared__ uint32_t prefix[32];
   const int64_t ins = args.in_channels, outs = args.out_channels;
-  const int64_t tiles = ceil_div<int64_t>(ins, kWeightTile);
-  const int64_t out0 = blockIdx.y / tiles * kWeightTile, in0 = blockIdx.y % tiles * kWeightTile;
-  const int64_t segment = blockIdx.x / args.table.volume;
-  const int64_t offset = blockIdx.x - segment * args.table.volume;
+  const int64_t line = divide(int64_t{blockIdx.x}, ceil_div<int64_t>(ins, kWeightTile));
+  const int64_t in0 = (blockIdx.x - line * ceil_div<int64_t>(ins, kWeightTile)) * kWeightTile;
+  const int64_t item = divide(line, ceil_div<int64_t>(outs, kWeightTile));
+  const int64_t out0 = (line - item * ceil_div<int64_t>(outs, kWeightTile)) * kWeightTile;
+  const int64_t segment = divide(item, args.table.volume);
+  const int64_t offset = item - segment * args.table.volume;
   const int64_t valid = args.table.valid(), limit = args.table.valid_sources();
-  const int64_t begin = segment * kSparseSegment, end = min(begin + kSparseSegment, valid);
+  const int64_t begin = (first + segment) * kSparseSegment;
+  const int64_t end = min(begin + kSparseSegment, valid);
   if (begin >= valid) return;  // not read either
   const int y = threadIdx.x / 16 * 4, x = threadIdx.x % 16 * 4;
   Real tile[4][4] = {};
@@ -110,16 +125,22 @@ __global__ void __launch_bounds__(kThreads)
   sums[int64_t{blockIdx.x} * args.out_channels + channel] = sum;
 }
 
-// One thread per value: adds the segments in use in their order, rounded once.
+// One thread per value: adds the segments of a wave that are in use to the total of earlier waves,
+// in their order; rounds after the last wave.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     segments_kernel(const __grid_constant__ SparseConvWeightArgs args, const compute_t<T>* sums,
-                    int64_t count, void* out) {
-  const int64_t segments = ceil_div<int64_t>(args.table.valid(), kSparseSegment);
+                    int64_t first, int64_t wave, int64_t count, compute_t<T>* totals, void* out) {
+  const int64_t used = ceil_div<int64_t>(args.table.valid(), kSparseSegment);
+  const int64_t segments = min(used - first, wave);
   for (int64_t i = global_thread(); i < count; i += global_stride()) {
-    compute_t<T> sum = 0;
+    compute_t<T> sum = first > 0 ? totals[i] : 0;
     for (int64_t s = 0; s < segments; ++s) sum += sums[s * count + i];
-    static_cast<T*>(out)[i] = narrow<T>(quiet(sum));
+    if (first + wave < args.segments()) {
+      totals[i] = sum;
+    } else {
+      static_cast<T*>(out)[i] = narrow<T>(quiet(sum));
+    }
   }
 }
 
@@ -133,13 +154,19 @@ cudaError_t launch_weight(const SparseConvWeightArgs& args, const WeightWork& wo
   const int64_t tiles = ceil_div<int64_t>(args.in_channels, kWeightTile) *
       ceil_div<int64_t>(args.out_channels, kWeightTile);
   if (args.grad_weight && args.weights() > 0) {
-    if (segments > 0) {
-      const dim3 blocks(grid_x(segments * args.table.volume), static_cast<unsigned>(tiles));
-      TORCHVOX_CUDA_CHECK(
-          launch_blocks(weight_kernel<T>, blocks, kThreads, context.stream, args, weights));
-    }
-    TORCHVOX_CUDA_CHECK(launch_items(segments_kernel<T>, args.weights(), kThreads, context, args,
-                                     weights, args.weights(), args.grad_weight));
+    int64_t first = 0;
+    do {
+      const int64_t wave = std::min(work.wave, segments - first);
+      if (wave > 0) {
+        TORCHVOX_CUDA_CHECK(launch_blocks(weight_kernel<T>,
+                                          grid_x(wave * args.table.volume * tiles), kThreads,
+                                          context.stream, args, first, weights));
+      }
+      TORCHVOX_CUDA_CHECK(launch_items(segments_kernel<T>, args.weights(), kThreads, context, args,
+                                       weights, first, wave, args.weights(),
+                                       static_cast<Real*>(work.totals), args.grad_weight));
+      first += wave;
+    } while (first < segments);
   }
   if (args.grad_bias && args.out_channels > 0) {
     if (segments > 0) {
@@ -149,7 +176,7 @@ cudaError_t launch_weight(const SparseConvWeightArgs& args, const WeightWork& wo
           launch_blocks(bias_kernel<T>, blocks, kThreads, context.stream, args, biases));
     }
     return launch_items(segments_kernel<T>, args.out_channels, kThreads, context, args, biases,
-                        args.out_channels, args.grad_bias);
+                        int64_t{0}, segments, args.out_channels, biases, args.grad_bias);
   }
   return cudaSuccess;
 }
