@@ -69,7 +69,7 @@ DETECTOR = Runner(
     r"(\d+) points, (\d+) boxes, (\d+) candidates", lambda outputs: [outputs[3], outputs[4]],
 )  # fmt: skip
 MODELS = {"yanx27": CLASSIFIER, "pn2": CLASSIFIER, "anchors": DETECTOR, "centers": DETECTOR}
-MODELS["minkunet"] = SEGMENTER
+MODELS |= {"minkunet": SEGMENTER, "anchors, voxels": DETECTOR, "centers, voxels": DETECTOR}
 
 
 @pytest.fixture(scope="session")

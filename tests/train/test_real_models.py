@@ -49,6 +49,7 @@ def test_every_shipped_configuration_trains_and_loads(name, tmp_path):
         ("pointnet2_cls_shapes", "accuracy", 0.97),
         ("pointnet2_part_shapes", "miou", 0.92),
         ("pointnet2_rooms", "miou", 0.8),
+        ("minkunet_world", "miou", 0.85),
     ],
 )
 @pytest.mark.slow
