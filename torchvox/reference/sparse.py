@@ -117,12 +117,9 @@ def sparse_conv_map(
     kept = found[:capacity]
     number = {cell: o for o, cell in enumerate(kept)}
 
-    volume = prod(kernel_size)
-    out_indices = torch.full((capacity, 4), -1, dtype=torch.int32)
-    neighbors = torch.full((volume, capacity), -1, dtype=torch.int32)
-    inverse = torch.full((volume, len(indices)), -1, dtype=torch.int32)
-    if kept:
-        out_indices[: len(kept)] = torch.tensor(kept, dtype=torch.int32)
+    sizes = (capacity, 4), (prod(kernel_size), capacity), (prod(kernel_size), len(indices))
+    out_indices, neighbors, inverse = (torch.full(s, -1, dtype=torch.int32) for s in sizes)
+    out_indices[: len(kept)] = torch.tensor(kept, dtype=torch.int32).reshape(-1, 4)
     pairs = []
     for k, cell, row in entries:
         if cell in number:
@@ -142,12 +139,11 @@ def _present(table: Tensor, rows: int, sources: int) -> np.ndarray:
 
 
 def _convolved(
-    features: np.ndarray, weight: np.ndarray, table: Tensor, rows: int, sources: int,
-    start: np.ndarray,
-) -> np.ndarray:  # fmt: skip
+    features: np.ndarray, weight: np.ndarray, table: Tensor, start: np.ndarray
+) -> np.ndarray:
     """start [rows, Cout] with the products of the present entries added by fma, offset after
     offset, channel after channel. weight: [Cout, K, Cin]."""
-    out, present = start.copy(), _present(table, rows, sources)
+    out, present = start.copy(), _present(table, len(start), len(features))
     for k in range(len(table)):
         at = np.flatnonzero(present[k])
         x = features[table[k, at].numpy()]
@@ -167,7 +163,7 @@ def sparse_conv(
     start = np.zeros((rows, len(weight)), x.dtype)
     if bias is not None:
         start[:] = to_working(bias)
-    value = _convolved(x, w, neighbors, rows, len(x), start)
+    value = _convolved(x, w, neighbors, start)
     if residual is not None:
         value = value + to_working(residual)[:rows]
     if relu:
@@ -175,13 +171,6 @@ def sparse_conv(
     out = np.zeros((capacity, len(weight)), x.dtype)
     out[:rows] = value
     return _rounded(out, features)
-
-
-def _segment_sums(terms: list[np.ndarray]) -> np.ndarray:
-    total = np.zeros_like(terms[0])
-    for term in terms:
-        total = total + term
-    return total
 
 
 @np.errstate(all="ignore")
@@ -196,38 +185,29 @@ def sparse_conv_backward(
     num_valid: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of features, weight and bias."""
-    g, x = to_working(grad), to_working(features)
-    kernel, capacity = weight.shape[1:4], neighbors.size(1)
-    rows, channels = _first(num_valid, capacity), (len(weight), features.size(1))
-    w = to_working(weight).reshape(channels[0], len(neighbors), channels[1])
+    kernel, rows = weight.shape[1:4], _first(num_valid, neighbors.size(1))
+    g, x = to_working(grad)[:rows], to_working(features)
+    w = to_working(weight).reshape(len(weight), len(neighbors), x.shape[1])
     table = neighbors if submanifold else inverse
     if table is None:
         table = torch.empty(len(neighbors), 0, dtype=torch.int32)
     turned = (w[:, ::-1] if submanifold else w).transpose(2, 1, 0)  # [Cin, K, Cout]
-    start = np.zeros((table.size(1), channels[1]), g.dtype)
-    grad_features = _convolved(g, turned, table, table.size(1), rows, start)
+    of_features = _convolved(g, turned, table, np.zeros((table.size(1), x.shape[1]), g.dtype))
 
     present = _present(neighbors, rows, len(x))
-    weights, biases = [], []
-    for first in range(0, max(rows, 1), SEGMENT):
-        part = np.zeros((channels[0], len(neighbors), channels[1]), g.dtype)
-        bias = np.zeros(channels[0], g.dtype)
+    of_weight, of_bias = np.zeros_like(w), np.zeros(len(w), w.dtype)
+    for first in range(0, rows, SEGMENT):
+        segment, bias = np.zeros_like(of_weight), np.zeros_like(of_bias)
         for o in range(first, min(first + SEGMENT, rows)):
             bias = bias + g[o]
             for k in np.flatnonzero(present[:, o]):
-                part[:, k] = fma(g[o][:, None], x[neighbors[k, o]][None], part[:, k])
-        weights.append(part)
-        biases.append(bias)
-    grad_weight = _segment_sums(weights).reshape(channels[0], *kernel, channels[1])
-    values = grad_features, grad_weight, _segment_sums(biases)
-    return _rounded(values[0], grad), _rounded(values[1], grad), _rounded(values[2], grad)
+                segment[:, k] = fma(g[o][:, None], x[neighbors[k, o]][None], segment[:, k])
+        of_weight, of_bias = of_weight + segment, of_bias + bias
+    of_weight = of_weight.reshape(len(weight), *kernel, x.shape[1])
+    return _rounded(of_features, grad), _rounded(of_weight, grad), _rounded(of_bias, grad)
 
 
 # ---- batch norm ---------------------------------------------------------------------------------
-
-
-def _sums_type(features: Tensor) -> type[np.floating]:
-    return np.float64 if features.dtype == torch.float64 else np.float32
 
 
 @define_op
@@ -235,8 +215,9 @@ def sparse_batch_norm(
     features, weight, bias, eps, *, mean, var, num_valid
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(out [C, N], batch_mean [N], batch_var [N])."""
-    kind, rows = _sums_type(features), _first(num_valid, len(features))
+    rows = _first(num_valid, len(features))
     x = to_working(features)[:rows]
+    kind = x.dtype  # of the sums
     if mean is None:
         m64 = tree_sum(x.astype(np.float64)) / max(rows, 1)
         squares = x.astype(np.float64) * x.astype(np.float64)
@@ -264,13 +245,12 @@ def sparse_batch_norm_backward(
     num_valid: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of features, weight and bias."""
-    kind, rows = _sums_type(features), _first(num_valid, len(features))
+    rows = _first(num_valid, len(features))
     g = to_working(grad)[:rows]
+    kind, g64 = g.dtype, g.astype(np.float64)
     t = to_working(features)[:rows] - batch_mean.numpy()
     inv = 1 / np.sqrt(batch_var.numpy().astype(np.float64) + eps)
-    sum_g, sum_gt = (
-        tree_sum(a) for a in (g.astype(np.float64), g.astype(np.float64) * t.astype(np.float64))
-    )
+    sum_g, sum_gt = tree_sum(g64), tree_sum(g64 * t.astype(np.float64))
     s = (weight.numpy().astype(np.float64) * inv).astype(kind)
     out = np.zeros(features.shape, kind)
     if training:
