@@ -127,29 +127,21 @@ class SparseBatchNorm(nn.Module):
         var: Optional[Tensor] = None
         if not self.training:
             mean, var = self.running_mean.to(kind), self.running_var.to(kind)
+        weight, bias = self.weight.to(kind), self.bias.to(kind)
         out, batch_mean, batch_var = torch.ops.torchvox.sparse_batch_norm(
-            x.features,
-            self.weight.to(kind),
-            self.bias.to(kind),
-            self.eps,
-            mean=mean,
-            var=var,
-            num_valid=x.num_valid,
+            x.features, weight, bias, self.eps, mean=mean, var=var, num_valid=x.num_valid
         )
         if self.training:
-            self.remember(
-                x.num_valid.flatten()[0].clamp(0, x.features.size(0)), batch_mean, batch_var
-            )
+            rows = x.num_valid.flatten()[0].clamp(0, x.features.size(0))
+            self.remember(rows, batch_mean, batch_var)
         return with_features(x, out)
 
     def remember(self, rows: Tensor, mean: Tensor, var: Tensor) -> None:
         """Updates the running statistics by the mean and the biased variance of a batch."""
         with torch.no_grad():
-            any_rows = rows > 0
-            self.num_batches_tracked.add_(any_rows)
-            kind = self.running_mean.dtype
-            share = any_rows.to(kind)
-            momentum = self.momentum
+            self.num_batches_tracked.add_(rows > 0)
+            kind, momentum = self.running_mean.dtype, self.momentum
+            share = (rows > 0).to(kind)
             if momentum is None:
                 share = share / self.num_batches_tracked.clamp(min=1)
             else:
@@ -179,22 +171,26 @@ class SparseSequential(nn.Sequential):
         return x
 
 
+def dense_cells(x: SparseTensor) -> Tensor:
+    """[B, D, H, W, channels]: 0 in cells without a row; of rows in one cell, the lowest."""
+    depth, height, width = x.spatial_shape[0], x.spatial_shape[1], x.spatial_shape[2]
+    sample, z = x.indices[:, 0], x.indices[:, 1]
+    row = torch.arange(x.indices.size(0), device=x.indices.device)
+    used = (row < x.num_valid.flatten()[0]) & (z >= 0) & (z < depth)
+    used = used & (sample >= 0) & (sample < x.batch_size)  # else another sample's plane
+    plane = torch.where(used, sample * depth + z, -1)
+    indices = torch.cat([plane.unsqueeze(1), x.indices[:, 1:]], 1)
+    planes = torch.ops.torchvox.pillar_scatter(
+        x.features, indices, x.batch_size * depth, [width, height]
+    )
+    return planes.permute(0, 2, 3, 1).unflatten(0, [x.batch_size, depth])
+
+
 class ToDense(nn.Module):
     """A `SparseTensor` to a dense grid [B, channels, D, H, W], 0 in cells without a row; of rows in
     one cell, the lowest. flatten(1, 2) is a view [B, channels * D, H, W] with the strides of
     torch.channels_last, whose channel c * D + z is channel c of plane z. Differentiable."""
 
     def forward(self, x: SparseTensor) -> Tensor:
-        depth, height, width = x.spatial_shape[0], x.spatial_shape[1], x.spatial_shape[2]
-        sample, z = x.indices[:, 0], x.indices[:, 1]
-        row = torch.arange(x.indices.size(0), device=x.indices.device)
-        used = (row < x.num_valid.flatten()[0]) & (z >= 0) & (z < depth)
-        used = used & (sample >= 0) & (sample < x.batch_size)  # else another sample's plane
-        plane = torch.where(used, sample * depth + z, -1)
-        indices = torch.cat([plane.unsqueeze(1), x.indices[:, 1:]], 1)
-        planes = torch.ops.torchvox.pillar_scatter(
-            x.features, indices, x.batch_size * depth, [width, height]
-        )
-        # [B, H, W, channels, D] in memory.
-        grid = planes.permute(0, 2, 3, 1).unflatten(0, [x.batch_size, depth])
-        return grid.permute(0, 2, 3, 4, 1).contiguous().permute(0, 3, 4, 1, 2)
+        grid = dense_cells(x).permute(0, 2, 3, 4, 1)  # [B, H, W, channels, D] in memory
+        return grid.contiguous().permute(0, 3, 4, 1, 2)

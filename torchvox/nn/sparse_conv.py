@@ -95,18 +95,14 @@ class SparseConvolution(SparseLayer):
 
 
 class SubMConv3d(SparseConvolution):
-    """Submanifold convolution: a `SparseTensor` to one of the same rows, which alone are read.
+    """Submanifold convolution (Graham et al., CVPR 2018): a `SparseTensor` to one of the same rows,
+    which alone are read.
 
-    in_channels, out_channels: of the features.
-    kernel_size: cells, odd; an int or (z, y, x), as all sizes.
-    dilation: from 1.
-    bias: whether there is one.
+    kernel_size: cells, odd; an int or (z, y, x), as all sizes. dilation: from 1.
 
     The map is built once for all layers of a level with this kernel and dilation. A kernel of one
     cell needs none: every row in use reads itself.
     Raises ValueError: an even kernel; features of other channels.
-    B. Graham, M. Engelcke, L. van der Maaten, *3D semantic segmentation with submanifold sparse
-    convolutional networks*, CVPR 2018.
     """
 
     def __init__(
@@ -131,13 +127,9 @@ class SubMConv3d(SparseConvolution):
             return x, torch.where(row < x.num_valid.flatten()[0], row, -1).unsqueeze(0), None
         name = x.level + self.map_name
         if name not in x.maps:
+            grid = (x.indices, x.spatial_shape, x.batch_size, self.kernel_size)
             neighbors, _ = torch.ops.torchvox.sparse_subm_map(
-                x.indices,
-                x.spatial_shape,
-                x.batch_size,
-                self.kernel_size,
-                dilation=self.dilation,
-                num_valid=x.num_valid,
+                *grid, dilation=self.dilation, num_valid=x.num_valid
             )
             none = x.indices.new_empty([0, 0])
             x.maps[name] = _tables(x, neighbors, none, self.kernel_size, x.level)
@@ -220,8 +212,7 @@ class SparseConv3d(StridedMap, SparseConvolution):
     """Sparse convolution: a `SparseTensor` to one with a row for every cell that the kernel reaches
     from a row of the input, ascending by (b, z, y, x).
 
-    in_channels, out_channels, kernel_size, dilation, bias: as in `SubMConv3d`, even kernels too.
-    stride: from 1. padding: from 0.
+    kernel_size, dilation: as in `SubMConv3d`, even kernels too. stride: from 1. padding: from 0.
     indice_key: a name of the map for a `SparseInverseConv3d`; "": none.
     max_rows: capacity of the output; the last cells are dropped when more are found. -1: as many as
         the rows can reach, often 8 times as many as they do.
@@ -259,7 +250,6 @@ class SparseConv3d(StridedMap, SparseConvolution):
 class SparseInverseConv3d(SparseConvolution):
     """The way back of a strided layer: a `SparseTensor` to one of the rows which that layer read.
 
-    in_channels, out_channels, bias: as in `SubMConv3d`.
     kernel_size: that of the strided layer. indice_key: its key.
 
     Rows that the strided layer did not reach get the bias.
