@@ -3,9 +3,7 @@
 assigned, and maps stay in the dictionary that all tensors of a chain share."""
 
 import importlib
-import math
 
-import torch
 from torch import nn
 
 from torchvox.compat._sparse import Convolution, MaxPool, Rows, Sequential, by_axes, scatter_nd
@@ -53,14 +51,8 @@ class SparseSequential(Sequential, SparseModule):
 class _Layer(Convolution, SparseModule):
     """mmcv's layers with a map under their key use it."""
 
-    def set_weight(self, bias):
-        shape = (*self.kernel_size, self.in_channels, self.out_channels)
-        self.weight = nn.Parameter(torch.empty(shape))
-        self.register_parameter("bias", nn.Parameter(torch.empty(shape[-1])) if bias else None)
-        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))  # whose fan is the peer's too
-        if self.bias is not None:
-            bound = self.weight[..., 0].numel() ** -0.5
-            nn.init.uniform_(self.bias, -bound, bound)
+    def weight_shape(self):
+        return (*self.kernel_size, self.in_channels, self.out_channels)
 
     def keep(self, x, found):
         if self.indice_key is not None:
@@ -82,8 +74,7 @@ class _SparseConv(_Layer):
     ):  # fmt: skip
         super().__init__()
         self.set_window(self.NDIM, kernel_size, stride, padding, dilation)
-        self.set_layer(in_channels, out_channels, groups, self.SUBM, False, indice_key)
-        self.set_weight(bias)
+        self.set_layer(in_channels, out_channels, groups, self.SUBM, False, indice_key, bias)
 
 
 class _SubMConv(_SparseConv):
@@ -98,8 +89,7 @@ class _SparseInverseConv(_Layer):
     def __init__(self, in_channels, out_channels, kernel_size, indice_key=None, bias=True):
         super().__init__()
         self.set_window(self.NDIM, kernel_size, 1, 0, 1)
-        self.set_layer(in_channels, out_channels, 1, False, True, indice_key)
-        self.set_weight(bias)
+        self.set_layer(in_channels, out_channels, 1, False, True, indice_key, bias)
 
 
 class _SparseMaxPool(MaxPool, SparseModule):

@@ -13,12 +13,13 @@ Two dimensions are three with one cell along z.
 
 from collections import OrderedDict
 from math import prod
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from torchvox.compat._errors import refuse
+from torchvox.nn.sparse import dense_cells, sparse_tensor
 
 MOST = 125  # cells of a kernel
 
@@ -71,19 +72,6 @@ def cells_of(indices: Tensor) -> Tensor:
     return torch.cat([indices[:, :1], zeros, indices[:, 1:]], 1)
 
 
-def convolve(
-    features: Tensor, weight: Tensor, bias: Optional[Tensor], neighbors: Tensor, **options: Any
-) -> Tensor:
-    """weight: [Cout, kernel.., Cin]. Under autocast in its dtype, as torch's convolutions."""
-    kernel, device = lift(list(weight.shape[1:-1]), 1), features.device.type
-    weight = weight.reshape(len(weight), *kernel, weight.shape[-1])
-    if torch.is_autocast_enabled(device) and features.dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(device)
-        features, weight = features.to(dtype), weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
-    return torch.ops.torchvox.sparse_conv(features, weight, neighbors, bias=bias, **options)
-
-
 class Rows:
     """features [M, C] and indices [M, 1 + axes] int32, the sample first."""
 
@@ -102,14 +90,10 @@ class Rows:
 
     def dense(self, channels_first: bool = True) -> Tensor:
         """[B, C, cells..], or [B, cells.., C]: 0 where no row is; of equal rows, the lowest."""
-        shape = [int(n) for n in self.spatial_shape]
-        depth, height, width = lift(shape, 1)
-        b, z, y, x = cells_of(self.indices.to(self.features.device)).unbind(1)
-        plane = torch.where((b >= 0) & (z >= 0) & (z < depth), b * depth + z, -1)
-        cells = torch.stack([plane, torch.zeros_like(z), y, x], 1)
-        batch, size = int(self.batch_size), [width, height]
-        planes = torch.ops.torchvox.pillar_scatter(self.features, cells, batch * depth, size)
-        grid = planes.permute(0, 2, 3, 1).reshape(batch, *shape, self.features.shape[1])
+        shape, batch = [int(n) for n in self.spatial_shape], int(self.batch_size)
+        cells = cells_of(self.indices.to(self.features.device))
+        grid = dense_cells(sparse_tensor(self.features, cells, lift(shape, 1), batch))
+        grid = grid.reshape(batch, *shape, self.features.shape[1])
         return grid.movedim(-1, 1).contiguous() if channels_first else grid
 
     def derive(self, features, indices, spatial_shape, indice_dict) -> "Rows":
@@ -129,11 +113,10 @@ class Window(nn.Module):
     indice_key: Optional[str] = None
 
     def set_window(self, ndim, kernel_size, stride, padding, dilation) -> None:
-        self.ndim = ndim
-        self.kernel_size = expand_nd(ndim, kernel_size)
-        self.stride = expand_nd(ndim, stride)
-        self.padding = expand_nd(ndim, padding)
-        self.dilation = expand_nd(ndim, dilation)
+        self.ndim, window = ndim, (kernel_size, stride, padding, dilation)
+        self.kernel_size, self.stride, self.padding, self.dilation = (
+            expand_nd(ndim, values) for values in window
+        )
         if prod(self.kernel_size) > MOST:
             refuse(f"{type(self).__name__}: kernel_size={self.kernel_size} of over {MOST} cells")
 
@@ -200,13 +183,34 @@ class Convolution(Window):
     weight: nn.Parameter
     bias: Optional[nn.Parameter]
 
-    def set_layer(self, in_channels, out_channels, groups, subm, inverse, indice_key) -> None:
+    def set_layer(
+        self, in_channels, out_channels, groups, subm, inverse, indice_key, bias, device=None,
+        dtype=None,
+    ) -> None:  # fmt: skip
         if groups != 1:
             refuse(f"{type(self).__name__}: groups={groups}")
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.subm, self.inverse, self.transposed = subm, inverse, False
         self.indice_key = indice_key
         self.conv1x1 = prod(self.kernel_size) == 1
+        weight = torch.empty(self.weight_shape(), device=device, dtype=dtype)
+        self.weight = nn.Parameter(weight)
+        start = nn.Parameter(weight.new_empty(out_channels)) if bias else None
+        self.register_parameter("bias", start)
+        self.reset_parameters()
+
+    def weight_shape(self) -> Tuple[int, ...]:
+        return (self.out_channels, *self.kernel_size, self.in_channels)
+
+    def reset_parameters(self) -> None:
+        """Kaiming's with a = sqrt(5); the fan of a weight is what its first axis leaves."""
+        fans = {
+            "weight": self.weight[:1].numel(),
+            "bias": prod(self.kernel_size) * self.in_channels,
+        }
+        for name, parameter in self.named_parameters():
+            bound = max(fans[name], 1) ** -0.5
+            nn.init.uniform_(parameter, -bound, bound)
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}, {super().extra_repr()}"
@@ -214,22 +218,26 @@ class Convolution(Window):
     def run(self, x: Rows, weight: Tensor) -> Rows:
         """weight: [Cout, kernel.., Cin]."""
         assert x.features.shape[1] == self.in_channels, "channel size mismatch"
-        features = x.features
         if self.conv1x1:
-            rows = torch.arange(len(features), dtype=torch.int32, device=features.device)
-            out = convolve(features, weight, self.bias, rows[None], submanifold=True)
-            return x.derive(out, x.indices, x.spatial_shape, x.indice_dict)
-        if self.inverse:
+            row = torch.arange(len(x.features), dtype=torch.int32, device=x.features.device)
+            tables, rows = (row[None], None), (x.indices, x.spatial_shape, x.indice_dict)
+        elif self.inverse:
             found = x.find_indice_pair(self.indice_key)
             assert found is not None, f"no map has indice_key={self.indice_key!r}"
             assert found.inverse is not None, "an inverse layer needs the map of a strided one"
             self.fits(found, x, inverse=True)
-            out = convolve(features, weight, self.bias, found.inverse, inverse=found.neighbors)
-            return x.derive(out, found.indices, found.spatial_shape, x.indice_dict)
-        found = self.find_map(x)
-        options = {"submanifold": True} if self.subm else {"inverse": found.inverse}
-        out = convolve(features, weight, self.bias, found.neighbors, **options)
-        return x.derive(out, found.out_indices, found.out_spatial_shape, self.keep(x, found))
+            tables = found.inverse, found.neighbors
+            rows = found.indices, found.spatial_shape, x.indice_dict
+        else:
+            found = self.find_map(x)
+            tables = found.neighbors, found.inverse
+            rows = found.out_indices, found.out_spatial_shape, self.keep(x, found)
+        weight = weight.reshape(len(weight), *lift(self.kernel_size, 1), self.in_channels)
+        out = torch.ops.torchvox.sparse_conv(
+            *(x.features, weight, tables[0]), bias=self.bias, inverse=tables[1],
+            submanifold=tables[1] is None,
+        )  # fmt: skip
+        return x.derive(out, *rows)
 
 
 class MaxPool(Window):

@@ -8,7 +8,6 @@ mean nothing. Parameters and buffers have the peer's names and layouts.
 """
 
 import torch
-from torch import nn
 
 from torchvox.compat._errors import refuse, stubs
 from torchvox.compat._sparse import (
@@ -102,7 +101,8 @@ class SparseConvolution(_Layer, Convolution):
         if transposed or getattr(act_type, "name", "None_") != "None_":
             refuse(f"{type(self).__name__}: transposed={transposed}, act_type={act_type}")
         self.set_window(ndim, kernel_size, stride, padding, dilation)
-        self.set_layer(in_channels, out_channels, groups, subm, inverse, indice_key)
+        options = (groups, subm, inverse, indice_key, bias, device, dtype)
+        self.set_layer(in_channels, out_channels, *options)
         self.output_padding = expand_nd(ndim, output_padding)
         self.algo, self.fp32_accum, self.act_type = algo, fp32_accum, act_type
         if not subm:
@@ -110,18 +110,6 @@ class SparseConvolution(_Layer, Convolution):
             free = not self.conv1x1 or self.padding == [0] * ndim
             assert free, "padding must be zero for 1x1 conv (k=1,s=1)"
         self.set_count(record_voxel_count, device)
-        shape = (out_channels, *self.kernel_size, in_channels)
-        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.register_parameter(
-            "bias",
-            nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None,
-        )
-        self.reset_parameters()
-
-    def reset_parameters(self):
-        bound = max(self.weight[:1].numel(), 1) ** -0.5  # Kaiming's with a = sqrt(5)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, input, add_input=None):
         weight = self.weight
