@@ -81,8 +81,8 @@ def plain(value: object) -> Any:
 
 
 def from_plain(kind: type[T], values: T | Mapping[str, Any], where: str = "") -> T:
-    """The dataclass of plain values; one that is made already as it is. where: its place, with a
-    dot behind.
+    """The dataclass of plain values; one that is made already as it is. What the values of a field
+    leave out is that of its default. where: its place, with a dot behind.
 
     Raises ValueError that names the place of every unknown key, with the nearest known one, of
     every missing one, and of every value of another type or outside its limits.
@@ -98,8 +98,12 @@ def from_plain(kind: type[T], values: T | Mapping[str, Any], where: str = "") ->
     problems += [f"{where}{name} is missing" for name in missing]
     hints, arguments = typing.get_type_hints(kind, include_extras=True), {}
     for name in [name for name in fields if name in values]:
+        value, default = values[name], fields[name].default
+        whole = dataclasses.is_dataclass(default) and type(default) is hints[name]
+        if whole and isinstance(value, Mapping):
+            value = {**vars(default), **value}
         try:
-            arguments[name] = convert(hints[name], values[name], where + name)
+            arguments[name] = convert(hints[name], value, where + name)
         except ValueError as error:
             problems.append(str(error))
     if problems:
