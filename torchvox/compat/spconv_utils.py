@@ -52,14 +52,9 @@ class PointToVoxel:
     """Voxels float32 [M, P, C], indices int32 [M, 3] z y x, numbers of points int32 [M]."""
 
     def __init__(
-        self,
-        vsize_xyz,
-        coors_range_xyz,
-        num_point_features,
-        max_num_voxels,
-        max_num_points_per_voxel,
-        device=torch.device("cpu:0"),  # noqa: B008
-    ):
+        self, vsize_xyz, coors_range_xyz, num_point_features, max_num_voxels,
+        max_num_points_per_voxel, device=torch.device("cpu:0"),  # noqa: B008
+    ):  # fmt: skip
         if len(vsize_xyz) != 3:
             refuse(f"PointToVoxel: vsize_xyz of {len(vsize_xyz)} axes")
         self.ndim, self.device = 3, torch.device(device)
@@ -102,13 +97,9 @@ class Point2VoxelCPU3d:
     _device = "cpu"
 
     def __init__(
-        self,
-        vsize_xyz,
-        coors_range_xyz,
-        num_point_features,
-        max_num_voxels,
+        self, vsize_xyz, coors_range_xyz, num_point_features, max_num_voxels,
         max_num_points_per_voxel,
-    ):
+    ):  # fmt: skip
         sizes = (num_point_features, max_num_voxels, max_num_points_per_voxel)
         self._generator = PointToVoxel(vsize_xyz, coors_range_xyz, *sizes, self._device)
         self.grid_size = self._generator.grid_size
@@ -157,18 +148,10 @@ class VoxelGeneratorV2(VoxelGenerator):
     """`VoxelGenerator` whose results are a dictionary."""
 
     def __init__(
-        self,
-        voxel_size,
-        point_cloud_range,
-        max_num_points,
-        max_voxels=20000,
-        full_mean=False,
-        block_filtering=False,
-        block_factor=8,
-        block_size=3,
-        height_threshold=0.1,
+        self, voxel_size, point_cloud_range, max_num_points, max_voxels=20000, full_mean=False,
+        block_filtering=False, block_factor=8, block_size=3, height_threshold=0.1,
         height_high_threshold=2.0,
-    ):
+    ):  # fmt: skip
         assert full_mean is False, "don't use this."
         if block_filtering:
             refuse("VoxelGeneratorV2: block_filtering=True")

@@ -10,16 +10,9 @@ from torch import Tensor, nn
 
 from torchvox._util.errors import expect
 from torchvox._util.values import AboveZero, Positive, Share, from_plain, plain
-from torchvox.nn.sparse import (
-    SparseBatchNorm,
-    SparseReLU,
-    SparseSequential,
-    SparseTensor,
-    sparse_tensor,
-    with_features,
-)
-from torchvox.nn.sparse_blocks import SparseResidualBlock
-from torchvox.nn.sparse_conv import SparseConv3d, SparseConvolution, SparseInverseConv3d, SubMConv3d
+from torchvox.nn.sparse import SparseSequential, SparseTensor, sparse_tensor, with_features
+from torchvox.nn.sparse_blocks import SparseResidualBlock, conv_norm_relu
+from torchvox.nn.sparse_conv import SparseConv3d, SparseInverseConv3d, SubMConv3d
 from torchvox.ops.voxel import grid_size
 
 
@@ -54,13 +47,7 @@ class SparseUNet:
 PRESETS: Dict[str, Dict[str, Any]] = {  # of mmdetection3d and SPVNAS; of Pointcept
     "minkunet18": {},
     "minkunet34": {"blocks": (2, 3, 4, 6)},
-    "spunet": {
-        "stem": (5,),
-        "blocks": (2, 3, 4, 6),
-        "widen": True,
-        "eps": 1e-3,
-        "momentum": 0.01,
-    },
+    "spunet": dict(stem=(5,), blocks=(2, 3, 4, 6), widen=True, eps=1e-3, momentum=0.01),
 }
 
 
@@ -109,27 +96,33 @@ class MinkUNet(nn.Module):
         self.in_channels = int(in_channels)
         self.voxel_size = [float(v) for v in voxel_size]
         self.point_cloud_range = [float(v) for v in point_cloud_range]
-        levels = len(net.blocks)
+        levels, norm = len(net.blocks), (net.eps, net.momentum)
+
+        def residual_blocks(before: int, width: int, count: int) -> List[nn.Module]:
+            widths = [before, *[width] * (count - 1)]
+            return [SparseResidualBlock(w, width, eps=norm[0], momentum=norm[1]) for w in widths]
+
         # Every level halves the grid; a plane of cells beyond an even number would vanish.
         cells = grid_size(self.voxel_size, self.point_cloud_range)[::-1]
         self.spatial_shape = [-(-n // 2**levels) * 2**levels for n in cells]
         self.stem, before = SparseSequential(), in_channels
         for kernel in net.stem:
             conv = SubMConv3d(before, net.channels[0], kernel, bias=False)
-            self.stem.extend(_with_norm(conv, net))
+            self.stem.extend(conv_norm_relu(conv, *norm))
             before = net.channels[0]
         self.downs, self.ups = nn.ModuleList(), nn.ModuleList()
         for i, (before, width) in enumerate(pairwise(net.channels)):
             strided = width if net.widen else before
             down = SparseConv3d(before, strided, 2, 2, bias=False, indice_key=f"down{i}")
-            blocks = _blocks(strided, width, net.blocks[i], net)
-            self.downs.append(SparseSequential(*_with_norm(down, net), *blocks))
+            blocks = residual_blocks(strided, width, net.blocks[i])
+            self.downs.append(SparseSequential(*conv_norm_relu(down, *norm), *blocks))
         before = net.channels[-1]
         for i, width in enumerate(net.up_channels):
             finer = levels - 1 - i
             up = SparseInverseConv3d(before, width, 2, f"down{finer}", bias=False)
-            blocks = _blocks(width + net.channels[finer], width, net.up_blocks[i], net)
-            self.ups.append(Up(SparseSequential(*_with_norm(up, net)), SparseSequential(*blocks)))
+            blocks = residual_blocks(width + net.channels[finer], width, net.up_blocks[i])
+            layers = SparseSequential(*conv_norm_relu(up, *norm))
+            self.ups.append(Up(layers, SparseSequential(*blocks)))
             before = width
         self.scores = SubMConv3d(before, num_classes, 1)
         self._config: Dict[str, Any] = {
@@ -173,12 +166,3 @@ class MinkUNet(nn.Module):
     def config(self) -> Dict[str, Any]:
         """Arguments that build the same model, plain types only."""
         return self._config
-
-
-def _with_norm(conv: SparseConvolution, net: SparseUNet) -> List[nn.Module]:
-    return [conv, SparseBatchNorm(conv.out_channels, net.eps, net.momentum), SparseReLU()]
-
-
-def _blocks(in_channels: int, width: int, count: int, net: SparseUNet) -> List[nn.Module]:
-    widths = [in_channels, *[width] * (count - 1)]
-    return [SparseResidualBlock(w, width, eps=net.eps, momentum=net.momentum) for w in widths]

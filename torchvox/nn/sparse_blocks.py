@@ -2,7 +2,7 @@
 """Residual blocks of sparse tensors, and sparse convolutions with all behind them fused in."""
 
 import copy
-from typing import Optional, Type, TypeVar
+from typing import List, Optional, Type, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,11 @@ from torchvox.nn.sparse import (
 from torchvox.nn.sparse_conv import SparseConvolution, SubMConv3d
 
 Taken = TypeVar("Taken", bound=nn.Module)
+
+
+def conv_norm_relu(conv: SparseConvolution, eps: float, momentum: float) -> List[nn.Module]:
+    """The convolution, a batch norm of its outputs with eps and momentum, a ReLU."""
+    return [conv, SparseBatchNorm(conv.out_channels, eps, momentum), SparseReLU()]
 
 
 class FusedSparseConv(nn.Module):

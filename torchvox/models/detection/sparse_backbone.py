@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from torchvox.models.detection.config import SparseBackboneConfig
 from torchvox.nn.conv import autocast_dtype
-from torchvox.nn.sparse import SparseBatchNorm, SparseReLU, SparseSequential, SparseTensor
-from torchvox.nn.sparse_blocks import SparseResidualBlock
+from torchvox.nn.sparse import SparseSequential, SparseTensor
+from torchvox.nn.sparse_blocks import SparseResidualBlock, conv_norm_relu
 from torchvox.nn.sparse_conv import SparseConv3d, SubMConv3d
 
 Size = Tuple[int, int, int]
@@ -37,7 +37,7 @@ class FirstLayer(nn.Module):
     def __init__(self, in_channels: int, channels: int, eps: float, momentum: float) -> None:
         super().__init__()
         conv = SubMConv3d(in_channels, channels, bias=False)
-        self.layers = SparseSequential(conv, SparseBatchNorm(channels, eps, momentum), SparseReLU())
+        self.layers = SparseSequential(*conv_norm_relu(conv, eps, momentum))
 
     def forward(self, x: SparseTensor) -> SparseTensor:
         if not torch.jit.is_scripting() and autocast_dtype(x.features) is not None:
@@ -51,28 +51,25 @@ class SparseBackbone(nn.Module):
 
     def __init__(self, in_channels: int, config: SparseBackboneConfig) -> None:
         super().__init__()
-        width, norm = config.channels[0], (config.eps, config.momentum)
-        self.first = FirstLayer(in_channels, width, *norm)
+        width, norm = config.channels[0], {"eps": config.eps, "momentum": config.momentum}
+        self.first = FirstLayer(in_channels, width, **norm)
         most = config.max_rows or (-1,) * len(config.channels)
-        strided = list(zip(strided_layers(config), most, strict=True))
+        sizes_rows = list(zip(strided_layers(config), most, strict=True))
         levels: List[List[nn.Module]] = []
         for i, channels in enumerate((*config.channels, config.out_channels)):
             layers: List[nn.Module] = []
             if i > 0:
-                sizes, rows = strided[i - 1]
-                conv = SparseConv3d(
+                sizes, rows = sizes_rows[i - 1]
+                strided = SparseConv3d(
                     width, channels, *sizes, bias=False, max_rows=rows, per_sample=True
                 )
-                layers += [conv, SparseBatchNorm(channels, *norm), SparseReLU()]
+                layers += conv_norm_relu(strided, **norm)
             for _ in range((*config.layers, 0)[i]):
                 if config.block == "residual":
-                    block = SparseResidualBlock(
-                        channels, channels, bias=config.bias, eps=norm[0], momentum=norm[1]
-                    )
-                    layers.append(block)
+                    layers.append(SparseResidualBlock(channels, channels, bias=config.bias, **norm))
                 else:
-                    layers.append(SubMConv3d(channels, channels, bias=config.bias))
-                    layers += [SparseBatchNorm(channels, *norm), SparseReLU()]
+                    conv = SubMConv3d(channels, channels, bias=config.bias)
+                    layers += conv_norm_relu(conv, **norm)
             levels.append(layers)
             width = channels
         self.levels = nn.ModuleList(SparseSequential(*layers) for layers in levels)
@@ -92,13 +89,11 @@ def measure_rows(model: nn.Module, clouds: Sequence[Tensor]) -> Tuple[int, List[
     model: a detector on voxels; its caps do not count. clouds: [N, columns] each, on any device.
     Raises ValueError for another model and for no clouds.
     """
-    config = getattr(model, "_config", None)
-    sparse = getattr(config, "sparse", None)
-    if config is None or sparse is None or not len(clouds):
-        kind = type(model).__name__
+    sparse = getattr(getattr(model, "_config", None), "sparse", None)
+    if sparse is None or not len(clouds):
         raise ValueError(
             "measure_rows: a detector on voxels and a cloud at least are needed, got "
-            f"{kind} and {len(clouds)} clouds"
+            f"{type(model).__name__} and {len(clouds)} clouds"
         )
     found: List[List[int]] = []
     for points in clouds:
