@@ -190,17 +190,11 @@ class StridedMap(SparseLayer):
             max_rows = max_rows * x.batch_size
         if self.growth > 0:
             max_rows = math.ceil(self.growth * x.indices.size(0))
+        grid = (x.indices, x.spatial_shape, x.batch_size, self.kernel_size)
         indices, neighbors, inverse, counts = torch.ops.torchvox.sparse_conv_map(
-            x.indices,
-            x.spatial_shape,
-            x.batch_size,
-            self.kernel_size,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            max_rows=max_rows,
-            num_valid=x.num_valid,
-        )
+            *grid, stride=self.stride, padding=self.padding, dilation=self.dilation,
+            max_rows=max_rows, num_valid=x.num_valid,
+        )  # fmt: skip
         level = x.level + self.step
         if len(self.indice_key) > 0:
             x.maps[key] = _tables(x, neighbors, inverse, self.kernel_size, level)
@@ -287,11 +281,8 @@ class SparseInverseConv3d(SparseConvolution):
                 f"{self.layer}: the rows must be those that the map {self.indice_key} made, "
                 f"{found.out_level}, got {x.level}"
             )
-        out = SparseTensor(
-            *(x.features, found.indices, found.num_valid, found.spatial_shape),
-            *(x.batch_size, found.level, x.maps),
-        )
-        return out, found.inverse, found.neighbors
+        rows = (found.indices, found.num_valid, found.spatial_shape, x.batch_size, found.level)
+        return SparseTensor(x.features, *rows, x.maps), found.inverse, found.neighbors
 
 
 class SparseMaxPool3d(StridedMap):
