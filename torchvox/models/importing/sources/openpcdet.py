@@ -92,6 +92,11 @@ def _single(state: State, settings: Settings) -> Found:
 
 
 def _several(state: State, settings: Settings) -> Found:
+    if _names(state) is VOXELS:
+        raise CheckpointError(
+            "dense_head.rpn_heads behind backbone_3d, AnchorHeadMulti over voxels, cannot be "
+            "imported: import the network with CenterHead or AnchorHeadSingle, or over pillars"
+        )
     heads: List[List[int]] = []
     while f"dense_head.rpn_heads.{len(heads)}.head_label_indices" in state:
         labels = state[f"dense_head.rpn_heads.{len(heads)}.head_label_indices"]
