@@ -66,21 +66,19 @@ class _Layer(Convolution, SparseModule):
 class _SparseConv(_Layer):
     """The cells that the kernel reaches, ascending."""
 
-    SUBM = False
-
     def __init__(
         self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1,
         bias=True, indice_key=None,
     ):  # fmt: skip
         super().__init__()
         self.set_window(self.NDIM, kernel_size, stride, padding, dilation)
-        self.set_layer(in_channels, out_channels, groups, self.SUBM, False, indice_key, bias)
+        self.set_layer(in_channels, out_channels, groups, self.subm, False, indice_key, bias)
 
 
 class _SubMConv(_SparseConv):
     """The rows stay; stride and padding are ignored."""
 
-    SUBM = True
+    subm = True
 
 
 class _SparseInverseConv(_Layer):

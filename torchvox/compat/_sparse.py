@@ -1,15 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the sparse convolutions of spconv and of mmcv have in common. Row counts are exact, so a
-strided layer reads its number of rows from the device, once.
-
-SparseMap     a map between rows, kept in `indice_dict`
-Rows          base of the peers' tensors
-Window        kernel, stride, padding and dilation, and the map of a call
-Convolution   a layer's forward; the peers add the layout of the weight
-MaxPool, Sequential
-
-Two dimensions are three with one cell along z.
-"""
+strided layer reads its number of rows from the device, once. Two dimensions are three with one cell
+along z."""
 
 from collections import OrderedDict
 from math import prod
@@ -25,7 +17,7 @@ MOST = 125  # cells of a kernel
 
 
 class SparseMap(NamedTuple):
-    """Tables between the rows of two tensors, or within one (is_subm)."""
+    """Tables between the rows of two tensors, or within one (is_subm); kept in `indice_dict`."""
 
     indices: Tensor
     out_indices: Tensor
@@ -73,7 +65,8 @@ def cells_of(indices: Tensor) -> Tensor:
 
 
 class Rows:
-    """features [M, C] and indices [M, 1 + axes] int32, the sample first."""
+    """Base of the peers' tensors: features [M, C] and indices [M, 1 + axes] int32, the sample
+    first."""
 
     features: Tensor
     indices: Tensor
@@ -108,6 +101,8 @@ def by_axes(base: type) -> List[type]:
 
 
 class Window(nn.Module):
+    """Kernel, stride, padding and dilation of a layer, and the map of a call."""
+
     NDIM = 0
     subm = False
     indice_key: Optional[str] = None
@@ -180,6 +175,8 @@ class Window(nn.Module):
 
 
 class Convolution(Window):
+    """The peers add the layout of the weight."""
+
     weight: nn.Parameter
     bias: Optional[nn.Parameter]
 
@@ -195,8 +192,8 @@ class Convolution(Window):
         self.conv1x1 = prod(self.kernel_size) == 1
         weight = torch.empty(self.weight_shape(), device=device, dtype=dtype)
         self.weight = nn.Parameter(weight)
-        start = nn.Parameter(weight.new_empty(out_channels)) if bias else None
-        self.register_parameter("bias", start)
+        of_bias = nn.Parameter(weight.new_empty(out_channels)) if bias else None
+        self.register_parameter("bias", of_bias)
         self.reset_parameters()
 
     def weight_shape(self) -> Tuple[int, ...]:
@@ -204,12 +201,9 @@ class Convolution(Window):
 
     def reset_parameters(self) -> None:
         """Kaiming's with a = sqrt(5); the fan of a weight is what its first axis leaves."""
-        fans = {
-            "weight": self.weight[:1].numel(),
-            "bias": prod(self.kernel_size) * self.in_channels,
-        }
-        for name, parameter in self.named_parameters():
-            bound = max(fans[name], 1) ** -0.5
+        fans = (self.weight[:1].numel(), prod(self.kernel_size) * self.in_channels)
+        for parameter, fan in zip(self.parameters(), fans):  # noqa: B905
+            bound = max(fan, 1) ** -0.5
             nn.init.uniform_(parameter, -bound, bound)
 
     def extra_repr(self) -> str:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tensor and the containers of `spconv.pytorch`."""
 
+from copy import copy
+
 import torch
 from torch import nn
 
@@ -57,9 +59,7 @@ class SparseConvTensor(Rows):
         return new
 
     def shadow_copy(self):
-        new = object.__new__(type(self))
-        new.__dict__.update(self.__dict__)
-        return new
+        return copy(self)
 
     def replace_feature(self, feature):
         return self.derive(feature, self.indices, self.spatial_shape, self.indice_dict)
