@@ -4,7 +4,7 @@ docs/sparse.md; every list of three is in the order (z, y, x)."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import product
 from math import ceil, gcd, prod
 
@@ -103,7 +103,7 @@ def sparse_conv_map(
     capacity = min(len(indices) * reach, batch_size * prod(shape)) if max_rows < 0 else max_rows
     cells, skipped = _active(indices, spatial_shape, batch_size, num_valid)
 
-    entries = []  # offset, output cell, input row
+    reached: dict[Cell, list[tuple[int, int]]] = defaultdict(list)  # offsets and input rows
     for k, offset in enumerate(product(*map(range, kernel_size))):
         for cell, row in cells.items():
             steps = [
@@ -112,18 +112,15 @@ def sparse_conv_map(
             place = [step // s for step, s in zip(steps, stride, strict=True)]
             fits = all(step % s == 0 for step, s in zip(steps, stride, strict=True))
             if fits and all(0 <= o < n for o, n in zip(place, shape, strict=True)):
-                entries.append((k, (cell[0], *place), row))
-    found = sorted({cell for _, cell, _ in entries})
-    kept = found[:capacity]
-    number = {cell: o for o, cell in enumerate(kept)}
-
+                reached[(cell[0], *place)].append((k, row))
+    found = sorted(reached)
+    kept, pairs = found[:capacity], []
     sizes = (capacity, 4), (prod(kernel_size), capacity), (prod(kernel_size), len(indices))
     out_indices, neighbors, inverse = (torch.full(s, -1, dtype=torch.int32) for s in sizes)
-    out_indices[: len(kept)] = torch.tensor(kept, dtype=torch.int32).reshape(-1, 4)
-    pairs = []
-    for k, cell, row in entries:
-        if cell in number:
-            neighbors[k, number[cell]], inverse[k, row] = row, number[cell]
+    for o, cell in enumerate(kept):
+        out_indices[o] = torch.tensor(cell)
+        for k, row in reached[cell]:
+            neighbors[k, o], inverse[k, row] = row, o
             pairs.append(cell[0])
     counts = _table_of_counts(batch_size, kept, found, pairs, skipped)
     return out_indices, neighbors, inverse, counts
@@ -161,13 +158,12 @@ def sparse_conv(
     w = to_working(weight).reshape(len(weight), volume, features.size(1))
     rows = _first(num_valid, capacity)
     start = np.zeros((rows, len(weight)), x.dtype)
-    if bias is not None:
-        start[:] = to_working(bias)
+    start[:] = 0 if bias is None else to_working(bias)
     value = _convolved(x, w, neighbors, start)
     if residual is not None:
         value = value + to_working(residual)[:rows]
     if relu:
-        value = np.where((value > 0) | np.isnan(value), value, np.zeros_like(value))
+        value = np.where((value > 0) | np.isnan(value), value, 0)
     out = np.zeros((capacity, len(weight)), x.dtype)
     out[:rows] = value
     return _rounded(out, features)
@@ -259,8 +255,8 @@ def sparse_batch_norm_backward(
         out[:rows] = s * fma(-t, np.broadcast_to(c, t.shape), g - a)
     else:
         out[:rows] = s * g
-    grads = (sum_gt * inv).astype(kind), sum_g.astype(kind)
-    return _rounded(out, features), torch.from_numpy(grads[0]), torch.from_numpy(grads[1])
+    grads = (torch.from_numpy(one.astype(kind)) for one in (sum_gt * inv, sum_g))
+    return _rounded(out, features), *grads
 
 
 # ---- pooling ------------------------------------------------------------------------------------
