@@ -123,16 +123,16 @@ class Window(nn.Module):
         """Raise ValueError if a kept map is not that of this layer at these rows."""
         shape = found.out_spatial_shape if inverse else found.spatial_shape
         rows = found.out_indices if inverse else found.indices
-        pairs = [("kernel size", found.ksize, self.kernel_size)]
-        if not inverse:
-            pairs.append(("dilation", found.dilation, self.dilation))
-        if not inverse and not self.subm:
-            pairs.append(("stride", found.stride, self.stride))
-            pairs.append(("padding", found.padding, self.padding))
-        pairs.append(("spatial shape", shape, [int(n) for n in x.spatial_shape]))
-        pairs.append(("number of rows", [len(rows)], [len(x.indices)]))
-        for what, kept, own in pairs:
-            if kept != own:
+        strided = not inverse and not self.subm
+        for what, kept, own, counts in (
+            ("kernel size", found.ksize, self.kernel_size, True),
+            ("dilation", found.dilation, self.dilation, not inverse),
+            ("stride", found.stride, self.stride, strided),
+            ("padding", found.padding, self.padding, strided),
+            ("spatial shape", shape, [int(n) for n in x.spatial_shape], True),
+            ("number of rows", [len(rows)], [len(x.indices)], True),
+        ):
+            if counts and kept != own:
                 raise ValueError(
                     f"{type(self).__name__}: the map of indice_key={self.indice_key!r} has "
                     f"{what} {kept}, got {own}"

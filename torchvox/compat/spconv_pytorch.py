@@ -280,8 +280,7 @@ class SparseConvolution(_Layer, Convolution):
     def forward(self, input, add_input=None):
         weight = self.weight
         if self.conv1x1:
-            weight = weight.view(self.in_channels, self.out_channels).t()
-            weight = weight.reshape(self.weight.shape)
+            weight = weight.view(self.in_channels, self.out_channels).t().reshape(weight.shape)
         out = self.run(input, weight)
         return out if add_input is None else out + add_input.features
 
