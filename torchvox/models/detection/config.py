@@ -257,18 +257,16 @@ BEHIND_VOXELS = BackboneConfig((5, 5), (1, 2), (128, 256)), NeckConfig((1.0, 2.0
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Pillars:
     classes: Names
     point_cloud_range: Floats6
-
-
-@dataclass(frozen=True)
-class _Pillars(_Place):
     pillar_size: Floats3
 
 
 @dataclass(frozen=True)
-class _Voxels(_Place):
+class _Voxels:
+    classes: Names
+    point_cloud_range: Floats6
     voxel_size: Floats3
 
 

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Union
 from torch import nn
 
 from torchvox.models.checkpoints import CheckpointError
+from torchvox.models.importing import published
 from torchvox.models.importing.backbone_neck import (
     Pair,
     PillarNames,
@@ -21,13 +22,6 @@ from torchvox.models.importing.backbone_neck import (
 )
 from torchvox.models.importing.centers import TaskNames, center_detections, center_head, task_pairs
 from torchvox.models.importing.layouts import Found, Layout
-from torchvox.models.importing.published import (
-    KITTI,
-    KITTI_ANCHORS,
-    KITTI_VOXELS,
-    MMDET3D_KITTI,
-    NUSCENES,
-)
 from torchvox.models.importing.settings import SHAPES, Declared, Settings, detections, least, pick
 from torchvox.models.importing.voxels import VoxelNames, nuscenes_voxels, of_voxels
 from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
@@ -67,9 +61,11 @@ def _describe(
     if (per_cell, count) != (6, 3):
         unknown = f"{per_cell} anchors a cell and {count} classes are not those of a published net"
     wide = box_format != "lwh"
-    classes, boxes = classes_and_anchors(settings, unknown, MMDET3D_KITTI, KITTI_ANCHORS, wide)
+    classes, boxes = classes_and_anchors(
+        settings, unknown, published.MMDET3D_KITTI, published.KITTI_ANCHORS, wide
+    )
     voxels = names is MMDET3D_VOXELS
-    place = KITTI_VOXELS if voxels else KITTI
+    place = published.KITTI_VOXELS if voxels else published.KITTI
     config = names.describe(state, settings, place, unknown, "transposed", columns=4, legacy=True)
     bins = shape(state, "bbox_head.conv_dir_cls.weight")[0] // per_cell
     options = ANCHOR_DECODE_NMS_CONVENTIONS[convention]
@@ -86,7 +82,7 @@ def _describe(
 def _describe_centers(state: State, settings: Settings, convention: str, box_format: str) -> Found:
     if "pts_bbox_head.conv_cls.weight" in state:
         raise CheckpointError("pts_bbox_head.conv_cls: anchors that all classes share are unknown")
-    names, grid = _names(state), {**NUSCENES, "max_pillars": [30_000, 40_000]}
+    names, grid = _names(state), {**published.NUSCENES, "max_pillars": [30_000, 40_000]}
     if names is CENTER_VOXELS:
         grid = nuscenes_voxels(settings, [90_000, 120_000])
     classes, head, unknown = center_head(state, settings, CENTERS, convention)
