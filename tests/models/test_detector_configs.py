@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configurations of detectors: strict, and every error names its place."""
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
@@ -8,6 +10,7 @@ from torchvox._util.errors import WrongUseError
 from torchvox._util.values import from_plain, plain
 from torchvox.models import CenterPointPillarsConfig, PointPillars, PointPillarsConfig
 from torchvox.models.detection import detector
+from torchvox.models.detection.config import CenterPointVoxelConfig
 
 KITTI, CENTERS = "pointpillars_kitti", "centerpoint_pillars_nuscenes"
 SECOND, MULTIHEAD = "second_kitti", "pointpillars_nuscenes_multihead"
@@ -67,6 +70,13 @@ def test_what_is_wrong_is_named(name, override, words):
         detector(name, [override])
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_what_a_part_leaves_out_is_the_default_of_its_detector():
+    given = {"classes": ["car"], "point_cloud_range": [0, 0, 0, 8, 8, 4], "voxel_size": [0.25] * 3}
+    head = {"tasks": [["car"]]}
+    config = from_plain(CenterPointVoxelConfig, {**given, "head": head, "sparse": {"last_pad": 1}})
+    assert config.sparse == replace(CenterPointVoxelConfig.sparse, last_pad=1)
 
 
 def test_a_missing_key_and_an_unknown_name_are_errors(tmp_path):
