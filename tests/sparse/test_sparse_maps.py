@@ -6,7 +6,7 @@ import torch
 from helpers import assert_same_bits, real_scan
 from hypothesis import given
 from hypothesis import strategies as st
-from op_infos.op_info import generator
+from op_infos.op_info import Call, generator, on
 from op_infos.sparse import conv_map_call, map_call
 
 import torchvox
@@ -14,6 +14,12 @@ from torchvox import reference
 
 ops = torch.ops.torchvox
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
+
+
+def assert_those_of_the_reference(subm: Call, conv: Call, device: str = "cpu") -> None:
+    for name, call in (("sparse_subm_map", subm), ("sparse_conv_map", conv)):
+        found = getattr(ops, name)(**on(device, call))
+        assert_same_bits(found, getattr(reference, name)(**call), name)
 
 
 def triples(low: int, high: int):
@@ -55,21 +61,16 @@ def test_any_map_is_that_of_the_reference(
     call = {"spatial_shape": shape, "batch_size": batch, "dilation": dilation}
     call["indices"] = edge_rows(n, shape, batch, seed)
     call["num_valid"] = None if num_valid is None else torch.tensor(num_valid)
-    odd = [k | 1 for k in kernel]
-    subm = {**call, "kernel_size": odd}
-    assert_same_bits(ops.sparse_subm_map(**subm), reference.sparse_subm_map(**subm), "subm")
-    conv = {**call, "kernel_size": kernel, "stride": stride, "padding": padding}
-    conv["max_rows"] = max_rows
-    assert_same_bits(ops.sparse_conv_map(**conv), reference.sparse_conv_map(**conv), "conv")
+    subm = call | {"kernel_size": [k | 1 for k in kernel]}
+    conv = call | {"kernel_size": kernel, "stride": stride, "padding": padding}
+    assert_those_of_the_reference(subm, conv | {"max_rows": max_rows})
 
 
 @pytest.mark.parametrize("rows", [63, 64, 65, 511, 512, 513, 2047, 2048, 2049, 4097])
 def test_any_number_of_rows(rows, device):
     """Tasks of the CPU and blocks of the GPU end where none of them expects it."""
     subm, conv = map_call(rows, kernel=(1, 3, 3)), conv_map_call(rows, kernel_size=[2, 2, 2])
-    for name, call in (("sparse_subm_map", subm), ("sparse_conv_map", conv)):
-        found = getattr(ops, name)(**{**call, "indices": call["indices"].to(device)})
-        assert_same_bits(found, getattr(reference, name)(**call), name)
+    assert_those_of_the_reference(subm, conv, device)
 
 
 def test_the_largest_grids(device):
@@ -88,28 +89,11 @@ def test_the_largest_grids(device):
     assert found[0].tolist()[0] == [(1 << 20) - 8, 0, 0, 0]
 
 
-def test_a_real_scan_has_the_counts_of_its_cells(device):
-    """Levels of a detector: each table holds exactly the pairs of cells that exist."""
+def test_the_maps_of_a_real_scan_are_those_of_the_reference(device):
+    """Of a level of a detector: tables of many blocks, rows in the order of points."""
     points = real_scan("lidar/hdl64_360.bin", 4)
     area = [-48.0, -48.0, -3.0, 48.0, 48.0, 3.0]
     voxels = torchvox.voxel_map(points, [0.4, 0.4, 0.2], area, max_points=1, max_voxels=40_000)
-    rows, counts = voxels.indices.to(device), voxels.counts.to(device)
-    shape = [31, 240, 240]
-    call = {"num_valid": counts, "kernel_size": [3, 3, 3]}
-    neighbors, subm = ops.sparse_subm_map(rows, shape, 1, **call)
-    cells = {tuple(c) for c in rows[: int(subm[0, 0])].tolist()}
-    assert len(cells) == subm[0, 0] == subm[0, 1] and int((neighbors >= 0).sum()) == subm[0, 2]
-    assert_same_bits(neighbors[13, : len(cells)], torch.arange(len(cells), device=device).int())
-    near = sum((b, z, y, x + 1) in cells for b, z, y, x in cells)
-    assert int((neighbors[14] >= 0).sum()) == int((neighbors[12] >= 0).sum()) == near
-    out, *_, strided = ops.sparse_conv_map(rows, shape, 1, **call, stride=[2] * 3, padding=[1] * 3)
-    blocks = {
-        (b, (z + dz) // 2, (y + dy) // 2, (x + dx) // 2)
-        for b, z, y, x in cells
-        for dz in (0, 1)
-        for dy in (0, 1)
-        for dx in (0, 1)
-    }
-    blocks = sorted(c for c in blocks if c[1] < 16 and c[2] < 120 and c[3] < 120)
-    assert out[: len(blocks)].tolist() == [list(c) for c in blocks]
-    assert strided[0, :2].tolist() == [len(blocks)] * 2
+    call = {"spatial_shape": [31, 240, 240], "batch_size": 1, "kernel_size": [3] * 3}
+    call |= {"indices": voxels.indices, "num_valid": voxels.counts}
+    assert_those_of_the_reference(call, call | {"stride": [2] * 3, "padding": [1] * 3}, device)

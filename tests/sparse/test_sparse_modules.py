@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse modules against torch's dense layers on grids that are masked to the rows' cells."""
+"""Sparse modules, and with them the ops and their reference, against torch's dense layers on grids
+that are masked to the rows' cells."""
 
 import copy
 import re
@@ -12,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import torchvox.nn
 from torchvox._util.errors import WrongUseError
 from torchvox.models.fuse import fuse_batch_norms, is_fused
 from torchvox.nn import (
     SparseBatchNorm,
-    SparseConv2d,
     SparseConv3d,
     SparseInverseConv2d,
     SparseInverseConv3d,
@@ -32,7 +33,8 @@ from torchvox.nn import (
 from torchvox.nn.sparse_blocks import FusedSparseConv, SparseResidualBlock
 from torchvox.train.norm import convert_batch_norm
 
-SHAPE, BATCH = [5, 6, 7], 3
+SHAPE, FLAT, BATCH = [5, 6, 7], [1, 6, 7], 3
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 
 def scene(rows: int = 60, unused: int = 5, dtype=torch.float32, shape=SHAPE):
@@ -41,171 +43,134 @@ def scene(rows: int = 60, unused: int = 5, dtype=torch.float32, shape=SHAPE):
     g = generator(rows)
     cells = torch.cartesian_prod(torch.tensor([0, 2]), *(torch.arange(n) for n in shape))
     used = cells[torch.randperm(len(cells), generator=g)[:rows]]
-    features = torch.randn(rows, 3, generator=g, dtype=dtype)
+    features = torch.randn(len(used), 3, generator=g, dtype=dtype)
     features = torch.cat([features, torch.full((unused, 3), torch.nan, dtype=dtype)])
     wild = torch.randint(-(2**31), 2**31 - 1, (unused, 4), generator=g)
     wild[::2] = cells[: len(wild[::2])]
-    return features, torch.cat([used, wild]).int(), torch.tensor([rows])
-
-
-def wide_scene(name: str):
-    return scene(dtype=torch.float64, **LAYERS[name][1])
+    return features, torch.cat([used, wild]).int(), torch.tensor([len(used)])
 
 
 def tensor_of(features, indices, num_valid, shape=SHAPE) -> SparseTensor:
     return sparse_tensor(features, indices, shape, BATCH, num_valid)
 
 
+def window_of(layer: nn.Module) -> tuple[list[int], ...]:
+    return layer.stride, layer.padding, layer.dilation
+
+
 class Dense:
-    """Sparse layers as dense ones: a grid, and which cells have a row."""
+    """Sparse layers as dense ones: a grid, and 1 in the cells that have a row."""
 
     def __init__(self, x: SparseTensor, rows: int) -> None:
-        b, z, y, x_ = x.indices[:rows].long().unbind(1)
-        shape = [x.batch_size, *x.spatial_shape]
+        cells, shape = x.indices[:rows].long().unbind(1), (x.batch_size, *x.spatial_shape)
         grid = x.features.new_zeros(*shape, x.features.size(1))
-        self.grid = grid.index_put((b, z, y, x_), x.features[:rows]).permute(0, 4, 1, 2, 3)
-        self.sites = grid.new_zeros(shape).index_put((b, z, y, x_), grid.new_ones(rows))[:, None]
+        self.grid = grid.index_put(cells, x.features[:rows]).movedim(-1, 1)
+        self.sites = grid.new_zeros(shape).index_put(cells, grid.new_ones(rows))[:, None]
         self.finer: dict[str, tuple[Tensor, nn.Module]] = {}
 
-    def run(self, layer: nn.Module) -> None:
-        if isinstance(layer, SparseResidualBlock):
-            before = self.grid
-            for one in (layer.conv1, layer.norm1, SparseReLU(), layer.conv2, layer.norm2):
-                self.run(one)
-            after, self.grid = self.grid, before
-            for one in layer.shortcut:
-                self.run(one)
-            self.grid = (self.grid + after).relu()
-        elif isinstance(layer, SparseReLU):
-            self.grid = self.grid.relu()
-        elif isinstance(layer, SparseBatchNorm):
-            where = self.sites[:, 0] > 0
-            normed = F.batch_norm(
-                self.grid.permute(0, 2, 3, 4, 1)[where], layer.running_mean, layer.running_var,
-                layer.weight, layer.bias, layer.training, layer.momentum, layer.eps,
-            )  # fmt: skip
-            rows = normed.new_zeros(*where.shape, normed.size(1))
-            self.grid = rows.index_put((where,), normed).permute(0, 4, 1, 2, 3)
-        elif isinstance(layer, SparseMaxPool3d):
-            empty = self.grid.masked_fill(self.sites == 0, -torch.inf)
-            pads = [p for p in reversed(layer.padding) for _ in range(2)]
-            options = layer.kernel_size, layer.stride, 0, layer.dilation
-            self.grid = F.max_pool3d(F.pad(empty, pads, value=-torch.inf), *options)
-            self.to_outputs(layer)
-            self.grid = self.grid.masked_fill(self.sites == 0, 0)
-        else:
-            self.convolve(layer)
-            self.grid = self.grid * self.sites
+    def run(self, *layers: nn.Module) -> "Dense":
+        for layer in layers:
+            if isinstance(layer, SparseResidualBlock):
+                shortcut = copy.copy(self).run(*layer.shortcut)
+                self.run(layer.conv1, layer.norm1, SparseReLU(), layer.conv2, layer.norm2)
+                self.grid = (self.grid + shortcut.grid).relu()
+            elif isinstance(layer, SparseReLU):
+                self.grid = self.grid.relu()
+            elif isinstance(layer, SparseBatchNorm):
+                where, rows = self.sites[:, 0] > 0, self.grid.movedim(1, -1)
+                normed = F.batch_norm(
+                    rows[where], layer.running_mean, layer.running_var, layer.weight, layer.bias,
+                    layer.training, layer.momentum, layer.eps,
+                )  # fmt: skip
+                self.grid = torch.zeros_like(rows).index_put((where,), normed).movedim(-1, 1)
+            else:
+                grid = self.window(layer)
+                self.grid = torch.where(self.sites > 0, grid, 0)
+        return self
 
-    def to_outputs(self, layer: nn.Module) -> None:
-        self.finer[layer.indice_key] = self.sites, layer
-        ones = self.sites.new_ones(1, 1, *layer.kernel_size)
-        reached = F.conv3d(self.sites, ones, None, layer.stride, layer.padding, layer.dilation)
-        self.sites = (reached > 0.5).to(reached.dtype)
-
-    def convolve(self, layer: nn.Module) -> None:
-        weight = layer.weight if layer.weight.dim() == 5 else layer.weight[:, None]
-        weight = weight.permute(0, 4, 1, 2, 3)
-        if isinstance(layer, SparseInverseConv3d):
+    def window(self, layer: nn.Module) -> Tensor:
+        """What a layer with a kernel gives everywhere; `sites` become those of its outputs."""
+        size, before = layer.kernel_size, self.sites
+        if not isinstance(layer, SparseMaxPool3d):
+            shape = (layer.out_channels, *size, layer.in_channels)
+            weight, bias = layer.weight.view(shape).movedim(-1, 1), layer.bias
+        if isinstance(layer, SparseInverseConv3d):  # the gradient of a convolution
             self.sites, down = self.finer[layer.indice_key]
-            sizes = zip(
-                self.sites.shape[2:], down.kernel_size, down.stride, down.padding, down.dilation,
-                strict=True,
-            )  # fmt: skip
-            rest = [(n + 2 * p - d * (k - 1) - 1) % s for n, k, s, p, d in sizes]
-            self.grid = F.conv_transpose3d(
-                self.grid, weight.transpose(0, 1), layer.bias, down.stride, down.padding, rest, 1,
-                down.dilation,
-            )  # fmt: skip
-        elif isinstance(layer, SubMConv3d):
-            padding = [d * (k // 2) for k, d in zip(layer.kernel_size, layer.dilation, strict=True)]
-            self.grid = F.conv3d(self.grid, weight, layer.bias, 1, padding, layer.dilation)
-        else:
-            options = layer.stride, layer.padding, layer.dilation
-            self.grid = F.conv3d(self.grid, weight, layer.bias, *options)
-            self.to_outputs(layer)
+            sizes = (len(self.grid), layer.out_channels, *self.sites.shape[2:])
+            turned = weight.transpose(0, 1)
+            grid = nn.grad.conv3d_input(sizes, turned, self.grid, *window_of(down))
+            return grid + bias.view(-1, 1, 1, 1)
+        if isinstance(layer, SubMConv3d):
+            padding = [d * (k // 2) for k, d in zip(size, layer.dilation, strict=True)]
+            return F.conv3d(self.grid, weight, bias, 1, padding, layer.dilation)
+        options, self.finer[layer.indice_key] = window_of(layer), (before, layer)
+        self.sites = (F.conv3d(before, before.new_ones(1, 1, *size), None, *options) > 0.5).double()
+        if not isinstance(layer, SparseMaxPool3d):
+            return F.conv3d(self.grid, weight, bias, *options)
+        pads = [p for p in reversed(layer.padding) for _ in range(2)]
+        empty = F.pad(self.grid.masked_fill(before == 0, -torch.inf), pads, value=-torch.inf)
+        return F.max_pool3d(empty, size, layer.stride, 0, layer.dilation)
 
 
-FLAT = {"shape": [1, 6, 7], "rows": 40}
-LAYERS = {
-    "submanifold": ([lambda: SubMConv3d(3, 4)], {}),
-    "submanifold, dilated": ([lambda: SubMConv3d(3, 4, (3, 1, 5), dilation=(2, 1, 1))], {}),
-    "submanifold, one cell": ([lambda: SubMConv3d(3, 4, 1, bias=False)], {}),
-    "submanifold, planar": ([lambda: SubMConv2d(3, 4, (3, 5))], FLAT),
-    "stride 2": ([lambda: SparseConv3d(3, 4, 3, 2, 1)], {}),
-    "stride 2, even": ([lambda: SparseConv3d(3, 4, 2, 2, bias=False)], {}),
-    "strided, mixed": (
-        [lambda: SparseConv3d(3, 4, (3, 2, 1), (2, 1, 3), (0, 1, 0), dilation=(1, 2, 1))],
-        {},
-    ),
-    "strided, planar": ([lambda: SparseConv2d(3, 4, 3, (2, 1), 1)], FLAT),
-    "inverse": (
-        [
-            lambda: SparseConv3d(3, 4, 3, 2, (0, 1, 1), indice_key="a"),
-            lambda: SparseInverseConv3d(4, 2, 3, "a"),
-        ],
-        {},
-    ),
-    "inverse, planar": (
-        [
-            lambda: SparseConv2d(3, 4, 2, 3, indice_key="a"),
-            lambda: SparseInverseConv2d(4, 2, 2, "a"),
-        ],
-        FLAT,
-    ),
-    "two levels of one kind": (
-        [
-            lambda: SparseConv3d(3, 4, 2),
-            *[lambda: SubMConv3d(4, 4), lambda: SparseConv3d(4, 4, 2)] * 2,
-        ],
-        {},
-    ),
-    "pool": ([lambda: SparseMaxPool3d(3, 2, (1, 0, 2), dilation=(1, 2, 1))], {}),
-    "norm": ([lambda: SparseBatchNorm(3)], {}),
-    "chain": (
-        [
-            lambda: SubMConv3d(3, 4, bias=False),
-            lambda: SparseBatchNorm(4, 1e-3, 0.01),
-            SparseReLU,
-            lambda: SparseConv3d(4, 5, 3, 2, 1, indice_key="a"),
-            lambda: SparseResidualBlock(5, 5),
-            lambda: SparseMaxPool3d(2, 1, 1, indice_key="b"),
-            lambda: SubMConv3d(5, 4),
-            lambda: SparseInverseConv3d(4, 5, 2, "b"),
-            lambda: SparseInverseConv3d(5, 4, 3, "a"),
-            lambda: SparseResidualBlock(4, 3, bias=True),
-            lambda: SubMConv3d(3, 2),
-        ],
-        {},
-    ),
-}
+CHAIN = """
+SubMConv3d(3, 4, bias=False); SparseBatchNorm(4, 1e-3, 0.01); SparseReLU();
+SparseConv3d(4, 5, 3, 2, 1, indice_key="a"); SparseResidualBlock(5, 5);
+SparseMaxPool3d(2, 1, 1, indice_key="b"); SubMConv3d(5, 4); SparseInverseConv3d(4, 5, 2, "b");
+SparseInverseConv3d(5, 4, 3, "a"); SparseResidualBlock(4, 3, bias=True); SubMConv3d(3, 2)
+"""
+PAIR = (
+    "SparseConv{0}d(3, 4, {1}, {2}, {3}, dilation={4}, indice_key='a');"
+    "SparseInverseConv{0}d(4, 2, {1}, 'a')"
+)
+# Axes, kernel, stride, padding, dilation.
+WINDOWS = [
+    (3, 3, 2, 1, 1),
+    (3, 2, 2, 0, 1),
+    (3, (3, 1, 1), (2, 1, 1), 0, 1),
+    (3, (3, 2, 1), (2, 1, 3), (0, 1, 0), (1, 2, 1)),
+    (3, (2, 4, 2), (2, 3, 2), (0, 2, 1), 1),
+    (3, (3, 1, 2), (2, 1, 4), (2, 0, 3), (2, 1, 6)),
+    (3, 3, (2, 1, 3), (4, 2, 5), 1),
+    (2, 3, (2, 1), 1, 1),
+    (2, 2, 3, 0, 1),
+]
+LAYERS = [
+    CHAIN,
+    *(PAIR.format(*window) for window in WINDOWS),
+    "SubMConv3d(3, 4)",
+    "SubMConv3d(3, 4, (3, 1, 5), dilation=(2, 1, 1))",
+    "SubMConv3d(3, 4, 1, bias=False)",
+    "SubMConv2d(3, 4, (3, 5))",
+    "SparseConv3d(3, 4, 2); SubMConv3d(4, 4); SparseConv3d(4, 4, 2); SubMConv3d(4, 4)",
+    "SparseMaxPool3d(3, 2, (1, 0, 2), dilation=(1, 2, 1))",
+    "SparseBatchNorm(3)",
+]
+NAMES = {**vars(torchvox.nn), "SparseResidualBlock": SparseResidualBlock}
 
 
-def network(name: str, dtype=torch.float32) -> SparseSequential:
-    """With random biases, scales and running statistics of norms."""
-    net = SparseSequential(*(make() for make in LAYERS[name][0])).to(dtype)
-    g = generator(1)
+def network(code: str, dtype=torch.float32) -> SparseSequential:
+    """With random biases, scales and running statistics of norms, which stay float32 in halves."""
+    layers = eval(f"[{code.strip().replace(';', ',')}]", NAMES)
+    net, g = SparseSequential(*layers).to(dtype), generator(1)
     for module in net.modules():
         if isinstance(module, SparseBatchNorm):
+            module.to(torch.promote_types(dtype, torch.float32))
             for tensor in (module.weight, module.bias, module.running_mean, module.running_var):
                 tensor.data.copy_(torch.rand(tensor.shape, generator=g) + 0.3)
     return net
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-@pytest.mark.parametrize("name", LAYERS)
-def test_layers_and_gradients_equal_dense_ones(name, training, device):
-    features, indices, num_valid = (t.to(device) for t in wide_scene(name))
-    rows, shape = int(num_valid), LAYERS[name][1].get("shape", SHAPE)
-    net = network(name, torch.float64).train(training).to(device)
-    plain = copy.deepcopy(net)
+@pytest.mark.parametrize("code", LAYERS)
+def test_layers_and_gradients_equal_dense_ones(code, training, device):
+    shape = FLAT if "2d" in code else SHAPE
+    features, indices, num_valid = (t.to(device) for t in scene(60, 5, torch.float64, shape))
+    net = network(code, torch.float64).train(training).to(device)
+    plain, rows = copy.deepcopy(net), int(num_valid)
     ours, theirs = features.clone().requires_grad_(), features.clone().requires_grad_()
     out = net(tensor_of(ours, indices, num_valid, shape))
-    dense = Dense(tensor_of(theirs, indices, num_valid, shape), rows)
-    for layer in plain:
-        dense.run(layer)
-    grid = ToDense()(out)
-    found = int(out.num_valid.flatten()[0])
+    dense = Dense(tensor_of(theirs, indices, num_valid, shape), rows).run(*plain)
+    grid, found = ToDense()(out), int(out.num_valid.flatten()[0])
     assert found == dense.sites.sum() and (out.features[found:] == 0).all()
     torch.testing.assert_close(grid, dense.grid, rtol=1e-10, atol=1e-10)
     for mine, other in zip(net.buffers(), plain.buffers(), strict=True):
@@ -218,8 +183,8 @@ def test_layers_and_gradients_equal_dense_ones(name, training, device):
     assert (grads[0][rows:] == 0).all()
 
 
-def test_unused_rows_and_capacity_change_no_bit(device):
-    made, results = network("chain").train().to(device), []
+def test_unused_rows_and_capacity_change_no_bit_of_a_step(device):
+    made, results = network(CHAIN).train().to(device), []
     for unused in (0, 70):
         net = copy.deepcopy(made)
         out = ToDense()(net(tensor_of(*(t.to(device) for t in scene(60, unused)))))
@@ -230,14 +195,33 @@ def test_unused_rows_and_capacity_change_no_bit(device):
     assert grid.flatten(1, 2).is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_submanifold_network_follows_the_order_of_its_rows(device):
-    net = SparseSequential(SubMConv3d(3, 4), SparseBatchNorm(4), SparseReLU(), SubMConv3d(4, 5, 1))
-    net = SparseSequential(net, SparseResidualBlock(5, 3)).eval().to(device)
-    features, indices, num_valid = (t.to(device) for t in scene(60, 0))
-    order = torch.randperm(60, generator=generator(3)).to(device)
-    plain = net(tensor_of(features, indices, num_valid)).features
-    permuted = net(tensor_of(features[order], indices[order], num_valid)).features
-    assert_same_bits(permuted, plain[order])
+ROWS = """
+SubMConv3d(3, 16); SparseBatchNorm(16); SparseConv3d(16, 16, 3, 2, 1, indice_key="a");
+SparseResidualBlock(16, 8); SparseInverseConv3d(8, 4, 3, "a")
+"""
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_order_capacity_and_batch_mates_change_no_bit_of_a_row(dtype, device):
+    """Of values and of gradients of features."""
+    net, noise = network(ROWS, dtype).eval().to(device), torch.rand(BATCH, *SHAPE, 4)
+
+    def values(features: Tensor, indices: Tensor, used: int) -> tuple[Tensor, Tensor]:
+        leaf = features.to(device, dtype).requires_grad_()
+        out = net(tensor_of(leaf, indices.to(device), torch.tensor([used], device=device))).features
+        grad = torch.full_like(out, torch.nan)
+        grad[:used] = noise[tuple(indices[:used].long().T)].to(out)
+        [back] = torch.autograd.grad(out, leaf, grad)
+        assert not out[used:].any() and not back[used:].any()
+        return out[:used], back[:used]
+
+    features, indices, _ = scene(300, 0)
+    expected, order = values(features, indices, 300), torch.randperm(300, generator=generator(3))
+    for rows in (order, (indices[:, 0] == 0).nonzero()[:, 0]):
+        found = values(features[rows], indices[rows], len(rows))
+        assert_same_bits(found, tuple(each[rows.to(device)] for each in expected))
+    wide = scene(300, 300)
+    assert_same_bits(values(*wide[:2], 300), expected)
 
 
 def test_rows_outside_enter_no_plane_of_a_dense_grid(device):
@@ -284,54 +268,42 @@ def test_capacity_is_max_rows_or_grows_with_that_of_the_input():
             assert int(out.num_valid[0, 0]) == min(int(out.num_valid[0, 1]), rows)
 
 
-WRONG = {
-    "SubMConv3d: kernel_size must be odd, got (3, 2, 3)": lambda x: SubMConv3d(3, 3, (3, 2, 3)),
-    "SubMConv2d: kernel_size must be an int or 2 of them, each >= 1, got (3, 3, 3)": (
-        lambda x: SubMConv2d(3, 3, (3, 3, 3))
-    ),
-    "SparseConv3d: padding must be an int or 3 of them, each >= 0, got -1": (
-        lambda x: SparseConv3d(3, 3, 3, 1, -1)
-    ),
-    "SparseMaxPool3d: max_rows must be >= -1, got -2": lambda x: SparseMaxPool3d(max_rows=-2),
-    "SparseConv3d: growth must be finite, >= 0, and 0 beside max_rows, got 1.0": (
-        lambda x: SparseConv3d(3, 3, max_rows=5, growth=1.0)
-    ),
-    "SparseBatchNorm: eps must be > 0, got 0": lambda x: SparseBatchNorm(3, 0),
-    "SubMConv3d: features must have 4 channels, got 3": lambda x: SubMConv3d(4, 3)(x),
-    "SparseConv3d: spatial_shape must leave cells in the output, got [5, 6, 7], which becomes "
-    "[-1, 0, 1]": lambda x: SparseConv3d(3, 3, 7)(x),
-    "SparseConv3d: indice_key must be new to the chain, got a, the key of an earlier layer": (
-        lambda x: SparseConv3d(3, 3, indice_key="a")(SparseMaxPool3d(indice_key="a")(x))
-    ),
-    "SparseInverseConv3d: indice_key must be that of a strided layer before, got a": (
-        lambda x: SparseInverseConv3d(3, 3, 3, "a")(SubMConv3d(3, 3)(x))
-    ),
-    "SparseInverseConv3d: kernel_size must be that of the map a, [3, 1, 1], got [1, 1, 3]": (
-        lambda x: SparseInverseConv3d(3, 3, (1, 1, 3), "a")(
-            SparseConv3d(3, 3, (3, 1, 1), indice_key="a")(x)
-        )
-    ),
-    "SparseInverseConv3d: the rows must be those that the map a made": (
-        lambda x: SparseInverseConv3d(3, 3, 3, "a")(
-            SparseConv3d(3, 3, 1)(SparseConv3d(3, 3, indice_key="a")(x))
-        )
-    ),
-    "sparse_tensor: indices must be [C, 4], got torch.Size([65, 3])": (
-        lambda x: sparse_tensor(x.features, x.indices[:, 1:], SHAPE, 3)
-    ),
-    "sparse_tensor: features must be [C, channels] with a row for each of indices": (
-        lambda x: sparse_tensor(x.features[1:], x.indices, SHAPE, 3)
-    ),
-    "sparse_tensor: spatial_shape must be (z, y, x), got [6, 7]": (
-        lambda x: sparse_tensor(x.features, x.indices, [6, 7], 3)
-    ),
-}
+# What is wrong with a tensor x, and the message from its start.
+WRONG = [
+    ("SubMConv3d(3, 3, (3, 2, 3))", "SubMConv3d: kernel_size must be odd, got (3, 2, 3)"),
+    ("SubMConv2d(3, 3, (3, 3, 3))",
+     "SubMConv2d: kernel_size must be an int or 2 of them, each >= 1, got (3, 3, 3)"),
+    ("SparseConv3d(3, 3, 3, 1, -1)",
+     "SparseConv3d: padding must be an int or 3 of them, each >= 0, got -1"),
+    ("SparseMaxPool3d(max_rows=-2)", "SparseMaxPool3d: max_rows must be >= -1, got -2"),
+    ("SparseConv3d(3, 3, max_rows=5, growth=1.0)",
+     "SparseConv3d: growth must be finite, >= 0, and 0 beside max_rows, got 1.0"),
+    ("SparseBatchNorm(3, 0)", "SparseBatchNorm: eps must be > 0, got 0"),
+    ("SubMConv3d(4, 3)(x)", "SubMConv3d: features must have 4 channels, got 3"),
+    ("SparseConv3d(3, 3, 7)(x)", "SparseConv3d: spatial_shape must leave cells in the output, got "
+     "[5, 6, 7], which becomes [-1, 0, 1]"),
+    ("SparseConv3d(3, 3, indice_key='a')(SparseMaxPool3d(indice_key='a')(x))",
+     "SparseConv3d: indice_key must be new to the chain, got a, the key of an earlier layer"),
+    ("SparseInverseConv3d(3, 3, 3, 'a')(SubMConv3d(3, 3)(x))",
+     "SparseInverseConv3d: indice_key must be that of a strided layer before, got a"),
+    ("SparseInverseConv3d(3, 3, (1, 1, 3), 'a')(down(x))",
+     "SparseInverseConv3d: kernel_size must be that of the map a, [3, 1, 1], got [1, 1, 3]"),
+    ("SparseInverseConv3d(3, 3, (3, 1, 1), 'a')(SparseConv3d(3, 3, 1)(down(x)))",
+     "SparseInverseConv3d: the rows must be those that the map a made"),
+    ("sparse_tensor(x.features, x.indices[:, 1:], SHAPE, 3)",
+     "sparse_tensor: indices must be [C, 4], got torch.Size([65, 3])"),
+    ("sparse_tensor(x.features[1:], x.indices, SHAPE, 3)",
+     "sparse_tensor: features must be [C, channels] with a row for each of indices"),
+    ("sparse_tensor(x.features, x.indices, [6, 7], 3)",
+     "sparse_tensor: spatial_shape must be (z, y, x), got [6, 7]"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("message", WRONG)
-def test_wrong_uses_are_errors_of_one_sentence(message):
+@pytest.mark.parametrize(("code", "message"), WRONG, ids=[code for code, _ in WRONG])
+def test_wrong_uses_are_errors_of_one_sentence(code, message):
+    down = SparseConv3d(3, 3, (3, 1, 1), indice_key="a")
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        WRONG[message](tensor_of(*scene()))
+        eval(code, globals() | NAMES, {"x": tensor_of(*scene()), "down": down})
 
 
 @pytest.mark.parametrize("how", [copy.copy, torch.jit.script], ids=["eager", "scripted"])
@@ -367,21 +339,22 @@ def test_parameters_have_the_names_layout_and_range_of_spconv():
     assert list(SubMConv3d(1, 1, bias=False).state_dict()) == ["weight"]
 
 
-@pytest.mark.parametrize("name", ["chain", "submanifold, planar"])
-def test_a_fused_network_equals_evaluation(name):
-    net = network(name, torch.float64)
-    if name != "chain":
-        net.extend([SparseBatchNorm(4), SparseReLU(), SubMConv2d(4, 2)]).double()
-    net.train()
+FLAT_CHAIN = "SubMConv2d(3, 4, (3, 5)); SparseBatchNorm(4); SparseReLU(); SubMConv2d(4, 2)"
+
+
+@pytest.mark.parametrize("code", [CHAIN, FLAT_CHAIN])
+def test_a_fused_network_equals_evaluation(code):
+    net = network(code, torch.float64).train()
     fused = fuse_batch_norms(net)
     assert net.training and not is_fused(net) and is_fused(fused)
     left = [m for m in fused.modules() if isinstance(m, (SparseBatchNorm, SparseReLU))]
     assert not left and not any(p.requires_grad for p in fused.parameters())
-    call = wide_scene(name)
-    shape = LAYERS[name][1].get("shape", SHAPE)
-    expected = net.eval()(tensor_of(*call, shape)).features
-    torch.testing.assert_close(fused(tensor_of(*call, shape)).features, expected)
-    half = fuse_batch_norms(net, torch.bfloat16)(tensor_of(*call, shape)).features
+    shape = FLAT if "2d" in code else SHAPE
+    expected, same, half = (
+        one(tensor_of(*scene(60, 5, torch.float64, shape), shape)).features
+        for one in (net.eval(), fused, fuse_batch_norms(net, torch.bfloat16))
+    )
+    torch.testing.assert_close(same, expected)
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.double(), expected, rtol=0.05, atol=0.05)
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from helpers import assert_same_bits
 from op_infos.op_info import gradients, on, run, some_gradient
+from op_infos.sparse import conv_call
 from op_infos.sparse_norm import OPS, in_double, norm_call, pool_call
 from samples import sample_inputs
 
@@ -32,13 +33,15 @@ def test_the_norm_and_its_gradients_are_those_of_torch(evaluate, device):
     torch.testing.assert_close(gradients(OPS[0], call), expected)
 
 
-def test_gradients_that_the_ops_do_not_have_are_refused():
-    pool, norm = {**pool_call(40), "inverse": None}, norm_call(40, evaluate=True)
-    pool["features"].requires_grad_()
-    with pytest.raises(NotImplementedError, match="needs the table inverse"):
-        torch.ops.torchvox.sparse_max_pool(**pool)
-    for name in ("mean", "var"):
-        with pytest.raises(NotImplementedError, match=f"{name} have no gradient"):
-            torch.ops.torchvox.sparse_batch_norm(
-                **{**norm, name: norm[name].clone().requires_grad_()}
-            )
+NO_GRADIENTS = [
+    ("sparse_conv", conv_call(40, inverse=None), "features", "table inverse, or submanifold"),
+    ("sparse_max_pool", {**pool_call(40), "inverse": None}, "features", "needs the table inverse"),
+    ("sparse_batch_norm", norm_call(40, evaluate=True), "mean", "mean have no gradient"),
+    ("sparse_batch_norm", norm_call(40, evaluate=True), "var", "var have no gradient"),
+]
+
+
+@pytest.mark.parametrize(("op", "call", "wants", "words"), NO_GRADIENTS)
+def test_gradients_that_the_ops_do_not_have_are_refused(op, call, wants, words):
+    with pytest.raises(NotImplementedError, match=words):
+        getattr(torch.ops.torchvox, op)(**call | {wants: call[wants].clone().requires_grad_()})
