@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sparse layers of spconv.pytorch and mmcv.ops: dense convolutions at their rows, the peers'
-rules."""
+"""The sparse layers of spconv.pytorch and mmcv.ops: those of torchvox.nn, the peers' rules."""
 
 import importlib
 from collections import OrderedDict
@@ -10,11 +9,14 @@ from math import prod
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
+import torchvox
 import torchvox.compat as compat
 from tests.compat.inputs import CHANNELS, SHAPE, sparse_rows
 from torchvox.compat import NotCoveredError, mmcv_ops, spconv_core, spconv_pytorch
+from torchvox.compat._sparse import cells_of, lift
 
 KEY = {"indice_key": "a"}
 
@@ -24,14 +26,13 @@ def tensor(m, axes=3, **options):
     return m.SparseConvTensor(features.requires_grad_(), indices, SHAPE[-axes:], 2)
 
 
-def dense_weight(m, layer):
-    """[Cout, Cin, kernel..]."""
-    weight = layer.weight
+def own_weight(m, layer):
+    """In the layout of torchvox.nn."""
     if m is mmcv_ops:
-        return weight.movedim(-1, 0).movedim(-1, 1)
+        return layer.weight.movedim(-1, 0)
     if layer.conv1x1:
-        return weight.view(CHANNELS, -1).t().reshape(-1, CHANNELS, *layer.kernel_size)
-    return weight.movedim(-1, 1)
+        return layer.weight.view(CHANNELS, -1).t().reshape(-1, *layer.kernel_size, CHANNELS)
+    return layer.weight
 
 
 # Layer, kernel, stride, padding, dilation.
@@ -52,47 +53,36 @@ LAYERS = [
 
 @pytest.mark.parametrize("m", [spconv_pytorch, mmcv_ops], ids=["spconv", "mmcv"])
 @pytest.mark.parametrize("case", LAYERS, ids=str)
-def test_a_layer_is_the_dense_convolution_at_its_rows(m, case):
+def test_a_layer_and_its_inverse_are_those_of_torchvox(m, case):
     name, kernel, stride, padding, dilation = case
     axes, subm = int(name[-2]), name.startswith("SubM")
-    x = tensor(m, axes)
+    x, options = tensor(m, axes), {} if subm else {"stride": stride, "padding": padding, **KEY}
     layer = getattr(m, name)(CHANNELS, 6, kernel, stride, padding, dilation, **KEY)
-    out = layer(x)
+    own = getattr(torchvox.nn, name)(CHANNELS, 6, kernel, dilation=dilation, **options)
+    y = torchvox.nn.sparse_tensor(x.features, cells_of(x.indices), lift(x.spatial_shape, 1), 2)
+    sources = [x.features]
 
-    window = (layer.stride, layer.padding, layer.dilation)
-    if subm:
-        reach = zip(layer.kernel_size, layer.dilation, strict=True)
-        window = ([1] * axes, [(k - 1) // 2 * d for k, d in reach], layer.dilation)
-    convolve, weight = (F.conv2d, F.conv3d)[axes - 2], dense_weight(m, layer)
-    expected = convolve(x.dense(), weight, layer.bias, *window)
-    ones = m.SparseConvTensor(torch.ones(len(x.indices), 1), x.indices, x.spatial_shape, 2)
-    reached = convolve(ones.dense(), torch.ones(1, 1, *layer.kernel_size), None, *window) > 0.5
-    cells = x.indices if subm or layer.conv1x1 else reached[:, 0].nonzero().int()
-    assert torch.equal(out.indices, cells) and out.spatial_shape == list(expected.shape[2:])
-    picked = expected.movedim(1, -1)[cells.long().unbind(1)]
-    torch.testing.assert_close(out.features, picked, rtol=1e-5, atol=1e-5)
+    def advance(layer, own, x, y):
+        weights = {"weight": own_weight(m, layer), "bias": layer.bias}
+        x, y = layer(x), functional_call(own, weights, (y,))
+        assert lift(x.spatial_shape, 1) == y.spatial_shape
+        sources.extend([layer.weight, layer.bias])
+        grids = x.dense(), torchvox.nn.ToDense()(y).view_as(x.dense())
+        noise = torch.rand(grids[0].shape)
+        grads = (torch.autograd.grad((g * noise).sum(), sources, retain_graph=True) for g in grids)
+        torch.testing.assert_close(*grids, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+        return x, y
 
-    sources = (x.features, layer.weight, layer.bias)
-    noise = torch.rand(picked.shape)
-    ours, theirs = (
-        torch.autograd.grad((one * noise).sum(), sources) for one in (out.features, picked)
-    )
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
-
+    out, expected = advance(layer, own, x, y)
     if subm or layer.conv1x1:
+        assert torch.equal(out.indices, x.indices)
         return
-    inverse = getattr(m, name.replace("Conv", "InverseConv"))(6, CHANNELS, kernel, "a")
-    back = inverse(out)
-    turned = inverse.weight if m is mmcv_ops else inverse.weight.movedim(0, -1)  # [k.., Cin, Cout]
-    turned = turned.movedim(-2, 0).movedim(-1, 1)
-    options = {"stride": window[0], "padding": window[1], "dilation": window[2]}
-    transpose = (F.conv_transpose2d, F.conv_transpose3d)[axes - 2]
-    sizes = zip(x.spatial_shape, transpose(out.dense(), turned, **options).shape[2:], strict=True)
-    options["output_padding"] = [want - got for want, got in sizes]
-    expected = transpose(out.dense(), turned, inverse.bias, **options)
-    assert back.indices is x.indices and back.spatial_shape == x.spatial_shape
-    picked = expected.movedim(1, -1)[x.indices.long().unbind(1)]
-    torch.testing.assert_close(back.features, picked, rtol=1e-5, atol=1e-5)
+    assert torch.equal(cells_of(out.indices), expected.indices[: int(expected.num_valid[0, 0])])
+    name = name.replace("Conv", "InverseConv")
+    inverse, own = (getattr(one, name)(6, CHANNELS, kernel, "a") for one in (m, torchvox.nn))
+    back, _ = advance(inverse, own, out, expected)
+    assert back.indices is x.indices
 
 
 @pytest.mark.parametrize("axes", [2, 3])
