@@ -11,6 +11,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,12 @@ class Side {
   T* room(int64_t count) {
     return static_cast<T*>(add(std::vector<uint8_t>(count * sizeof(T), poison()), true));
   }
+  // Of several outputs: where each begins and its elements, in turn. Void: the type of void ones.
+  template <class Void = float, class T, class... More>
+  void room(T** out, int64_t count, More... more) {
+    *out = room<std::conditional_t<std::is_void_v<T>, Void, T>>(count);
+    if constexpr (sizeof...(more) > 0) room<Void>(more...);
+  }
   void* scratch(int64_t bytes) { return add(std::vector<uint8_t>(bytes, poison()), false); }
 
   // The workspace is exactly as large as requested. On the device it is left as it comes, so that
@@ -82,10 +89,10 @@ class Side {
 #endif
     const auto bytes = static_cast<size_t>(workspace_bytes(args, Target{}));
     // 64-byte aligned, as from torch's CPU allocator.
-    void* workspace = ::operator new(bytes, std::align_val_t{64});
+    void* workspace = ::operator new (bytes, std::align_val_t{64});
     std::memset(workspace, poison(), bytes);
     run_cpu(args, workspace, where_ == Where::kThreads ? ParallelFor(backward_for) : serial_for);
-    ::operator delete(workspace, std::align_val_t{64});
+    ::operator delete (workspace, std::align_val_t{64});
   }
 
   // What all calls left in all memory except scratch.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rotated boxes: their overlaps, points in them, suppression and placing. Boxes have one column
-// more than the rules read.
+// Rotated boxes: their overlaps, points in them, suppression and placing; maps of an anchor head,
+// decoded and thinned out. Boxes have one column more than the rules read.
 #include "csrc/kernels/boxes/box_query.h"
 #include "csrc/kernels/boxes/nms/nms.h"
 #include "csrc/kernels/boxes/place_boxes.h"
 #include "csrc/kernels/boxes/rotated_iou.h"
+#include "csrc/kernels/detection/decode_nms/decode_nms.h"
 #include "tests/cpp/harness.h"
 
 namespace {
@@ -20,16 +21,14 @@ BoxArray box_array(Side& side, float reach, uint64_t seed) {
 KERNEL_CASE(rotated_iou, 0x90b09de765db783a) {
   RotatedIouBackwardArgs backward;
   RotatedIouArgs& args = backward.forward;
-  args.batches = kBatches;
-  args.a = box_array(side, 8, 1);
-  args.b = box_array(side, 8, 2);
+  args.batches = kBatches, args.a = box_array(side, 8, 1), args.b = box_array(side, 8, 2);
   args.is_volume = true;
   args.iou = side.room<float>(kBatches * kBoxes * kBoxes);
   side.run(args);
   backward.grad = side.put(Random(3).uniforms(kBatches * kBoxes * kBoxes));
   backward.a_columns = backward.b_columns = kColumns;
-  backward.grad_a = side.room<float>(kBatches * kBoxes * kColumns);
-  backward.grad_b = side.room<float>(kBatches * kBoxes * kColumns);
+  side.room(&backward.grad_a, kBatches * kBoxes * kColumns, &backward.grad_b,
+            kBatches * kBoxes * kColumns);
   side.run(backward);
 }
 
@@ -53,11 +52,9 @@ KERNEL_CASE(points_in_boxes, 0x89ad4d209b908c5f) {
 
 KERNEL_CASE(box_query, 0xc9e722cbf11c1769) {
   BoxQueryArgs args;
-  args.inside = points_and_boxes(side);
-  args.grid[0] = 3, args.grid[2] = 2;
-  args.slots = 5;
-  args.index = side.room<int32_t>(args.rows() * args.cells() * args.slots);
-  args.count = side.room<int32_t>(args.rows() * args.cells());
+  args.inside = points_and_boxes(side), args.grid[0] = 3, args.grid[2] = 2, args.slots = 5;
+  side.room(&args.index, args.rows() * args.cells() * args.slots, &args.count,
+            args.rows() * args.cells());
   side.run(args);
 }
 
@@ -68,12 +65,9 @@ NmsArgs nms_of(Side& side, NmsMode mode) {
   nms.boxes = side.put(make_boxes(3 * 200, kColumns, 30, 6));
   nms.box_stride = kColumns, nms.segment_stride = 200 * kColumns;
   nms.group = {side.put(Random(7).integers(3 * 200, -1, 2)), false};
-  nms.mode = mode;
-  nms.num_thresholds = 2;
-  nms.thresholds[0] = 1, nms.thresholds[1] = 0.1f;
+  nms.mode = mode, nms.num_thresholds = 2, nms.thresholds[0] = 1, nms.thresholds[1] = 0.1f;
   nms.most = 150;
-  nms.kept = side.room<int32_t>(3 * 150);
-  nms.kept_counts = side.room<int32_t>(3);
+  side.room(&nms.kept, 3 * 150, &nms.kept_counts, 3);
   return nms;
 }
 
@@ -99,6 +93,45 @@ KERNEL_CASE(place_boxes, 0x44f02e5eaaf23cfc) {
   args.group = {side.put(Random(11).integers(kBatches * 50, -1, 11)), false};
   args.mode = PlaceMode::kGreedy;
   args.choice = side.room<int32_t>(kBatches * 50);
+  side.run(args);
+}
+
+constexpr int32_t kHeight = 24, kWidth = 21, kCells = kHeight * kWidth, kPerCell = 4, kClasses = 3;
+constexpr int64_t kRows = kCells * kPerCell;
+
+HeadMap head_map(Side& side, int32_t channels, float low, float high) {
+  std::vector<float> values = Random(channels).uniforms(kBatches * channels * kCells, low, high);
+  values[500] = kNan;
+  return {side.put(values), channels * kCells, kCells, kWidth, 1};
+}
+
+KERNEL_CASE(decode_nms, 0x0eaf0a1f395068ad, {"decode_kernels", {0, 1}}) {
+  DecodeNmsArgs args;
+  args.heads = 1, args.batches = kBatches;
+  DecodeHead& head = args.head[0];
+  head.map[kScoreMap] = head_map(side, kPerCell * kClasses, -6, 1);
+  head.map[kBoxMap] = head_map(side, kPerCell * 7, -0.3f, 0.3f);
+  head.map[kDirectionMap] = head_map(side, kPerCell * 2, -1, 1);
+  head.anchors = side.put(make_anchors(kHeight, kWidth, kPerCell));
+  head.height = kHeight, head.width = kWidth, head.per_cell = kPerCell, head.classes = kClasses;
+  args.coder.bins = 2, args.coder.dir_offset = 0.78539f, args.coder.period = 3.14159274f;
+  args.score_threshold = 0.1f, args.group = DecodeGroup::kClass, args.best_class = false;
+  args.pre = 1000, args.post = 100;
+  for (int k = 0; k < kClasses; ++k) args.label[k] = k, args.nms_threshold[k] = 0.01f;
+  const int64_t rows = kBatches * args.rows();
+  side.room(&args.boxes, rows * 7, &args.scores, rows, &args.labels, rows, &args.count, kBatches,
+            &args.overflow, kBatches);
+  side.run(args);
+}
+
+KERNEL_CASE(box_decode, 0x5317604928c49eaf) {
+  BoxDecodeArgs args;
+  args.coder.bins = 2, args.coder.dir_offset = 0.78539f, args.coder.period = 3.14159274f;
+  args.rows = 2 * kRows, args.anchor_rows = kRows, args.dtype = DType::kHalf;
+  args.deltas = side.put(Random(1).uniforms<Half>(args.rows * 7));
+  args.direction = side.put(Random(2).uniforms<Half>(args.rows * 2));
+  args.anchors = side.put(make_anchors(kHeight, kWidth, kPerCell));
+  args.boxes = side.room<float>(args.rows * 7);
   side.run(args);
 }
 

@@ -30,28 +30,19 @@ VoxelKeysArgs keys_of(Side& side) {
 
 KERNEL_CASE(voxel_keys, 0xd5c654e52f319738) {
   VoxelKeysArgs args = keys_of(side);
-  args.keys = side.room<int64_t>(kRows);
-  args.counts = side.room<int32_t>(3 * kKeyCounts);
+  side.room(&args.keys, kRows, &args.counts, 3 * kKeyCounts);
   side.run(args);
   VoxelCellsArgs cells;
-  cells.keys = args.keys;
-  cells.rows = kRows;
-  cells.frame = args.frame;
+  cells.keys = args.keys, cells.rows = kRows, cells.frame = args.frame;
   cells.cells = side.room<int32_t>(4 * kRows);
   side.run(cells);
 }
 
 KERNEL_CASE(voxel_downsample, 0xeb0e422761e954e3) {
   VoxelDownsampleArgs args;
-  args.keys = keys_of(side);
-  args.by_key = true;
-  args.threads = 3;
-  args.means = side.room<float>(4 * kRows);
-  args.indices = side.room<int32_t>(4 * kRows);
-  args.num_points = side.room<int32_t>(kRows);
-  args.representative = side.room<int32_t>(kRows);
-  args.point_voxel = side.room<int32_t>(kRows);
-  args.counts = side.room<int32_t>(args.num_counts());
+  args.keys = keys_of(side), args.by_key = true, args.threads = 3;
+  side.room(&args.means, 4 * kRows, &args.indices, 4 * kRows, &args.num_points, kRows,
+            &args.representative, kRows, &args.point_voxel, kRows, &args.counts, args.num_counts());
   side.run(args);
 }
 
@@ -61,15 +52,9 @@ KERNEL_CASE(voxel_group, 0xb0048fc11e5fcf51) {
   for (const GroupBackend backend : {GroupBackend::kSort, GroupBackend::kHash}) {
     VoxelGroupArgs args;
     args.keys = side.put(Random(2).integers<int64_t>(kRows, -3, kRows / 4));
-    args.points = kRows;
-    args.key_bits = 33;
-    args.backend = backend;
-    args.threads = 3;
-    args.row_keys = side.room<int64_t>(kRows);
-    args.offsets = side.room<int32_t>(kRows + 1);
-    args.perm = side.room<int32_t>(kRows);
-    args.point_voxel = side.room<int32_t>(kRows);
-    args.counts = side.room<int32_t>(2);
+    args.points = kRows, args.key_bits = 33, args.backend = backend, args.threads = 3;
+    side.room(&args.row_keys, kRows, &args.offsets, kRows + 1, &args.perm, kRows, &args.point_voxel,
+              kRows, &args.counts, 2);
     side.run(args);
 
     VoxelSumArgs sum;
@@ -93,16 +78,13 @@ KERNEL_CASE(serialize, 0x61133fb749fc5553) {
   constexpr int kDepth = 16;
   SerializeArgs args;
   args.cells.data = side.put(Random(4).integers<int64_t>(3 * kRows, -1, 1 << kDepth));
-  args.cells.packed = args.wide = true;
-  args.cells.rows = kRows;
-  args.cells.row_stride = 3;
+  args.cells.packed = args.wide = true, args.cells.rows = kRows, args.cells.row_stride = 3;
   args.batch_index = {side.put(Random(5).integers(kRows, -1, 4)), false};
   args.num_curves = kMostCurves;
   for (int k = 0; k < kMostCurves; ++k) args.curves[k] = {k % 2 == 1, k >= 2};
   args.frame.bits = kDepth;
-  args.codes = side.room<int64_t>(kMostCurves * kRows);
-  args.order = side.room<int64_t>(kMostCurves * kRows);
-  args.inverse = side.room<int64_t>(kMostCurves * kRows);
+  side.room(&args.codes, kMostCurves * kRows, &args.order, kMostCurves * kRows, &args.inverse,
+            kMostCurves * kRows);
   side.run(args);
 }
 
@@ -122,8 +104,7 @@ KERNEL_CASE(unique_cells, 0x374265489dd80035) {
   rows.cells = keys.cells;
   rows.offsets = side.put(offsets);
   rows.perm = side.put(Random(9).integers(kRows, 0, kRows));
-  rows.indices = side.room<int32_t>(3 * kRows);
-  rows.num_points = side.room<int32_t>(kRows);
+  side.room(&rows.indices, 3 * kRows, &rows.num_points, kRows);
   side.run(rows);
 }
 

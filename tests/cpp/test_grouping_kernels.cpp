@@ -42,8 +42,7 @@ KERNEL_CASE(gather_points, 0xb05e08963147ea6c, {"inverse_index", {0, 1}}) {
 
   SegmentSumArgs sum;
   sum.grad = side.put(Random(11).uniforms(kClouds * kSlots * kChannels));
-  sum.inverse = invert(side, args.idx);
-  sum.channels = kChannels;
+  sum.inverse = invert(side, args.idx), sum.channels = kChannels;
   sum.out = side.room<float>(kClouds * kRows * kChannels);
   side.run(sum);
 }
@@ -58,19 +57,15 @@ KERNEL_CASE(three_interpolate, 0x5f9f3f17ea78fe94, {"interpolate_cpu", {0, 1, 2}
   InterpolateArgs args;
   args.dtype = DType::kHalf;
   args.features = side.put(Random(4).uniforms<Half>(kClouds * kRows * kChannels));
-  args.idx = make_indices(side);
-  args.weight = weights.out;
+  args.idx = make_indices(side), args.weight = weights.out;
   args.clouds = kClouds, args.rows = kRows, args.queries = kQueries, args.channels = kChannels;
   args.channels_first = true;
   args.out = side.room<Half>(kClouds * kQueries * kChannels);
   side.run(args);
 
   SegmentSumArgs sum;
-  sum.grad = args.out;
-  sum.dtype = args.dtype;
-  sum.weight = args.weight;
-  sum.inverse = invert(side, args.idx);
-  sum.channels = kChannels, sum.channels_first = true;
+  sum.grad = args.out, sum.dtype = args.dtype, sum.weight = args.weight;
+  sum.inverse = invert(side, args.idx), sum.channels = kChannels, sum.channels_first = true;
   sum.out = side.room<Half>(kClouds * kRows * kChannels);
   side.run(sum);
 
@@ -88,11 +83,10 @@ KERNEL_CASE(neighbor_distance, 0x3cc228c49ee05b72) {
   args.grad = side.put(Random(5).uniforms<double>(kClouds * kSlots));
   args.points = side.put(Random(6).uniforms<double>(kClouds * kRows * 3));
   args.query = side.put(Random(7).uniforms<double>(kClouds * kQueries * 3));
-  args.idx = make_indices(side);
-  args.inverse = invert(side, args.idx);
+  args.idx = make_indices(side), args.inverse = invert(side, args.idx);
   args.queries = kQueries, args.k = kNearest;
-  args.grad_points = side.room<double>(kClouds * kRows * 3);
-  args.grad_query = side.room<double>(kClouds * kQueries * 3);
+  side.room<double>(&args.grad_points, kClouds * kRows * 3, &args.grad_query,
+                    kClouds * kQueries * 3);
   side.run(args);
 }
 

@@ -25,28 +25,20 @@ void fill_rays(Side& side, RayInput& rays) {
 MapRays map_rays(Side& side) {
   MapRays rays;
   fill_rays(side, rays);
-  rays.voxel_size = 0.2;
-  rays.max_range = 5;
+  rays.voxel_size = 0.2, rays.max_range = 5;
   return rays;
 }
 
 KERNEL_CASE(ray_voxels, 0x98ced5454424c8e6) {
   RayVoxelsArgs args;
-  args.rays = map_rays(side);
-  args.rays.clips = true;
-  args.rays.box = {{-9, -5, -20}, {14, 8, 3}};
-  args.max_out = 10 * kRays;
-  args.indices = side.room<int32_t>(4 * args.max_out);
-  args.ray = side.room<int32_t>(args.max_out);
-  args.span = side.room<double>(2 * args.max_out);
-  args.offsets = side.room<int64_t>(kRays + 1);
-  args.counts = side.room<int64_t>(kRayCounts);
+  args.rays = map_rays(side), args.max_out = 10 * kRays;
+  args.rays.clips = true, args.rays.box = {{-9, -5, -20}, {14, 8, 3}};
+  side.room(&args.indices, 4 * args.max_out, &args.ray, args.max_out, &args.span, 2 * args.max_out,
+            &args.offsets, kRays + 1, &args.counts, kRayCounts);
   side.run(args);
   RayRegionsArgs regions;
-  regions.rays = args.rays;
-  regions.max_out = 200;
-  regions.keys = side.room<int64_t>(regions.max_out);
-  regions.counts = side.room<int64_t>(kRayCounts);
+  regions.rays = args.rays, regions.max_out = 200;
+  side.room(&regions.keys, regions.max_out, &regions.counts, kRayCounts);
   side.run(regions);
 }
 
@@ -59,17 +51,15 @@ KERNEL_CASE(ray_visibility, 0xd6e540694df8b153) {
   std::vector<uint8_t> blockers(args.volume());
   for (size_t i = 0; i < blockers.size(); i += 19) blockers[i] = 1;
   args.blockers = side.put(blockers);
-  args.visibility = side.room<uint8_t>(args.volume());
-  args.reached = side.room<int8_t>(kRays);
-  args.counts = side.room<int32_t>(2 * kVisibilityCounts);
+  side.room(&args.visibility, args.volume(), &args.reached, kRays, &args.counts,
+            2 * kVisibilityCounts);
   side.run(args);
 }
 
 KERNEL_CASE(transform_points, 0xc505a9b24a8303a3) {
   TransformPointsArgs args;
   args.points = packed(side, make_points(kRays, 4, 50, 4), 4);
-  args.poses = side.put(Random(5).uniforms<double>(3 * 12));
-  args.pose_rows = 3;
+  args.poses = side.put(Random(5).uniforms<double>(3 * 12)), args.pose_rows = 3;
   args.pose_index = {side.put(Random(6).integers(kRays, -1, 4)), false};  // some have no pose
   args.out = side.room<double>(3 * kRays);
   side.run(args);
@@ -128,8 +118,7 @@ T* layer(Side& side, Random* random, int64_t count, T fill, int64_t usual = 1) {
 OccupancyState make_state(Side& side, int64_t capacity, bool all_layers, Random* random) {
   const int64_t voxels = kRegionVoxels * capacity;
   OccupancyState state;
-  state.capacity = capacity;
-  state.table_size = power_of_two_from(2 * capacity + 2);
+  state.capacity = capacity, state.table_size = power_of_two_from(2 * capacity + 2);
   state.table = layer(side, random, state.table_size, kNoSlot, 40);
   state.region_key = layer<int64_t>(side, random, capacity, -1);
   state.region_stamp = layer<int32_t>(side, random, capacity, 0);
@@ -141,8 +130,7 @@ OccupancyState make_state(Side& side, int64_t capacity, bool all_layers, Random*
   state.traversal = layer<int64_t>(side, random, voxels, 0);
   state.sample_row = layer<int32_t>(side, random, capacity, -1, 20);
   Samples& samples = state.samples;
-  samples.rows = capacity;
-  samples.count = layer<int32_t>(side, random, voxels, 0);
+  samples.rows = capacity, samples.count = layer<int32_t>(side, random, voxels, 0);
   samples.mean = layer<float>(side, random, 3 * voxels, 0);
   samples.cov = layer<float>(side, random, 6 * voxels, 0);
   samples.intensity = layer<float>(side, random, 2 * voxels, 0);
@@ -153,66 +141,49 @@ OccupancyState make_state(Side& side, int64_t capacity, bool all_layers, Random*
 // Everything that can be done with a map.
 void use_map(Side& side, const OccupancyState& state, const OccupancyState& other) {
   OccupancyIntegrateArgs integrate;
-  integrate.rays = map_rays(side);
-  integrate.state = state;
-  integrate.sensor = {2250, -205, -2048, 3595};
-  integrate.max_touched = 400, integrate.limited = true;
-  integrate.threads = 2;
+  integrate.rays = map_rays(side), integrate.state = state;
+  integrate.max_touched = 400, integrate.limited = true, integrate.threads = 2;
   integrate.timestamps = side.put(std::vector<double>(kRays, 1.5));
-  integrate.ndt = {0.2, 0.3, 2, -0.4, 3, -5.5};
+  integrate.sensor = {2250, -205, -2048, 3595}, integrate.ndt = {0.2, 0.3, 2, -0.4, 3, -5.5};
   integrate.intensity = side.put(std::vector<float>(kRays, 0.3f));
   integrate.counts = side.room<int64_t>(kIntegrateCounts);
   side.run(integrate);
 
   OccupancyRaycastArgs cast;
   cast.state = state, cast.rays = integrate.rays;
-  cast.distance = side.room<float>(kRays);
-  cast.unseen = side.room<float>(kRays);
-  cast.status = side.room<int8_t>(kRays);
-  cast.indices = side.room<int32_t>(4 * kRays);
-  cast.unknown = side.room<int32_t>(kRays);
+  side.room(&cast.distance, kRays, &cast.unseen, kRays, &cast.status, kRays, &cast.indices,
+            4 * kRays, &cast.unknown, kRays);
   side.run(cast);
 
   OccupancyQueryArgs query;
-  query.state = state, query.frame = integrate.rays;
-  query.points = integrate.rays.points;
-  query.logodds = side.room<float>(kRays);
-  query.label = side.room<int8_t>(kRays);
+  query.state = state, query.frame = integrate.rays, query.points = integrate.rays.points;
+  side.room(&query.logodds, kRays, &query.label, kRays);
   side.run(query);
   OccupancyCropArgs crop;
   crop.state = state, crop.frame = query.frame;
   for (int axis = 0; axis < 3; ++axis) {
     crop.grid.lo[axis] = -1, crop.grid.size[axis] = 0.25f, crop.grid.cells[axis] = 8;
   }
-  crop.logodds = side.room<float>(crop.cells());
-  crop.label = side.room<int8_t>(crop.cells());
+  side.room(&crop.logodds, crop.cells(), &crop.label, crop.cells());
   side.run(crop);
 
   OccupancyExtractArgs extract;
-  extract.state = state;
-  extract.select = OccupancySelect::kObserved;
-  extract.max_out = 500;
-  extract.logodds = side.room<float>(extract.max_out);
-  extract.mean = side.room<float>(3 * extract.max_out);
-  extract.indices = side.room<int32_t>(4 * extract.max_out);
-  extract.num_samples = side.room<int32_t>(extract.max_out);
-  extract.counts = side.room<int64_t>(kStateCounts);
+  extract.state = state, extract.select = OccupancySelect::kObserved, extract.max_out = 500;
+  side.room(&extract.logodds, extract.max_out, &extract.mean, 3 * extract.max_out, &extract.indices,
+            4 * extract.max_out, &extract.num_samples, extract.max_out, &extract.counts,
+            kStateCounts);
   side.run(extract);
 
   DecayArgs decay;
-  decay.state = state;
-  decay.factor = 40000, decay.forget = 200;
-  decay.empty = side.room<bool>(state.capacity);
-  decay.counts = side.room<int64_t>(kStateCounts);
+  decay.state = state, decay.factor = 40000, decay.forget = 200;
+  side.room(&decay.empty, state.capacity, &decay.counts, kStateCounts);
   side.run(decay);
   RemoveArgs remove;
-  remove.state = state;
-  remove.mask = decay.empty;
+  remove.state = state, remove.mask = decay.empty;
   remove.counts = side.room<int64_t>(kStateCounts);
   side.run(remove);
   InsertArgs insert;
-  insert.state = state;
-  insert.given = other;
+  insert.state = state, insert.given = other;
   insert.given.region_key = side.put<int64_t>({3, 5, 5, 1 << 20, -1});
   insert.sensor = integrate.sensor;
   insert.counts = side.room<int64_t>(kStateCounts);

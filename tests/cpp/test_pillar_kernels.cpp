@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pillars: encoder, moments, norm and canvas, each over the outputs of the one before.
+// Pillars: encoder, moments, norm and canvas, each over the outputs of the one before; voxels.
 #include <algorithm>
 
 #include "csrc/kernels/pillars/encode/encode.h"
 #include "csrc/kernels/pillars/moments.h"
 #include "csrc/kernels/pillars/norm.h"
 #include "csrc/kernels/pillars/scatter.h"
+#include "csrc/kernels/voxel/voxelize/voxelize.h"
 #include "tests/cpp/harness.h"
 
 namespace {
@@ -35,10 +36,8 @@ PillarMap make_map(Side& side, int64_t most) {
   map.point_voxel = side.put(point_voxel), map.point_slot = side.put(point_slot);
   map.num_points = side.put(num_points);
   map.rows = {side.put(indices), kRows, kBatches, kNx, kNy};
-  map.grid.hi[0] = kNx, map.grid.hi[1] = kNy;
-  map.grid.lo[2] = -1, map.grid.size[2] = 2;
-  map.grid.cells[0] = kNx, map.grid.cells[1] = kNy;
-  map.max_points = most;
+  map.grid.hi[0] = kNx, map.grid.hi[1] = kNy, map.grid.lo[2] = -1, map.grid.size[2] = 2;
+  map.grid.cells[0] = kNx, map.grid.cells[1] = kNy, map.max_points = most;
   return map;
 }
 
@@ -52,20 +51,16 @@ KERNEL_CASE(pillar_encode, 0x98937a04197ec908, {"pillar_cpu", {0, 1, 2}}, {"pill
     encode.weight = side.put(Random(2).uniforms(kOutputs * width));
     encode.bias = side.put(Random(3).uniforms(kOutputs));
     encode.outputs = kOutputs;
-    encode.canvas = side.room<float>(kCells * kOutputs);
-    encode.arg = side.room<int32_t>(kRows * kOutputs);
-    encode.mean = side.room<float>(3 * kRows);
+    side.room(&encode.canvas, kCells * kOutputs, &encode.arg, kRows * kOutputs, &encode.mean,
+              3 * kRows);
     side.run(encode);
 
     PillarEncodeBackwardArgs backward;
-    backward.map = encode.map;
-    backward.grad = encode.canvas;
+    backward.map = encode.map, backward.grad = encode.canvas;
     const int64_t strides[4] = {kNy * kNx * kOutputs, 1, kNx * kOutputs, kOutputs};
     std::copy_n(strides, 4, backward.grad_strides);
-    backward.arg = encode.arg, backward.mean = encode.mean;
-    backward.outputs = kOutputs;
-    backward.grad_weight = side.room<float>(kOutputs * width);
-    backward.grad_bias = side.room<float>(kOutputs);
+    backward.arg = encode.arg, backward.mean = encode.mean, backward.outputs = kOutputs;
+    side.room(&backward.grad_weight, kOutputs * width, &backward.grad_bias, kOutputs);
     side.run(backward);
   }
 }
@@ -84,15 +79,12 @@ KERNEL_CASE(pillar_norm, 0x3619a35659e0e3e2, {"pillar_lists", {0, 1}}) {
   norm.weight = side.put(Random(4).uniforms(weights));
   norm.gamma = side.put(Random(5).uniforms(kOutputs));
   norm.beta = side.put(Random(6).uniforms(kOutputs));
-  norm.folded_weight = side.room<float>(weights);
-  norm.folded_bias = side.room<float>(kOutputs);
-  norm.mean = side.room<float>(kOutputs);
-  norm.var = side.room<float>(kOutputs);
+  side.room(&norm.folded_weight, weights, &norm.folded_bias, kOutputs, &norm.mean, kOutputs,
+            &norm.var, kOutputs);
   side.run(norm);
   backward.grad_weight = norm.folded_weight, backward.grad_bias = norm.folded_bias;
-  backward.to_weight = side.room<float>(weights);
-  backward.to_gamma = side.room<float>(kOutputs);
-  backward.to_beta = side.room<float>(kOutputs);
+  side.room(&backward.to_weight, weights, &backward.to_gamma, kOutputs, &backward.to_beta,
+            kOutputs);
   side.run(backward);
 }
 
@@ -109,6 +101,40 @@ KERNEL_CASE(pillar_scatter, 0xf86459ec5a3657b8) {
   std::copy_n(strides, 4, gather.grad_strides);
   gather.grad_feats = side.room<float>(kRows * 3);
   side.run(gather);
+}
+
+KERNEL_CASE(voxelize, 0xa25509957793dd78, {"voxel_table", {0, 1, 2}}, {"voxel_ranking", {0, 1}},
+            {"voxel_partitions", {1, 2, 5, 16}}, {"voxel_kernels", {0, 1}},
+            {"voxel_common", {0, 1}}) {
+  constexpr int64_t kRows = 6000, kColumns = 4;
+  // The usual call, which has kernels of its own, and one that has not.
+  for (const VoxelReduce reduce : {VoxelReduce::kMean, VoxelReduce::kMax}) {
+    const bool usual = reduce == VoxelReduce::kMean;
+    VoxelizeArgs args;
+    args.reduce = reduce;
+    args.points = packed(side, make_points(kRows, kColumns, 4.2f, 1), kColumns);
+    for (int a = 0; a < 3; ++a) {
+      args.grid.lo[a] = -4, args.grid.hi[a] = 4, args.grid.size[a] = 1, args.grid.cells[a] = 8;
+    }
+    if (usual) args.max_points = 5, args.max_voxels = 300;
+    if (!usual) args.order = VoxelOrder::kZyx;
+    const int64_t capacity = args.capacity(), values = capacity * args.row_values();
+    side.room(&args.features, values, &args.indices, capacity * 4, &args.num_points, capacity,
+              &args.point_voxel, kRows, &args.counts, 2 * kVoxelCounts);
+    if (!usual) args.arg = side.room<int32_t>(capacity * kColumns);
+    if (!usual) args.point_slot = side.room<int32_t>(kRows);
+    side.run(args, /*filled=*/true);  // the fused kernel reads small segments 16 bytes at once
+    if (usual) continue;
+
+    VoxelizeBackwardArgs backward;
+    backward.rows = kRows, backward.columns = kColumns, backward.capacity = capacity;
+    backward.max_points = args.max_points, backward.reduce = reduce;
+    backward.grad = side.put(Random(2).uniforms(values));
+    backward.point_voxel = args.point_voxel, backward.point_slot = args.point_slot;
+    backward.num_points = args.num_points, backward.arg = args.arg;
+    backward.grad_input = side.room<float>(kRows * kColumns);
+    side.run(backward);
+  }
 }
 
 }  // namespace

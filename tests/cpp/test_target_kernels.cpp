@@ -32,25 +32,18 @@ KERNEL_CASE(anchor_targets, 0xd872a33de4936193) {
   args.cells = kCells, args.per_cell = kPerCell;
   for (int a = 0; a < kPerCell; ++a) args.rule[a] = {a - 1, 0.6f, 0.45f, 0.3f};
   args.mmdet = true;
-  args.assigned = side.room<int32_t>(kBatches * kAnchors);
-  args.num_pos = side.room<int32_t>(kBatches);
+  side.room(&args.assigned, kBatches * kAnchors, &args.num_pos, kBatches);
   side.run(args);
 }
 
 KERNEL_CASE(center_targets, 0x79d06bc7c7f1a4ed) {
   constexpr int64_t kSlots = 12;
   CenterTargetsArgs args;
-  args.targets = make_targets(side);
-  args.pillar[0] = args.pillar[1] = 0.25f;
-  args.pillars_per_cell = 2;
-  args.height = kHeight, args.width = kWidth;
-  args.classes = 3, args.tasks = 2;
-  args.task[1] = args.task[2] = 1;
-  args.max_objects = kSlots;
-  args.heatmap = side.room<float>(kBatches * 3 * kCells);
-  args.cell = side.room<int32_t>(kBatches * 2 * kSlots);
-  args.box = side.room<int32_t>(kBatches * 2 * kSlots);
-  args.count = side.room<int32_t>(kBatches * 2);
+  args.targets = make_targets(side), args.pillar[0] = args.pillar[1] = 0.25f;
+  args.pillars_per_cell = 2, args.height = kHeight, args.width = kWidth;
+  args.classes = 3, args.tasks = 2, args.task[1] = args.task[2] = 1, args.max_objects = kSlots;
+  side.room(&args.heatmap, kBatches * 3 * kCells, &args.cell, kBatches * 2 * kSlots, &args.box,
+            kBatches * 2 * kSlots, &args.count, kBatches * 2);
   side.run(args);
 }
 
@@ -75,8 +68,7 @@ KERNEL_CASE(anchor_loss, 0xb85f4910ee49dea6) {
   args.batches = kBatches, args.height = kHeight, args.width = kWidth, args.per_cell = kPerCell;
   args.classes = 3;
   args.anchors = side.put(make_anchors(kHeight, kWidth, kPerCell));
-  args.boxes = targets.boxes;
-  args.labels = targets.labels;
+  args.boxes = targets.boxes, args.labels = targets.labels;
   args.assigned = side.put(Random(4).integers(kBatches * kAnchors, -2, 4));
   args.dir_offset = 0.78539;
   std::fill(args.code_weights, args.code_weights + kMostCodes, 0.5);
