@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from benchmarks import suite
 from benchmarks.clouds import Clouds
@@ -71,8 +72,7 @@ class Stage(suite.Problem):
 
     @torch.no_grad()
     def through(self, model: nn.Module, inputs: tuple[Any, ...]) -> Outputs:
-        calls = (model, model.canvas, model.features, model.head, model.decoder)
-        result = calls[self.stage](*inputs)
+        result = stages_of(model)[self.stage](*inputs)
         if self["stage"] == "head":
             return tuple(m for kind in result for m in kind)
         return (result,) if isinstance(result, Tensor) else tuple(result)
@@ -91,20 +91,14 @@ class Stage(suite.Problem):
         if self["stage"] == "decode + NMS":
             exact = self.through(moved(self["fast"], "cpu"), moved(self["inputs"], "cpu"))
             return f"{self.same(outputs, exact)}, {int(outputs[3][0])} boxes"
-        exact = self.through(self["model"], single(self["inputs"]))
+        single = tree_map(lambda t: t.float() if t.is_floating_point() else t, self["inputs"])
+        exact = self.through(self["model"], single)
         worst = 0.0
         for mine, other in zip(outputs, exact, strict=True):
             apart = (mine.float() - other).square().mean().sqrt()
             worst = max(worst, float(apart / other.square().mean().sqrt().clamp(min=1e-9)))
         expect(worst <= TOLERANCE[self["dtype"]], f"off by {worst:.3g} of its size")
         return f"within {worst:.2g} of the size of float32"
-
-
-def single(values: Any) -> Any:
-    """In float32, as the model as built needs it."""
-    if isinstance(values, Tensor):
-        return values.float() if values.is_floating_point() else values
-    return type(values)(single(value) for value in values)
 
 
 def ten_sweeps(data: Clouds) -> tuple[Tensor, str]:
@@ -137,8 +131,10 @@ def row(title: str, stage: str, dtype: torch.dtype, *targets: Target) -> Case:
         model = seeded_model(config, overrides, scan)
         half = None if dtype == torch.float32 else dtype
         fast = models.merge_heads(models.fuse_batch_norms(model, half))
+        before: tuple[Any, ...] = scan
         with torch.no_grad():
-            before = inputs_of(fast, stage, scan)
+            for call in stages_of(fast)[1 : STAGES.index(stage)]:
+                before = (call(*before),)
         nets = {"model": model, "fast": fast}
         return {"inputs": before, **nets, "count": len(points), "source": source}
 
@@ -146,14 +142,8 @@ def row(title: str, stage: str, dtype: torch.dtype, *targets: Target) -> Case:
     return Case(name, op, inputs, {"stage": stage, "dtype": dtype}, targets, Stage)
 
 
-def inputs_of(model: nn.Module, stage: str, scan: tuple[Tensor, Tensor]) -> tuple[Any, ...]:
-    if stage in STAGES[:2]:
-        return scan
-    canvas = model.canvas(*scan)
-    if stage == STAGES[2]:
-        return (canvas,)
-    features = model.features(canvas)
-    return (features,) if stage == STAGES[3] else (model.head(features),)
+def stages_of(model: nn.Module) -> tuple[Callable, ...]:
+    return model, model.canvas, model.features, model.head, model.decoder
 
 
 SCANS = ("points", "num_points", "boxes", "labels", "num_boxes", "weight")

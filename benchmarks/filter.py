@@ -43,6 +43,10 @@ class Downsample(Problem):
     def size(self) -> float:
         return self["voxel_size"][0]
 
+    def cubes(self) -> "Downsample":
+        """What libraries do that average all points of cubes."""
+        return self
+
     def box(self) -> list[float]:
         """Of the points, at whole cells, with one cell more on each side."""
         low, high = (self["points"][:, :3] / self.size).double().aminmax(dim=0)
@@ -129,22 +133,23 @@ def _sorted(keys: Tensor, left_out: Tensor, means: Tensor) -> tuple[Tensor, Tens
     return keys[keep], means[order][keep]
 
 
-@peer("open3d", "voxel_downsample", device="cpu")
-def open3d_means(o3d: Any, problem: Downsample) -> Way:
+@peer("open3d", "voxel_downsample", "voxelize", device="cpu")
+def open3d(o3d: Any, problem: Any) -> Way:
     """Its cells start half a voxel below the least point. It gets its cloud made."""
-    cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(problem.xyz()))
+    points = (problem := problem.cubes()).xyz()
+    cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(points))
     return problem.way_of_means(
         lambda: cloud.voxel_down_sample(problem.size),
         lambda result: np.asarray(result.points),
-        problem.xyz().min(0) - problem.size / 2,
+        points.min(0) - problem.size / 2,
         "open3d",
     )
 
 
-@peer("small_gicp", "voxel_downsample", device="cpu")
-def small_gicp_means(gicp: Any, problem: Downsample, threads: int = 1) -> Way:
+@peer("small_gicp", "voxel_downsample", "voxelize", device="cpu")
+def small_gicp(gicp: Any, problem: Any, threads: int = 1) -> Way:
     """It gets its cloud made. With threads it may split voxels, as it documents."""
-    cloud = gicp.PointCloud(problem.xyz())
+    cloud = gicp.PointCloud((problem := problem.cubes()).xyz())
     return problem.way_of_means(
         lambda: gicp.voxelgrid_sampling(cloud, problem.size, threads),
         lambda result: np.asarray(result.points())[:, :3],
@@ -154,9 +159,9 @@ def small_gicp_means(gicp: Any, problem: Downsample, threads: int = 1) -> Way:
     )
 
 
-@peer("small_gicp", "voxel_downsample", device="cpu")
-def small_gicp_threads(gicp: Any, problem: Downsample) -> Way:
-    return small_gicp_means(gicp, problem, 2)
+@peer("small_gicp", "voxel_downsample", "voxelize", device="cpu")
+def small_gicp_threads(gicp: Any, problem: Any) -> Way:
+    return small_gicp(gicp, problem, max(2, torch.get_num_threads()))
 
 
 @peer("mmcv.ops", "voxel_downsample", device="cuda")

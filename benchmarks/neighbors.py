@@ -26,13 +26,6 @@ MSG = {"radii": [0.1, 0.2, 0.4], "ks": [16, 32, 128]}  # PointNet++'s first leve
 class Search(suite.Problem):
     """points [B, N, 3], query [B, M, 3]; radius_neighbors has one cloud, [N, 3]."""
 
-    def indices(self, result: Any, expected: Tensor) -> Tensor:
-        """Another implementation's, in the place and shape of those of torchvox."""
-        idx = torch.as_tensor(result).to(expected.device).reshape(expected.shape).long()
-        inside = int(idx.min()) >= 0 and int(idx.max()) < self["points"].size(1)
-        expect(inside, "an index lies outside the cloud")
-        return idx
-
     def packed(self) -> dict[str, Any]:
         """The arguments that torch_cluster's searches share."""
         points, query = (
@@ -52,7 +45,7 @@ class Ball(Search):
     def compare(self, result: Any) -> str:
         """The same neighbors; where rows differ, by points at the radius alone."""
         expected = self.outputs[1].long()
-        other = (self.indices(result, expected) != expected).any(-1)
+        other = (self.rows(result, self["points"], expected) != expected).any(-1)
         if not bool(other.any()):
             return "same neighbors"
         cloud, row = other.nonzero(as_tuple=True)
@@ -85,7 +78,7 @@ class Nearest(Search):
     def compare(self, result: Any) -> str:
         """The same neighbors; or others at the same distances, where rounding broke a tie."""
         expected = self.outputs[1].long()
-        idx = self.indices(result, expected)
+        idx = self.rows(result, self["points"], expected)
         if torch.equal(idx, expected):
             return "same neighbors"
         expect(bool((idx.sort(-1).values.diff(dim=-1) > 0).all()), "a point is named twice")

@@ -4,7 +4,8 @@
 Level 1 are the voxels of a sweep, level 2 the cells that a stride of 2 reaches from them.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,45 +13,43 @@ from torch import Tensor
 import torchvox
 from benchmarks import suite
 from benchmarks.clouds import Clouds, seeded
-from benchmarks.suite import Case, Outputs, Target, Way, expect, faster, graph, limit, peer
+from benchmarks.suite import Case, Outputs, Problem, Target, Way, expect, faster, graph, limit, peer
 from benchmarks.voxelize import GRIDS
 
 KERNEL = [3, 3, 3]
+Level = Callable[[Clouds], dict[str, Any]]  # indices [M, 4], spatial_shape, source
 
 
-class Level(NamedTuple):
-    indices: Tensor  # [M, 4]
-    spatial_shape: list[int]
-    source: str
-
-
-def strided(level: Level, max_rows: int = -1) -> Any:
-    """The map of a stride of 2."""
-    grid = (level.indices, level.spatial_shape, 1, KERNEL)
+def table(level: Mapping[str, Any] | Problem, stride: int, max_rows: int = -1) -> Any:
+    """The map of a stride of 1 (submanifold) or 2."""
+    grid = (level["indices"], level["spatial_shape"], 1, KERNEL)
+    if stride == 1:
+        return torchvox.sparse_subm_map(*grid)
     return torchvox.sparse_conv_map(*grid, stride=[2] * 3, padding=[1] * 3, max_rows=max_rows)
 
 
-def first(clouds: Clouds) -> Level:
+def first(clouds: Clouds) -> dict[str, Any]:
     points, source = clouds.sweep()
     size, bounds = GRIDS["0.075 m"]
     voxels = torchvox.voxelize(points, size, bounds, 10, reduce="mean")
     nx, ny, nz = torchvox.grid_size(size, bounds)
-    return Level(voxels.indices[: int(voxels.counts[0, 0])].contiguous(), [nz + 1, ny, nx], source)
+    indices = voxels.indices[: int(voxels.counts[0, 0])].contiguous()
+    return {"indices": indices, "spatial_shape": [nz + 1, ny, nx], "source": source}
 
 
-def second(clouds: Clouds) -> Level:
+def second(clouds: Clouds) -> dict[str, Any]:
     level = first(clouds)
-    made = strided(level)
+    made = table(level, 2)
     indices = made.out_indices[: int(made.counts[0, 0])].contiguous()
-    return Level(indices, [(n + 1) // 2 for n in level.spatial_shape], level.source)
+    level["spatial_shape"] = [(n + 1) // 2 for n in level["spatial_shape"]]
+    return {**level, "indices": indices}
 
 
-def random(clouds: Clouds) -> Level:
+def random(clouds: Clouds) -> dict[str, Any]:
     """Cells of 128^3, almost without neighbors."""
     cells = torch.randperm(128**3, generator=seeded())[: clouds.size(50_000)]
-    zyx = [cells // 128**2, cells // 128 % 128, cells % 128]
-    indices = torch.stack([torch.zeros_like(cells), *zyx], 1).int()
-    return Level(indices.to(clouds.device), [128] * 3, "random cells")
+    indices = torch.stack([cells // 128**axis % 128 for axis in (3, 2, 1, 0)], 1).int()
+    return {"indices": indices, "spatial_shape": [128] * 3, "source": "random cells"}
 
 
 class Layer(suite.Problem):
@@ -58,20 +57,16 @@ class Layer(suite.Problem):
     the gradients of features and weight too."""
 
     def made(self) -> Any:
-        level = Level(self["indices"], self["spatial_shape"], "")
-        if self["stride"] == 2:
-            return strided(level, self["max_rows"])
-        return torchvox.sparse_subm_map(level.indices, level.spatial_shape, 1, KERNEL)
+        return table(self, self["stride"], self.arguments.get("max_rows", -1))
 
     def run(self) -> Outputs:
         made = self.made() if self["map"] else None
-        neighbors = self["kept"] if made is None else made.neighbors
-        options = {"submanifold": True}
-        if self["stride"] == 2:
-            options = {"inverse": made.inverse, "num_valid": made.counts}
+        options = {"submanifold": True} if self["stride"] == 1 else {}
+        options |= {} if options else {"inverse": made.inverse, "num_valid": made.counts}
         features, weight = (
             self[name].detach().requires_grad_(self["backward"]) for name in ("features", "weight")
         )
+        neighbors = made.neighbors if self["map"] else self["kept"]
         out = torchvox.sparse_conv(features, weight, neighbors, **options)
         if self["backward"]:
             return out.detach(), *torch.autograd.grad(out, [features, weight], self["grad"])
@@ -151,27 +146,24 @@ def spconv(library: Any, problem: Layer) -> Way:
 
 
 def row(
-    name: str, level: Any, channels: int, *targets: Target, stride: int = 1, map: bool = False,
+    name: str, level: Level, channels: int, *targets: Target, stride: int = 1, map: bool = False,
     backward: bool = False, dtype: torch.dtype = torch.float32, kind: type[Layer] = Layer,
 ) -> Case:  # fmt: skip
-    options = {"stride": stride, "map": map, "backward": backward}
 
     def inputs(clouds: Clouds) -> dict[str, Any]:
-        tensors = level(clouds)._asdict()
-        rows = len(tensors["indices"])
+        call = level(clouds)
         if stride == 2:
-            tensors["max_rows"] = int(strided(level(clouds)).counts[0, 0])
+            call["max_rows"] = int(table(call, 2).counts[0, 0])
         elif not map:
-            grid = (tensors["indices"], tensors["spatial_shape"], 1, KERNEL)
-            tensors["kept"] = torchvox.sparse_subm_map(*grid).neighbors
-        if kind is Map:
-            return tensors
-        shapes = {"features": (rows, channels), "weight": (channels, *KERNEL, channels)}
-        shapes |= {"grad": (rows, channels)} if backward else {}
-        for tensor, shape in shapes.items():
-            tensors[tensor] = torch.randn(*shape, generator=seeded()).to(clouds.device, dtype)
-        return tensors
+            call["kept"] = table(call, 1).neighbors
+        rows = (len(call["indices"]), channels)
+        shapes = {"features": rows, "weight": (channels, *KERNEL, channels)}
+        shapes |= {"grad": rows} if backward else {}
+        for tensor, shape in shapes.items() if kind is Layer else ():
+            call[tensor] = torch.randn(*shape, generator=seeded()).to(dtype)
+        return call
 
+    options = {"stride": stride, "map": map, "backward": backward}
     return Case(f"sparse {name}", "sparse convolution", inputs, options, targets, kind)
 
 

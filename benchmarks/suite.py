@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 import torchvox
 from benchmarks.clouds import Cloud, Clouds
@@ -78,6 +79,7 @@ class Problem:
     capturable, percentiles = True, False  # percentiles: of single replays
     plain, plain_captures = "", True  # the name of in_torch(), for ops without a peer
     outputs: Outputs = ()  # of torchvox, once the runner has them
+    tolerance = 1e-5  # of the largest value: sums of thousands in another order
 
     def __init__(self, op: str, arguments: Mapping[str, Any], source: str = "") -> None:
         self.op, self.arguments, self.source = op, dict(arguments), source
@@ -123,7 +125,15 @@ class Problem:
 
     def compare(self, result: Any) -> str:
         """Compares the result of another implementation with the outputs of torchvox."""
-        raise NotImplementedError
+        return close(result, self.outputs, self.tolerance)
+
+    def rows(self, result: Any, points: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+        """Indices of points as another implementation gives them, in the place and shape of those
+        of torchvox."""
+        idx = torch.as_tensor(result).to(expected.device).reshape(expected.shape).long()
+        inside = int(idx.min()) >= 0 and int(idx.max()) < points.size(1)
+        expect(inside, "an index lies outside the cloud")
+        return idx
 
     def in_torch(self) -> Any:
         """Does the same in plain torch."""
@@ -217,24 +227,21 @@ def listed(result: Any) -> Outputs:
 
 def moved(value: Any, device: str) -> Any:
     """The value with every tensor on the device; modules are copied."""
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    if isinstance(value, torch.nn.Module):
-        return copy.deepcopy(value).to(device)
-    if isinstance(value, dict):
-        return {key: moved(part, device) for key, part in value.items()}
-    return type(value)(moved(v, device) for v in value) if type(value) in (list, tuple) else value
+
+    def move(leaf: Any) -> Any:
+        leaf = copy.deepcopy(leaf) if isinstance(leaf, torch.nn.Module) else leaf
+        return leaf.to(device) if isinstance(leaf, (torch.Tensor, torch.nn.Module)) else leaf
+
+    return tree_map(move, value)
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     """Tensors, those in lists, tuples, dictionaries and modules too."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, torch.nn.Module):
-        yield from value.parameters()
-    elif isinstance(value, (list, tuple, dict)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from tensors_of(part)
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.nn.Module):
+            yield from leaf.parameters()
+        elif isinstance(leaf, torch.Tensor):
+            yield leaf
 
 
 def bytes_of(*values: Any) -> int:

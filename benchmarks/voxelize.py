@@ -12,7 +12,7 @@ from torch import Tensor
 import torchvox
 from benchmarks import suite
 from benchmarks.clouds import Clouds, Recipe, street, sweeps
-from benchmarks.filter import Downsample, open3d_means, small_gicp_means
+from benchmarks.filter import Downsample
 from benchmarks.suite import ANY, Case, Outputs, Target, Way, expect, graph, limit, peer
 
 GRIDS = {
@@ -59,6 +59,14 @@ class Voxelize(suite.Problem):
         most = float((mine - theirs).abs().max())
         expect(bool((off <= 0).all()), f"features differ by up to {most:.3g}")
         return f"{said}, features to {tolerance:g}"
+
+    def cubes(self) -> Downsample:
+        """The points in range, for libraries that average all points of cubes and know no range."""
+        limit(
+            self["max_points"] < 0 and self["reduce"] == "mean" and len({*self["voxel_size"]}) == 1
+        )
+        call = {"points": self["points"][self.outputs[3] >= 0], "voxel_size": self["voxel_size"]}
+        return Downsample("voxel_downsample", call)
 
     def way(self, layer: Any, name: str, exact_features: bool = True) -> Way:
         """Of a library whose layer gives padded points, z y x and counts."""
@@ -118,32 +126,6 @@ def spconv(utils: Any, problem: Voxelize) -> Way:
     package = utils.__name__.split(".")[0]
     sure = problem.device.type == "cpu" or package == "spconv_triton"
     return problem.way(layer, package, sure)
-
-
-def points_in_range(problem: Voxelize) -> Downsample:
-    """The same points as a problem of the filter, for libraries that average all points of cubes
-    and know no range."""
-    cube = len(set(problem["voxel_size"])) == 1
-    if problem["max_points"] >= 0 or problem["reduce"] != "mean" or not cube:
-        raise suite.NotApplicable
-    points = problem["points"][problem.outputs[3] >= 0]
-    return Downsample("voxel_downsample", {"points": points, "voxel_size": problem["voxel_size"]})
-
-
-@peer("open3d", "voxelize", device="cpu")
-def open3d(o3d: Any, problem: Voxelize) -> Way:
-    return open3d_means(o3d, points_in_range(problem))
-
-
-@peer("small_gicp", "voxelize", device="cpu")
-def small_gicp(gicp: Any, problem: Voxelize) -> Way:
-    return small_gicp_means(gicp, points_in_range(problem))
-
-
-@peer("small_gicp", "voxelize", device="cpu")
-def small_gicp_threads(gicp: Any, problem: Voxelize) -> Way:
-    limit(torch.get_num_threads() > 1)
-    return small_gicp_means(gicp, points_in_range(problem), torch.get_num_threads())
 
 
 def row(
