@@ -121,33 +121,23 @@ def _packages(words: str) -> list[str]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--device", choices=("cuda", "cpu"))
-    parser.add_argument(
-        "--only",
-        default="",
-        help="comma-separated words; run matching cases only. Cases that take minutes run only so: "
-        "train PointPillars, compat, downsample_file",
-    )
-    parser.add_argument("--alone", action="store_true", help="torchvox only")
-    parser.add_argument(
-        "--peers",
-        type=_packages,
-        nargs="?",
-        const=[],
-        metavar="PACKAGES",
-        help="other libraries, all or these, without plain torch, and the cases that they do; with "
-        "--markdown torchvox beside the best of them",
-    )
-    parser.add_argument("--growth", action="store_true", help="cost by size too, with plots")
-    parser.add_argument("--budget", type=float, help="seconds for each figure")
-    parser.add_argument("--seconds", type=float, help="after so long only torchvox is measured")
-    parser.add_argument("--most", type=int, help="limit of every size, to try the cases")
-    parser.add_argument("--out", type=Path, default=machine.ROOT / "build" / "bench.json")
-    parser.add_argument("--plots", type=Path, help="folder; default: bench beside --out")
-    parser.add_argument("--data", type=Path, default=DATA, help="folder with lidar/*.bin")
-    parser.add_argument(
-        "--markdown", type=Path, nargs="+", metavar="JSON", help="print docs/benchmark_results.md"
-    )
+    add = parser.add_argument
+    add("--device", choices=("cuda", "cpu"))
+    add("--only", default="", help="comma-separated words; run matching cases only. Cases that "
+        "take minutes run only so: train PointPillars, compat, downsample_file")  # fmt: skip
+    add("--alone", action="store_true", help="torchvox only")
+    add("--peers", type=_packages, nargs="?", const=[], metavar="PACKAGES", help="other libraries, "
+        "all or these, without plain torch, and the cases that they do; with --markdown torchvox "
+        "beside the best of them")  # fmt: skip
+    add("--growth", action="store_true", help="cost by size too, with plots")
+    add("--budget", type=float, help="seconds for each figure")
+    add("--seconds", type=float, help="after so long only torchvox is measured")
+    add("--most", type=int, help="limit of every size, to try the cases")
+    add("--out", type=Path, default=machine.ROOT / "build" / "bench.json")
+    add("--plots", type=Path, help="folder; default: bench beside --out")
+    add("--data", type=Path, default=DATA, help="folder with lidar/*.bin")
+    help = "print docs/benchmark_results.md"
+    add("--markdown", type=Path, nargs="+", metavar="JSON", help=help)
     options = parser.parse_args()
     if options.device is None:
         options.device = "cuda" if torch.cuda.is_available() else "cpu"

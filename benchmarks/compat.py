@@ -79,12 +79,8 @@ def inputs(clouds: Clouds) -> dict[str, Any]:
     call |= {"one": idx[:, :, 0].contiguous(), "near": torchvox.three_nn(query, points).idx}
     call |= {"weight": random(1, M, 3), "rows": random(N, 4), "boxes": boxes, "scores": scores}
     call |= {"flat": boxes[0][:, [0, 1, 3, 4, 6]], "batch_scores": scores[None]}
-    call |= {
-        "x": points[0].contiguous(),
-        "y": query[0].contiguous(),
-        "cell": torch.tensor(SIZE),
-    }
-    return {**call, "source": "unit cube"}
+    x, y = points[0].contiguous(), query[0].contiguous()
+    return {**call, "x": x, "y": y, "cell": torch.tensor(SIZE), "source": "unit cube"}
 
 
 class Adapter(Problem):

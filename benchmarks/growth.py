@@ -12,7 +12,7 @@ import torch
 
 import torchvox
 from benchmarks import filter, grids, sampling, voxelize
-from benchmarks.clouds import Clouds, colored, cube, street
+from benchmarks.clouds import Clouds, Recipe, colored, cube, street
 from benchmarks.results import COMPARED, Measurement, grouped, where
 from benchmarks.runner import SLOW_S, Settings, run_case
 from benchmarks.suite import Case, Implementation, expect
@@ -51,20 +51,12 @@ class Curve(NamedTuple):
 
 
 def curves() -> list[Curve]:
-    half = {"out_dtype": torch.half}
-
-    def voxels(count: int) -> Case:
-        return voxelize.row("growth", street(count), "0.2 m", 10, **half)
-
-    def voxel_size(size: float) -> Case:
-        case = voxelize.row("growth", Clouds.sweep, "0.2 m", 10, **half)
-        return replace(case, options={**case.options, "voxel_size": [size] * 3})
+    def voxels(cloud: Recipe, **options: Any) -> Case:
+        case = voxelize.row("growth", cloud, "0.2 m", 10, out_dtype=torch.half)
+        return replace(case, options={**case.options, **options})
 
     def samples(count: int) -> Case:
         return sampling.row("growth", cube(1, count), min(count // 4, MOST_SAMPLES))
-
-    def cells(count: int) -> Case:
-        return grids.image_row("growth", dtype=torch.uint8, cells=count)
 
     def filtered(count: int, size: float = 0.25, order: str = "first") -> Case:
         row = filter.row("growth", colored(street(count)), size, order=order)
@@ -77,14 +69,17 @@ def curves() -> list[Curve]:
     sweep, of_survey = "a sweep of 111k points", partial(filtered, filter.SURVEY)
     by_key = partial(filtered, order="key")
     return [
-        Curve("voxelize-points", "points, 0.2 m voxels, P = 10", counts, 3_000_000, voxels),
-        Curve("voxelize-size", f"voxel size in m, {sweep}", sizes, 1.0, voxel_size),
+        Curve("voxelize-points", "points, 0.2 m voxels, P = 10", counts, 3_000_000,
+              lambda count: voxels(street(count))),
+        Curve("voxelize-size", f"voxel size in m, {sweep}", sizes, 1.0,
+              lambda size: voxels(Clouds.sweep, voxel_size=[size] * 3)),
         Curve("fps-points", quarter, clouds, 1 << 18, samples),
-        Curve("bev-cells", f"cells along each side, {sweep}", images, 4096, cells),
+        Curve("bev-cells", f"cells along each side, {sweep}", images, 4096,
+              lambda count: grids.image_row("growth", dtype=torch.uint8, cells=count)),
         Curve("filter-first", f"{small}, order first", more, 3_000_000, filtered),
         Curve("filter-key", f"{small}, order key", more, 3_000_000, by_key),
         Curve("filter-size", "voxel size in m, 648k points", by_size, 1.0, of_survey),
-    ]
+    ]  # fmt: skip
 
 
 def run(clouds: Clouds, settings: Settings, chosen: Sequence[Curve] = ()) -> list[Measurement]:

@@ -77,12 +77,10 @@ class Integrate(Problem):
     def facts(self) -> Facts:
         counts = counts_of(self.outputs[0])
         facts = {"rays": counts.rays, "visits": counts.visits, "overflow": counts.overflow}
-        facts["regions"] = counts.regions_touched
-        if (
-            not self["warm"] and self.device.type == "cuda"
-        ):  # how much of the time is not the scan's
+        facts |= {"regions": counts.regions_touched, "voxel_size": SIZE}
+        if not self["warm"] and self.device.type == "cuda":  # so much of the time is not the scan's
             facts["clear_us"] = round(graph_time(partial(clear, self.state), 0.05)[0], 1)
-        return {**facts, "voxel_size": SIZE}
+        return facts
 
     def moved_bytes(self) -> tuple[int, int]:
         """The log-odds of touched regions."""
@@ -222,6 +220,10 @@ def integrate(scene: str, warm: bool, *targets: Target, rule: str = "every_ray")
     return Case(name, "occupancy_integrate_", inputs, options, targets, Integrate)
 
 
+def both(scene: str, cold: float, warm: float, **rule: str) -> list[Case]:
+    return [integrate(scene, i > 0, graph(us), **rule) for i, us in enumerate((cold, warm))]
+
+
 def visibility(name: str, scans: int, turns: int, *targets: Target) -> Case:
     """Scans of a drive in 200 x 200 x 16 cells of 0.4 m; if none, the sweep in 540 x 540 x 40."""
     size = 0.4 if scans else 0.2
@@ -290,16 +292,12 @@ def cases(device: str) -> list[Case]:
             visibility("111k", 0, 0),
             *map_cases(False),
         ]
-    limits = {"room 262k": (600, 300), "ground 262k": (3000, 1500), "100 m 262k": (9000, 5000)}
-    limits["room 4k"] = (120, 60)
     return [
-        *(
-            integrate(scene, warm, graph(us[warm]))
-            for scene, us in limits.items()
-            for warm in (False, True)
-        ),
-        integrate("room 262k", False, graph(1500), rule="ndt"),
-        integrate("room 262k", True, graph(1000), rule="ndt"),
+        *both("room 262k", 600, 300),
+        *both("ground 262k", 3000, 1500),
+        *both("100 m 262k", 9000, 5000),
+        *both("room 4k", 120, 60),
+        *both("room 262k", 1500, 1000, rule="ndt"),
         visibility("111k", 0, 0, graph(150)),
         visibility("260k, 10 sweeps", 10, 426, graph(80)),
         visibility("1.4M, 40 sweeps", 40, 573),
