@@ -222,19 +222,17 @@ def cells_of_batch(clouds: Clouds) -> dict[str, Any]:
 
 
 def cell_rows(*ahead: Target, limits: Sequence[Target] = ()) -> list[Case]:
-    curves = [
-        Case(f"serialize 120k, 4 curves of {depth} bits", "serialize", cells_of,
-             {"order": CURVES, "depth": depth}, limits)
-        for depth in (12, 16)
-    ]  # fmt: skip
-    rows = [
-        Case(f"unique_cells 120k x 4, bits {bits}", "unique_cells", cells_of_batch,
-             {"bits": bits, "order": "sorted"}, ahead, UniqueCells)
-        for bits in (15, -1)
-    ]  # fmt: skip
+    def curves(depth: int) -> Case:
+        name, options = f"serialize 120k, 4 curves of {depth} bits", {"order": CURVES}
+        return Case(name, "serialize", cells_of, {**options, "depth": depth}, limits)
+
+    def unique(bits: int) -> Case:
+        name, options = f"unique_cells 120k x 4, bits {bits}", {"bits": bits, "order": "sorted"}
+        return Case(name, "unique_cells", cells_of_batch, options, ahead, UniqueCells)
+
     options = {"grid_size": CELL}
     sample = Case("grid_sample 120k", "grid_sample", street(POINTS), options, ahead, GridSample)
-    return [*curves, *rows, sample]
+    return [curves(12), curves(16), unique(15), unique(-1), sample]
 
 
 def cases(device: str) -> list[Case]:

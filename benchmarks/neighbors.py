@@ -16,7 +16,7 @@ from torch import Tensor
 import torchvox
 from benchmarks import suite
 from benchmarks.clouds import Clouds, Recipe, box, cube, evenly, one_batch, recipe, seeded
-from benchmarks.suite import Case, Outputs, Target, Way, expect, faster, graph, limit, peer
+from benchmarks.suite import Case, Outputs, Target, Way, expect, faster, graph, limit, peer, peers
 
 TOLERANCE = 1e-4  # relative, of a squared distance between two exact searches in float32
 CHAMFER_TOLERANCE = 1e-3  # relative: cdist rounds, and takes another of two points as near
@@ -194,12 +194,6 @@ def torch_cluster_knn(package: Any, problem: Nearest) -> Way:
     return Way(call, lambda pairs: pairs[1].view(shape) - first)
 
 
-@peer("mmcv.ops", "ball_query", device="cuda", capturable=True)
-def mmcv_ball(ops: Any, problem: Ball) -> Way:
-    size = (0.0, problem["radius"], problem["k"])
-    return Way(partial(ops.ball_query, *size, problem["points"], problem["query"]))
-
-
 @peer("mmcv.ops", "query_and_group", device="cuda", capturable=True)
 def mmcv_group(ops: Any, problem: Groups) -> Way:
     """QueryAndGroup for each radius. It gets its features channels first, and gives them so."""
@@ -210,12 +204,6 @@ def mmcv_group(ops: Any, problem: Groups) -> Way:
         return [layer(problem["points"], problem["query"], features) for layer in layers]
 
     return Way(call, lambda groups: torch.cat(groups, 3).movedim(1, 3))  # [B, 3 + C, M, k]
-
-
-@peer("mmcv.ops", "knn", device="cuda", capturable=True)
-def mmcv_knn(ops: Any, problem: Nearest) -> Way:
-    call = partial(ops.knn, problem["k"], problem["points"], problem["query"])
-    return Way(call, lambda idx: idx.transpose(1, 2))  # [B, k, M]
 
 
 @peer("torchbvh", "knn", device="cuda", capturable=True)
@@ -230,9 +218,16 @@ def torchbvh_knn(package: Any, problem: Nearest) -> Way:
     return Way(call)
 
 
-@peer("mmcv.ops", "three_nn", device="cuda", capturable=True)
-def three_nearest(ops: Any, problem: Nearest) -> Way:
-    return Way(lambda: ops.three_nn(problem["query"], problem["points"])[1])
+MMCV: dict[str, Callable[[Any, Any], Way]] = {
+    "ball_query": lambda ops, p: Way(
+        partial(ops.ball_query, 0.0, p["radius"], p["k"], p["points"], p["query"])
+    ),
+    "knn": lambda ops, p: Way(
+        partial(ops.knn, p["k"], p["points"], p["query"]), lambda idx: idx.mT
+    ),  # [B, k, M]
+    "three_nn": lambda ops, p: Way(lambda: ops.three_nn(p["query"], p["points"])[1]),
+}
+peers("mmcv.ops", MMCV, device="cuda", capturable=True)
 
 
 @recipe

@@ -54,10 +54,8 @@ def run_case(case: Case, clouds: Clouds, settings: Settings) -> list[Measurement
     read, written = problem.moved_bytes()
     size = {**problem.facts(), "cloud": problem.source, "read": read, "written": written}
     mine = Implementation("torchvox", problem.run, problem.check, problem.capturable)
-    others: list[Implementation] = []
-    absent: list[Measurement] = []
-    if settings.others and not case.alone:
-        others, absent = _others(problem, settings)
+    alone = case.alone or not settings.others
+    others, absent = ([], []) if alone else _others(problem, settings)
     if not (settings.plain or others or absent):
         return []
     implementations = {i.name: i for i in (mine, *others)}
@@ -86,11 +84,9 @@ def _others(problem: Problem, settings: Settings) -> tuple[list[Implementation],
         try:
             settings.refuse_late()
             implementations.append(_adapted(peer, problem))
-        except NotApplicable as reason:
-            if str(reason):
-                absent.append({"implementation": peer.package, **_failed(reason)})
         except Exception as error:  # a library may raise anything, and the others go on
-            absent.append({"implementation": peer.package, **_failed(error)})
+            if str(error) or not isinstance(error, NotApplicable):
+                absent.append({"implementation": peer.package, **_failed(error)})
     return implementations, absent
 
 
@@ -118,10 +114,9 @@ def _checked(implementation: Implementation, settings: Settings) -> Measurement:
 
 
 def _time(
-    implementations: dict[str, Implementation],
-    measurements: dict[str, Measurement],
+    implementations: dict[str, Implementation], measurements: dict[str, Measurement],
     settings: Settings,
-) -> None:
+) -> None:  # fmt: skip
     """Adds the figures of those that passed their check. torchvox is always measured in full."""
     measurements = {name: m for name, m in measurements.items() if m["status"] == "timed"}
     slow = {

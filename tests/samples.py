@@ -38,8 +38,8 @@ from op_infos.op_info import (  # noqa: F401 (the tests take everything from her
 from torch.utils.data import Dataset
 
 import torchvox
-from torchvox.models.fuse import fuse_batch_norms
-from torchvox.nn.sparse_blocks import SparseResidualBlock
+from torchvox.models import fuse
+from torchvox.nn import sparse_blocks
 
 OPS: list[OpInfo] = [
     op
@@ -66,42 +66,34 @@ def sparse_rows(n: int) -> tuple[torch.Tensor, torch.Tensor]:
     return rows(n, 4), torch.stack(cells, 1).int()
 
 
-def chain() -> tuple[torch.nn.Module, ...]:
-    layers = torchvox.nn.SparseSequential(
-        torchvox.nn.SubMConv3d(4, 4, bias=False),
-        torchvox.nn.SparseBatchNorm(4),
-        torchvox.nn.SparseReLU(),
-        torchvox.nn.SparseConv3d(4, 6, 3, 2, 1, indice_key="down", max_rows=30),
-        SparseResidualBlock(6, 3),
-        torchvox.nn.SparseInverseConv3d(3, 4, 3, "down"),
-        torchvox.nn.SubMConv3d(4, 2),
-    )
-    return (layers.eval(),)
+def layers_of(code: str) -> torch.nn.Module:
+    """Of their calls, with commas between."""
+    names = vars(sparse_blocks) | vars(torchvox.nn) | vars(fuse) | globals()
+    return torch.nn.ModuleList(eval(f"[{code.strip()}]", names)).eval()
 
 
+CHAIN = """
+SubMConv3d(4, 4, bias=False), SparseBatchNorm(4), SparseReLU(),
+SparseConv3d(4, 6, 3, 2, 1, indice_key="down", max_rows=30), SparseResidualBlock(6, 3),
+SparseInverseConv3d(3, 4, 3, "down"), SubMConv3d(4, 2)
+"""
 # Layers of sparse tensors of 4 channels.
-SPARSE: dict[str, Callable[[], tuple[torch.nn.Module, ...]]] = {
-    "SparseBatchNorm": lambda: (torchvox.nn.SparseBatchNorm(4).eval(),),
-    "SparseConv2d": lambda: (torchvox.nn.SparseConv2d(4, 5, 2, 2),),
-    "SparseConv3d": lambda: (torchvox.nn.SparseConv3d(4, 5, 3, (1, 2, 2), 1),),
-    "SparseInverseConv2d": lambda: (
-        torchvox.nn.SparseConv2d(4, 5, 2, 2, indice_key="down"),
-        torchvox.nn.SparseInverseConv2d(5, 4, 2, "down"),
-    ),
-    "SparseInverseConv3d": lambda: (
-        torchvox.nn.SparseConv3d(4, 5, 3, 2, 1, indice_key="down"),
-        torchvox.nn.SparseInverseConv3d(5, 4, 3, "down"),
-    ),
-    "SparseMaxPool3d": lambda: (torchvox.nn.SparseMaxPool3d(3, 2, 1),),
-    "SparseReLU": lambda: (torchvox.nn.SparseReLU(),),
-    "SparseSequential": lambda: (
-        torchvox.nn.SparseSequential(torchvox.nn.SubMConv3d(4, 6), torchvox.nn.SubMConv3d(6, 2)),
-    ),
-    "SparseSequential, of all layers": lambda: chain(),
-    "SparseSequential, fused": lambda: fuse_batch_norms(torch.nn.ModuleList(chain())),
-    "SubMConv2d": lambda: (torchvox.nn.SubMConv2d(4, 5, dilation=2),),
-    "SubMConv3d": lambda: (torchvox.nn.SubMConv3d(4, 5), torchvox.nn.SubMConv3d(5, 3, 1)),
-    "ToDense": lambda: (),
+SPARSE = {
+    "SparseBatchNorm": "SparseBatchNorm(4)",
+    "SparseConv2d": "SparseConv2d(4, 5, 2, 2)",
+    "SparseConv3d": "SparseConv3d(4, 5, 3, (1, 2, 2), 1)",
+    "SparseInverseConv2d": "SparseConv2d(4, 5, 2, 2, indice_key='a'), "
+    "SparseInverseConv2d(5, 4, 2, 'a')",
+    "SparseInverseConv3d": "SparseConv3d(4, 5, 3, 2, 1, indice_key='a'), "
+    "SparseInverseConv3d(5, 4, 3, 'a')",
+    "SparseMaxPool3d": "SparseMaxPool3d(3, 2, 1)",
+    "SparseReLU": "SparseReLU()",
+    "SparseSequential": "SparseSequential(SubMConv3d(4, 6), SubMConv3d(6, 2))",
+    "SparseSequential, of all layers": f"SparseSequential({CHAIN})",
+    "SparseSequential, fused": f"*fuse_batch_norms(layers_of('''{CHAIN}'''))",
+    "SubMConv2d": "SubMConv2d(4, 5, dilation=2)",
+    "SubMConv3d": "SubMConv3d(4, 5), SubMConv3d(5, 3, 1)",
+    "ToDense": "",
 }
 
 # Modules of torchvox.nn: a maker, and its forward's arguments for n points.
@@ -143,7 +135,7 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], tuple]]]
         lambda n: (cloud(n), cloud(4)[:, :3], torch.arange(n) % 4),
     ),
     "SharedMLP": (lambda: torchvox.nn.SharedMLP(4, [8, 6]).eval(), lambda n: (rows(n, 4),)),
-    **{k: (lambda make=make: OnRows(*make()), sparse_rows) for k, make in SPARSE.items()},
+    **{k: (lambda code=code: OnRows(*layers_of(code)), sparse_rows) for k, code in SPARSE.items()},
 }
 
 

@@ -159,9 +159,8 @@ def test_libraries_are_measured_and_a_broken_one_reported(few, settings):
 
 def row(op, case, implementation, status="timed", **figures):
     said = {"reason": "why"} if status != "timed" else {"check": "same"}
-    size = {"read": 1_000_000, "written": 500_000}
-    common = {"op": op, "case": case, "implementation": implementation, "status": status}
-    return {**common, **said, "size": size, **figures}
+    figures |= {"op": op, "case": case, "implementation": implementation, "status": status}
+    return {**said, "size": {"read": 1_000_000, "written": 500_000}, **figures}
 
 
 MACHINE = {"device": "cpu", "cpu": "a CPU", "threads": 2, "torch": "2.11", "torchvox": "0.1"}

@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers import assert_same_bits
 from op_infos.op_info import generator
+from samples import layers_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -113,13 +114,13 @@ class Dense:
 
 
 CHAIN = """
-SubMConv3d(3, 4, bias=False); SparseBatchNorm(4, 1e-3, 0.01); SparseReLU();
-SparseConv3d(4, 5, 3, 2, 1, indice_key="a"); SparseResidualBlock(5, 5);
-SparseMaxPool3d(2, 1, 1, indice_key="b"); SubMConv3d(5, 4); SparseInverseConv3d(4, 5, 2, "b");
-SparseInverseConv3d(5, 4, 3, "a"); SparseResidualBlock(4, 3, bias=True); SubMConv3d(3, 2)
+SubMConv3d(3, 4, bias=False), SparseBatchNorm(4, 1e-3, 0.01), SparseReLU(),
+SparseConv3d(4, 5, 3, 2, 1, indice_key="a"), SparseResidualBlock(5, 5),
+SparseMaxPool3d(2, 1, 1, indice_key="b"), SubMConv3d(5, 4), SparseInverseConv3d(4, 5, 2, "b"),
+SparseInverseConv3d(5, 4, 3, "a"), SparseResidualBlock(4, 3, bias=True), SubMConv3d(3, 2)
 """
 PAIR = (
-    "SparseConv{0}d(3, 4, {1}, {2}, {3}, dilation={4}, indice_key='a');"
+    "SparseConv{0}d(3, 4, {1}, {2}, {3}, dilation={4}, indice_key='a'),"
     "SparseInverseConv{0}d(4, 2, {1}, 'a')"
 )
 # Axes, kernel, stride, padding, dilation.
@@ -141,17 +142,15 @@ LAYERS = [
     "SubMConv3d(3, 4, (3, 1, 5), dilation=(2, 1, 1))",
     "SubMConv3d(3, 4, 1, bias=False)",
     "SubMConv2d(3, 4, (3, 5))",
-    "SparseConv3d(3, 4, 2); SubMConv3d(4, 4); SparseConv3d(4, 4, 2); SubMConv3d(4, 4)",
+    "SparseConv3d(3, 4, 2), SubMConv3d(4, 4), SparseConv3d(4, 4, 2), SubMConv3d(4, 4)",
     "SparseMaxPool3d(3, 2, (1, 0, 2), dilation=(1, 2, 1))",
     "SparseBatchNorm(3)",
 ]
-NAMES = {**vars(torchvox.nn), "SparseResidualBlock": SparseResidualBlock}
 
 
 def network(code: str, dtype=torch.float32) -> SparseSequential:
     """With random biases, scales and running statistics of norms, which stay float32 in halves."""
-    layers = eval(f"[{code.strip().replace(';', ',')}]", NAMES)
-    net, g = SparseSequential(*layers).to(dtype), generator(1)
+    net, g = SparseSequential(*layers_of(code)).to(dtype), generator(1)
     for module in net.modules():
         if isinstance(module, SparseBatchNorm):
             module.to(torch.promote_types(dtype, torch.float32))
@@ -196,8 +195,8 @@ def test_unused_rows_and_capacity_change_no_bit_of_a_step(device):
 
 
 ROWS = """
-SubMConv3d(3, 16); SparseBatchNorm(16); SparseConv3d(16, 16, 3, 2, 1, indice_key="a");
-SparseResidualBlock(16, 8); SparseInverseConv3d(8, 4, 3, "a")
+SubMConv3d(3, 16), SparseBatchNorm(16), SparseConv3d(16, 16, 3, 2, 1, indice_key="a"),
+SparseResidualBlock(16, 8), SparseInverseConv3d(8, 4, 3, "a")
 """
 
 
@@ -303,7 +302,7 @@ WRONG = [
 def test_wrong_uses_are_errors_of_one_sentence(code, message):
     down = SparseConv3d(3, 3, (3, 1, 1), indice_key="a")
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        eval(code, globals() | NAMES, {"x": tensor_of(*scene()), "down": down})
+        eval(code, vars(torchvox.nn) | globals(), {"x": tensor_of(*scene()), "down": down})
 
 
 @pytest.mark.parametrize("how", [copy.copy, torch.jit.script], ids=["eager", "scripted"])
@@ -339,7 +338,7 @@ def test_parameters_have_the_names_layout_and_range_of_spconv():
     assert list(SubMConv3d(1, 1, bias=False).state_dict()) == ["weight"]
 
 
-FLAT_CHAIN = "SubMConv2d(3, 4, (3, 5)); SparseBatchNorm(4); SparseReLU(); SubMConv2d(4, 2)"
+FLAT_CHAIN = "SubMConv2d(3, 4, (3, 5)), SparseBatchNorm(4), SparseReLU(), SubMConv2d(4, 2)"
 
 
 @pytest.mark.parametrize("code", [CHAIN, FLAT_CHAIN])
