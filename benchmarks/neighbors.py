@@ -16,7 +16,7 @@ from torch import Tensor
 import torchvox
 from benchmarks import suite
 from benchmarks.clouds import Clouds, Recipe, box, cube, evenly, one_batch, recipe, seeded
-from benchmarks.suite import Case, Outputs, Target, Way, expect, faster, graph, limit, peer, peers
+from benchmarks.suite import Case, Outputs, Target, Way, expect, faster, graph, limit, peer
 
 TOLERANCE = 1e-4  # relative, of a squared distance between two exact searches in float32
 CHAMFER_TOLERANCE = 1e-3  # relative: cdist rounds, and takes another of two points as near
@@ -227,7 +227,8 @@ MMCV: dict[str, Callable[[Any, Any], Way]] = {
     ),  # [B, k, M]
     "three_nn": lambda ops, p: Way(lambda: ops.three_nn(p["query"], p["points"])[1]),
 }
-peers("mmcv.ops", MMCV, device="cuda", capturable=True)
+for op, prepare in MMCV.items():
+    peer("mmcv.ops", op, device="cuda", capturable=True)(prepare)
 
 
 @recipe

@@ -13,17 +13,8 @@ FIGURES = {  # of a measurement -> header
     "times_floor": "x floor", "mrays_per_s": "Mrays/s", "mvisits_per_s": "Mvisits/s",
 }  # fmt: skip
 COMPARED = ("graph_us", "best_us", "eager_us")  # by the first one that both have
-PEER_HEADER = [
-    "op",
-    "size",
-    "figure",
-    "torchvox",
-    "best peer",
-    "which",
-    "version",
-    "ratio",
-    "check",
-]
+PEER_HEADER = ["op", "size", "figure", "torchvox", "best peer", "which", "version", "ratio",
+               "check"]  # fmt: skip
 HEAD = """# Benchmark results
 
 The output of `python -m benchmarks --markdown FILE...`; [benchmarks](benchmarks.md) says what every

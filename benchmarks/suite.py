@@ -215,12 +215,6 @@ def peer(module: str, *ops: str, device: str | None = None, capturable: bool = F
     return register
 
 
-def peers(module: str, ways: dict[str, Callable[[Any, Any], Way]], **where: Any) -> None:
-    """Registers an adapter of each op."""
-    for op, prepare in ways.items():
-        peer(module, op, **where)(prepare)
-
-
 def limit(applies: bool, reason: str = "") -> None:
     """For adapters: leaves the implementation out unless it applies."""
     if not applies:
