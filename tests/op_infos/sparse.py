@@ -8,7 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from .op_info import Call, OpInfo, backward_call, generator, in_dtypes, refused
+from .op_info import DTYPES, Call, OpInfo, backward_call, cast, generator, in_dtypes, refused
 
 ops = torch.ops.torchvox
 SHAPE = [3, 4, 70]  # z, y, x: a line has cells of two segments of 64
@@ -96,20 +96,17 @@ LAYERS = {
 NAMES = ("stride", "padding", "dilation", "kernel_size")
 
 
-def fewer(options: Call, *names: str) -> Call:
-    return {k: v for k, v in options.items() if k not in names}
-
-
 SUBM_SAMPLES = {
-    name: partial(map_call, 60, **fewer(options, "padding")) for name, options in MAPS.items()
-} | {"a far dilation": partial(map_call, 60, dilation=[FAR, 1, FAR])}
+    name: partial(map_call, 60, **{k: v for k, v in options.items() if k != "padding"})
+    for name, options in (MAPS | {"a far dilation": {"dilation": [FAR, 1, FAR]}}).items()
+}
 CONV_SAMPLES = {
-    **{name: partial(conv_map_call, 60, **options) for name, options in MAPS.items()},
-    **{
-        name: partial(conv_map_call, 60, **dict(zip(NAMES, values, strict=True)))
-        for name, values in LAYERS.items()
-    },
-    **{f"{most} rows": partial(conv_map_call, 60, max_rows=most) for most in (0, 1, 9, 500)},
+    name: partial(conv_map_call, 60, **options)
+    for name, options in {
+        **MAPS,
+        **{name: dict(zip(NAMES, values, strict=True)) for name, values in LAYERS.items()},
+        **{f"{most} rows": {"max_rows": most} for most in (0, 1, 9, 500)},
+    }.items()
 }
 
 WHOLE = ">= 1"
@@ -201,20 +198,22 @@ def fused_call(n: int, seed: int = 0, **options) -> Call:
     return {**call, "residual": residual}
 
 
+def backward_of(layer: Call) -> Call:
+    return backward_call("sparse_conv", layer, *(k for k in LEAVES if k in layer))
+
+
 def conv_backward_call(n: int, seed: int = 0, **options) -> Call:
-    return backward_call("sparse_conv", conv_call(n, seed, **options), *LEAVES)
+    return backward_of(conv_call(n, seed, **options))
 
 
-def gradcheck_layer(call: Call) -> Call:
-    return {k: v.double() if k in LEAVES else v for k, v in call.items()}
+def in_double(layer: Call) -> Call:
+    return cast(layer, **{k: torch.double for k in LEAVES if k in layer})
 
 
 LEAVES = ("features", "weight", "bias")
 CONV_LAYERS = {
     **{
-        name: partial(conv_call, 60, num_valid=count)
-        for name, count in ROW_COUNTS.items()
-        if name != "one row in use"
+        name: partial(conv_call, 60, num_valid=count) for name, count in ROW_COUNTS.items()
     },
     "submanifold": partial(conv_call, 60, inverse=None, submanifold=True),
     "strided": strided_call,
@@ -246,82 +245,55 @@ CONV_REFUSED = (
     *refused("bias", TypeError, "bias must have the dtype of features", Tensor.half),
 )  # fmt: skip
 CONV = OpInfo(
-    "sparse_conv",
-    conv_call,
-    varying={"features": 0, "neighbors": 1, "inverse": 1},
+    "sparse_conv", conv_call, varying={"features": 0, "neighbors": 1, "inverse": 1},
     sample_inputs=CONV_LAYERS,
     gradients=LEAVES,
     gradcheck_inputs={
-        "submanifold, float64": lambda: gradcheck_layer(
+        "submanifold, float64": lambda: in_double(
             conv_call(20, channels=(2, 3), inverse=None, submanifold=True)
         ),
-        "strided, float64": lambda: gradcheck_layer(strided_call(20)),
-        "inverse, float64": lambda: gradcheck_layer(strided_call(20, inverse=True)),
+        "strided, float64": lambda: in_double(strided_call(20)),
+        "inverse, float64": lambda: in_double(strided_call(20, inverse=True)),
     },
-    lowered=(*LEAVES, "residual"),
-    error_inputs=CONV_REFUSED,
-    kernels=2,
-    backward_kernels=6,
-    plans=("sparse_cpu",),
-)
+    lowered=(*LEAVES, "residual"), error_inputs=CONV_REFUSED,
+    kernels=2, backward_kernels=6, plans=("sparse_cpu",),
+)  # fmt: skip
 OPS = [
-    OpInfo(
-        "sparse_subm_map",
-        map_call,
-        varying={"indices": 0},
-        sample_inputs=SUBM_SAMPLES,
-        error_inputs=(*GRIDS, *SUBM_ERRORS),
-        kernels=3,  # two memsets and one launch; a guess
-        plans=("sparse_map",),
-    ),
-    OpInfo(
-        "sparse_conv_map",
-        conv_map_call,
-        varying={"indices": 0},
-        sample_inputs=CONV_SAMPLES,
-        error_inputs=(*GRIDS, *CONV_ERRORS),
-        kernels=3,
-        plans=("sparse_map",),
-    ),
+    # Two memsets and one launch; a guess.
+    OpInfo("sparse_subm_map", map_call, varying={"indices": 0}, sample_inputs=SUBM_SAMPLES,
+           error_inputs=(*GRIDS, *SUBM_ERRORS), kernels=3, plans=("sparse_map",)),
+    OpInfo("sparse_conv_map", conv_map_call, varying={"indices": 0}, sample_inputs=CONV_SAMPLES,
+           error_inputs=(*GRIDS, *CONV_ERRORS), kernels=3, plans=("sparse_map",)),
     CONV,
     replace(
-        CONV,
-        layout="fused",
-        call=fused_call,
-        varying={**CONV.varying, "residual": 0},
+        CONV, layout="fused", call=fused_call, varying={**CONV.varying, "residual": 0},
         sample_inputs={
             "relu": partial(fused_call, 60, relu=True),
             **in_dtypes(lambda: fused_call(60, relu=True), *LEAVES, "residual"),
         },
-        gradients=(),
-        gradcheck_inputs={},
-        inference=True,
-        non_differentiable=("residual",),
-        error_inputs=(
-            ("residual", Tensor.half, TypeError, "residual must have the dtype of features"),
-        ),
+        gradients=(), gradcheck_inputs={}, inference=True, non_differentiable=("residual",),
+        error_inputs=refused("residual", TypeError, "residual must have the dtype of features",
+                             Tensor.half),
         backward_kernels=1,
     ),
     OpInfo(
-        "_sparse_conv_backward",
-        conv_backward_call,
+        "_sparse_conv_backward", conv_backward_call,
         varying={"grad": 0, "features": 0, "neighbors": 1, "inverse": 1},
         sample_inputs={
-            "strided": lambda: backward_call("sparse_conv", strided_call(), *LEAVES[:2]),
-            "of the weight alone": lambda: {**conv_backward_call(60), "for_features": False},
-            "of features alone": lambda: {
-                **conv_backward_call(60), "for_weight": False, "for_bias": False,
+            **{
+                name: lambda make=CONV_LAYERS[name]: backward_of(make())
+                for name in ("strided", "submanifold", "any integers", *DTYPES)
             },
-            "submanifold": lambda: conv_backward_call(60, inverse=None, submanifold=True),
+            "of the weight alone": lambda: conv_backward_call(60) | {"for_features": False},
+            "of features alone": lambda: (
+                conv_backward_call(60) | {"for_weight": False, "for_bias": False}
+            ),
             "two segments": lambda: conv_backward_call(2500, kernel=(1, 1, 3), channels=(2, 3)),
-            "any integers": lambda: backward_call("sparse_conv", hostile_call(), *LEAVES[:2]),
-            **in_dtypes(lambda: conv_backward_call(60), "grad", *LEAVES[:2]),
         },
         error_inputs=(
-            *refused("grad", ValueError, "grad must", lambda t: t[1:]),
+            ("grad", lambda t: t[1:], ValueError, "grad must"),
             ("inverse", None, ValueError, "inverse must be given, or submanifold be True"),
         ),
-        kernels=6,
-        plans=("sparse_cpu", "sparse_wave"),
+        kernels=6, plans=("sparse_cpu", "sparse_wave"),
     ),
 ]  # fmt: skip

@@ -92,9 +92,7 @@ def pool_gradcheck() -> Call:
 
 OPS = [
     OpInfo(
-        "sparse_batch_norm",
-        norm_call,
-        varying={"features": 0},
+        "sparse_batch_norm", norm_call, varying={"features": 0},
         sample_inputs=norm_samples(norm_call, "features"),
         gradients=("features", "weight", "bias"),
         gradcheck_inputs={
@@ -107,24 +105,15 @@ OPS = [
             ("weight", Tensor.double, TypeError, "weight must be float32, got float64"),
             ("features", Tensor.double, TypeError, "weight must be float64, got float32"),
         ),
-        kernels=3,
-        backward_kernels=3,
-        plans=("sparse_cpu",),
+        kernels=3, backward_kernels=3, plans=("sparse_cpu",),
     ),
+    OpInfo("_sparse_batch_norm_backward", norm_backward_call, varying={"grad": 0, "features": 0},
+           sample_inputs=norm_samples(norm_backward_call, "grad", "features"), kernels=3,
+           plans=("sparse_cpu",)),
     OpInfo(
-        "_sparse_batch_norm_backward",
-        norm_backward_call,
-        varying={"grad": 0, "features": 0},
-        sample_inputs=norm_samples(norm_backward_call, "grad", "features"),
-        kernels=3,
-        plans=("sparse_cpu",),
-    ),
-    OpInfo(
-        "sparse_max_pool",
-        pool_call,
-        varying={"features": 0, "neighbors": 1, "inverse": 1},
+        "sparse_max_pool", pool_call, varying={"features": 0, "neighbors": 1, "inverse": 1},
         sample_inputs={
-            **{name: lambda v=v: {**pool_call(60), "num_valid": v} for name, v in VALID.items()},
+            **{name: lambda v=v: pool_call(60) | {"num_valid": v} for name, v in VALID.items()},
             "wild tables": lambda: wild_tables(pool_call(60)),
             "no offsets": lambda: (
                 pool_call(40) | dict.fromkeys(TABLES[:2], torch.zeros(0, 40).int())
@@ -132,20 +121,14 @@ OPS = [
             "no channels": lambda: pool_call(40, channels=0),
             **in_dtypes(lambda: pool_call(40), "features"),
         },
-        gradients=("features",),
-        gradcheck_inputs={"plain": pool_gradcheck},
+        gradients=("features",), gradcheck_inputs={"plain": pool_gradcheck},
         error_inputs=(
             ("inverse", lambda t: t[1:], ValueError, r"inverse must be \[K, C\] with the K of nei"),
             ("neighbors", Tensor.long, TypeError, "neighbors must be int32, got int64"),
         ),
     ),
-    OpInfo(
-        "_sparse_max_pool_backward",
-        pool_backward_call,
-        varying={"grad": 0, "arg": 0, "inverse": 1},
-        sample_inputs={
-            "wild tables": lambda: wild_tables(pool_backward_call(60)),
-            **in_dtypes(lambda: pool_backward_call(40), "grad"),
-        },
-    ),
-]
+    OpInfo("_sparse_max_pool_backward", pool_backward_call,
+           varying={"grad": 0, "arg": 0, "inverse": 1},
+           sample_inputs={"wild tables": lambda: wild_tables(pool_backward_call(60)),
+                          **in_dtypes(lambda: pool_backward_call(40), "grad")}),
+]  # fmt: skip
