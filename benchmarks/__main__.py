@@ -21,13 +21,9 @@ from benchmarks.results import FIGURES, SCHEMA, Measurement, display, markdown, 
 from benchmarks.runner import Settings, run_case
 from benchmarks.suite import PEERS, Case
 
-DOMAINS = [
-    importlib.import_module(f"benchmarks.{name}")
-    for name in (
-        *("voxelize", "sampling", "neighbors", "grouping", "grids", "boxes", "pointnet2"),
-        *("detectors", "filter", "occupancy", "compat", "files", "sparse"),
-    )
-]
+NAMES = ("voxelize", "sampling", "neighbors", "grouping", "grids", "boxes", "pointnet2",
+         "detectors", "filter", "occupancy", "compat", "files", "sparse")  # fmt: skip
+DOMAINS = [importlib.import_module(f"benchmarks.{name}") for name in NAMES]
 PACKAGES = sorted({peer.package for peer in PEERS})
 NOISY = 1.5
 DATA = Path(os.environ.get("TORCHVOX_DATA", machine.ROOT.parent / "shared" / "data"))
@@ -60,22 +56,13 @@ def main() -> None:
         return
     begin = time.perf_counter()
     clouds = Clouds(options.data, options.device, options.most)
-    settings = Settings(
-        options.device,
-        budget_s=options.budget,
-        peers=[peer for peer in PEERS if peer.package in (options.peers or PACKAGES)],
-        others=not options.alone,
-        plain=options.peers is None,
-        deadline=begin + options.seconds,
-    )
+    peers = [peer for peer in PEERS if peer.package in (options.peers or PACKAGES)]
+    settings = Settings(options.device, options.budget, peers, others=not options.alone)
+    settings.plain, settings.deadline = options.peers is None, begin + options.seconds
     measurements: list[Measurement] = []
-    results: dict[str, Any] = {
-        "schema": SCHEMA,
-        "machine": machine.facts(options.device, PACKAGES),
-        "measurements": measurements,
-        "growth": [],
-        "seconds": None,  # until the run is complete
-    }
+    facts = machine.facts(options.device, PACKAGES)
+    results: dict[str, Any] = {"schema": SCHEMA, "machine": facts, "measurements": measurements}
+    results |= {"growth": [], "seconds": None}  # until the run is complete
     for case in chosen(options.device, options.only):
         for measurement in run_case(case, clouds, settings):
             measurements.append(measurement)

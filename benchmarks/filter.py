@@ -4,6 +4,7 @@ x, y, z alone, mmcv on a GPU. Each is held to its own rule of cells."""
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,9 +65,8 @@ class Downsample(Problem):
     def compare(self, result: Filtered) -> str:
         """The same voxels and means as torchvox has of the points in float64."""
         points = self["points"].double()
-        want = torchvox.voxel_downsample(
-            points, self["voxel_size"], origin=list(result.origin), trim=True
-        )
+        options = {"origin": list(result.origin), "trim": True}
+        want = torchvox.voxel_downsample(points, self["voxel_size"], **options)
         left_out, at_faces = self._cells_at_faces(points, result)
         keys, times = _keys(result.cells).unique(return_counts=True)
         again = keys[(times > 1) & ~torch.isin(keys, left_out)]
@@ -100,10 +100,8 @@ class Downsample(Problem):
         near = (place - faces * self.size).abs() <= 2 * result.eps * largest
         at = near.any(1)
         near, faces, own = near[at], faces[at], (place[at] / self.size).floor()
-        keys = [
-            _keys(torch.where(near, faces - place.new_tensor(side), own).long())
-            for side in itertools.product((0.0, 1.0), repeat=3)
-        ]
+        sides = map(place.new_tensor, itertools.product((0.0, 1.0), repeat=3))
+        keys = [_keys(torch.where(near, faces - side, own).long()) for side in sides]
         return torch.cat(keys).unique(), int(at.sum())
 
     def way_of_means(
@@ -138,24 +136,18 @@ def open3d(o3d: Any, problem: Any) -> Way:
     """Its cells start half a voxel below the least point. It gets its cloud made."""
     points = (problem := problem.cubes()).xyz()
     cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(points))
-    return problem.way_of_means(
-        lambda: cloud.voxel_down_sample(problem.size),
-        lambda result: np.asarray(result.points),
-        points.min(0) - problem.size / 2,
-        "open3d",
-    )
+    call, origin = partial(cloud.voxel_down_sample, problem.size), points.min(0) - problem.size / 2
+    return problem.way_of_means(call, lambda means: np.asarray(means.points), origin, "open3d")
 
 
 @peer("small_gicp", "voxel_downsample", "voxelize", device="cpu")
 def small_gicp(gicp: Any, problem: Any, threads: int = 1) -> Way:
     """It gets its cloud made. With threads it may split voxels, as it documents."""
     cloud = gicp.PointCloud((problem := problem.cubes()).xyz())
+    call = partial(gicp.voxelgrid_sampling, cloud, problem.size, threads)
+    name, split = "small_gicp" + f", {threads} threads" * (threads > 1), threads > 1
     return problem.way_of_means(
-        lambda: gicp.voxelgrid_sampling(cloud, problem.size, threads),
-        lambda result: np.asarray(result.points())[:, :3],
-        np.zeros(3),
-        "small_gicp" if threads == 1 else f"small_gicp, {threads} threads",
-        split=threads > 1,
+        call, lambda means: np.asarray(means.points())[:, :3], np.zeros(3), name, split=split
     )
 
 

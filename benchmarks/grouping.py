@@ -133,11 +133,8 @@ def gather_row(
         g, batch = seeded(1), data.batch(clouds)
         n, m = data.size(points), data.size(queries)
         shape = (batch, m, channels) if interpolate else (batch, m, k, channels)
-        arguments = {
-            "features": torch.randn(batch, n, channels, generator=g),
-            "idx": near_rows(batch, n, m, k),
-            "grad": torch.randn(shape, generator=g),
-        }
+        features, idx = torch.randn(batch, n, channels, generator=g), near_rows(batch, n, m, k)
+        arguments = {"features": features, "idx": idx, "grad": torch.randn(shape, generator=g)}
         if interpolate:
             arguments["weight"] = torch.rand(batch, m, 3, generator=g)
         return {**arguments, "source": "rows near random centers"}
@@ -165,11 +162,9 @@ def segments_row(
     def inputs(data: Clouds) -> dict[str, Any]:
         g, n, indices = seeded(1), data.size(rows), data.size(entries)
         lengths = lengths_of(data.size(segments), indices or n, kind)
-        arguments = {
-            "src": torch.randn(n, channels, generator=g),
-            "offsets": torch.cat([torch.zeros(1).long(), lengths.cumsum(0)]),
-            "index": torch.randint(n, (indices,), generator=g) if indices else None,
-        }
+        offsets = torch.cat([torch.zeros(1).long(), lengths.cumsum(0)])
+        arguments = {"src": torch.randn(n, channels, generator=g), "offsets": offsets}
+        arguments["index"] = torch.randint(n, (indices,), generator=g) if indices else None
         if backward:
             arguments["grad"] = torch.randn(len(lengths), channels, generator=g)
         return {**arguments, "source": "random lengths"}

@@ -28,17 +28,11 @@ class Search(suite.Problem):
 
     def packed(self) -> dict[str, Any]:
         """The arguments that torch_cluster's searches share."""
-        points, query = (
-            self[name].view(-1, *self[name].shape[-2:]) for name in ("points", "query")
-        )
+        points, query = (self[k].view(-1, *self[k].shape[-2:]) for k in ("points", "query"))
         rows = torch.arange(len(points), device=points.device)
-        return {
-            "x": points.reshape(-1, 3),
-            "y": query.reshape(-1, 3),
-            "batch_x": rows.repeat_interleave(points.size(1)),
-            "batch_y": rows.repeat_interleave(query.size(1)),
-            "batch_size": len(points),
-        }
+        batch_x, batch_y = (rows.repeat_interleave(each.size(1)) for each in (points, query))
+        call = {"x": points.reshape(-1, 3), "y": query.reshape(-1, 3), "batch_size": len(points)}
+        return {**call, "batch_x": batch_x, "batch_y": batch_y}
 
 
 class Ball(Search):
@@ -177,9 +171,8 @@ def torch_cluster_ball(package: Any, problem: Ball) -> Way:
 def torch_cluster_radius(package: Any, problem: Radius) -> Way:
     """It gets room for the longest row."""
     longest, rows = int(problem.outputs[0].diff().max()), len(problem["query"])
-    call = partial(
-        package.radius, **problem.packed(), r=problem["radius"], max_num_neighbors=longest
-    )
+    options = {"r": problem["radius"], "max_num_neighbors": longest}
+    call = partial(package.radius, **problem.packed(), **options)
     return Way(call, lambda pairs: pairs[0].bincount(minlength=rows))
 
 
@@ -220,13 +213,11 @@ def torchbvh_knn(package: Any, problem: Nearest) -> Way:
 
 MMCV: dict[str, Callable[[Any, Any], Way]] = {
     "ball_query": lambda ops, p: Way(
-        partial(ops.ball_query, 0.0, p["radius"], p["k"], p["points"], p["query"])
-    ),
+        partial(ops.ball_query, 0.0, p["radius"], p["k"], p["points"], p["query"])),
     "knn": lambda ops, p: Way(
-        partial(ops.knn, p["k"], p["points"], p["query"]), lambda idx: idx.mT
-    ),  # [B, k, M]
+        partial(ops.knn, p["k"], p["points"], p["query"]), lambda idx: idx.mT),  # [B, k, M]
     "three_nn": lambda ops, p: Way(lambda: ops.three_nn(p["query"], p["points"])[1]),
-}
+}  # fmt: skip
 for op, prepare in MMCV.items():
     peer("mmcv.ops", op, device="cuda", capturable=True)(prepare)
 

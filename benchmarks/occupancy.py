@@ -106,9 +106,8 @@ class Integrate(Problem):
 
 def share_of_labels(mine: Tensor, theirs: Tensor, least: float) -> str:
     """Of voxels: how many have the same label, -1, 0 or 1, in two maps."""
-    same, ours, its = (
-        100 * float(each.double().mean()) for each in (mine == theirs, mine == 1, theirs == 1)
-    )
+    maps = (mine == theirs, mine == 1, theirs == 1)
+    same, ours, its = (100 * float(each.double().mean()) for each in maps)
     said = f"{same:.3f} % of {mine.numel()} labels are the same"
     expect(same >= 100 * least, f"only {said}")
     return f"{said}; occupied {ours:.2f} %, it {its:.2f} %"
@@ -151,11 +150,9 @@ class Visibility(Problem):
 
     def facts(self) -> Facts:
         size, bounds = self["voxel_size"][0], self["point_cloud_range"]
-        walk = torchvox.ray_voxels(
-            *(self["points"], self["origins"], size, bounds[:3], 0),
-            origin_index=self["origin_index"],
-            point_cloud_range=bounds,
-        )
+        rays = (self["points"], self["origins"], size, bounds[:3], 0)
+        options = {"origin_index": self["origin_index"], "point_cloud_range": bounds}
+        walk = torchvox.ray_voxels(*rays, **options)
         rays = int(self.outputs[2][0, 0])
         return {"rays": rays, "visits": int(walk.counts[0, 1]), "voxel_size": size}
 

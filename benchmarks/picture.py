@@ -53,10 +53,9 @@ def draw(results: dict[str, Any], path: Path, ops: Sequence[str] = ()) -> None:
         raise ValueError(f"no op with another implementation beside it: {missing or 'none at all'}")
     median = {op: statistics.median(f.times for f in by_op[op]) for op in by_op}
     order = list(ops) or sorted(by_op, key=lambda op: -median[op])
-    matplotlib = require("matplotlib", "to draw pictures")
-    figure = require("matplotlib.figure", "to draw pictures").Figure(
-        figsize=(8.0, 1.3 + 0.3 * len(order)), layout="constrained"
-    )
+    why, size = "to draw pictures", (8.0, 1.3 + 0.3 * len(order))
+    matplotlib = require("matplotlib", why)
+    figure = require("matplotlib.figure", why).Figure(figsize=size, layout="constrained")
     figure.patch.set_alpha(0.0)
     ax = figure.add_subplot()
     ax.patch.set_alpha(0.0)

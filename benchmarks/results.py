@@ -56,20 +56,15 @@ def tables(results: dict[str, Any], one: bool = False) -> list[Table]:
     ops = grouped(results["measurements"], "op")
     if one and ops:
         ops = {"measurements": results["measurements"]}
-    curves = grouped(results["growth"], "curve")
-    return [
-        *(_measurements(op, rows) for op, rows in ops.items()),
-        *(_curve(name, rows) for name, rows in curves.items()),
-    ]
+    made = [_measurements(op, rows) for op, rows in ops.items()]
+    return made + [_curve(*curve) for curve in grouped(results["growth"], "curve").items()]
 
 
 def display(results: dict[str, Any]) -> dict[str, Any]:
     """What `torchvox bench FILE` prints: the JSON carries it, because an installed package has no
     benchmarks."""
-    return {
-        "tables": [table._asdict() for table in tables(results)],
-        "machine_line": machine_line(results["machine"]),
-    }
+    shown = [table._asdict() for table in tables(results)]
+    return {"tables": shown, "machine_line": machine_line(results["machine"])}
 
 
 def page(runs: Sequence[dict[str, Any]]) -> str:
@@ -152,20 +147,15 @@ def peer_table(results: dict[str, Any]) -> Table:
         peers = [row for row in same if package_of(row["implementation"], versions)]
         timed = [(comparison(row, mine), row) for row in peers if row["status"] == "timed"]
         head = [same[0]["op"], case.removeprefix(f"{same[0]['op']} ")]
-        if any(both for both, _ in timed):
-            (figure, times), best = min(
-                ((both, row) for both, row in timed if both), key=lambda pair: pair[0][1]
-            )
+        if both := [pair for pair in timed if pair[0]]:
+            (figure, times), best = min(both, key=lambda pair: pair[0][1])
             figures = [FIGURES[figure].removesuffix(" us"), number(mine[figure])]
             figures += [number(best[figure]), best["implementation"]]
             version = versions[package_of(best["implementation"], versions)]
             rows.append([*head, *figures, version, f"{times:.2f}x", best["check"]])
         elif peers:
-            said = (
-                f"{row['implementation']} {row['status']}: {row['reason']}"
-                for row in (mine, *peers)
-                if "reason" in row
-            )
+            without = [row for row in (mine, *peers) if "reason" in row]
+            said = [f"{row['implementation']} {_factor(row, mine)}" for row in without]
             rows.append([*head, *[""] * 6, "; ".join(said)])
     return Table("peers", PEER_HEADER, rows)
 

@@ -59,9 +59,8 @@ def run_case(case: Case, clouds: Clouds, settings: Settings) -> list[Measurement
     if not (settings.plain or others or absent):
         return []
     implementations = {i.name: i for i in (mine, *others)}
-    measurements = [
-        {"implementation": name, **_checked(i, settings)} for name, i in implementations.items()
-    ]
+    checked = {name: _checked(i, settings) for name, i in implementations.items()}
+    measurements = [{"implementation": name, **m} for name, m in checked.items()]
     _time(implementations, {m["implementation"]: m for m in measurements}, settings)
     if problem.percentiles and settings.device == "cuda" and measurements[0]["status"] == "timed":
         p50, p99 = timing.replay_percentiles(timing.capture(problem.run))
@@ -119,11 +118,8 @@ def _time(
 ) -> None:  # fmt: skip
     """Adds the figures of those that passed their check. torchvox is always measured in full."""
     measurements = {name: m for name, m in measurements.items() if m["status"] == "timed"}
-    slow = {
-        name: 1e6 * m["call_s"]
-        for name, m in measurements.items()
-        if m["call_s"] > SLOW_S[settings.device] and name != "torchvox"
-    }
+    others = {name: m["call_s"] for name, m in measurements.items() if name != "torchvox"}
+    slow = {name: 1e6 * s for name, s in others.items() if s > SLOW_S[settings.device]}
     if settings.device == "cpu":
         calls = {name: implementations[name].call for name in measurements if name not in slow}
         times = timing.interleaved_us(calls, settings.budget_s)
@@ -180,12 +176,9 @@ def _judged(target: Target, measurements: list[Measurement]) -> Facts:
     if limit is not None:
         text = f"<= {limit:g}" + " us" * (target.figure != "times_floor")
     else:
-        rivals = [
-            m[target.figure]
-            for m in measurements[1:]
-            if target.figure in m
-            and (target.faster_than == ANY or m["implementation"].startswith(target.faster_than))
-        ]
+        start = "" if target.faster_than == ANY else target.faster_than
+        others = [m for m in measurements[1:] if m["implementation"].startswith(start)]
+        rivals = [m[target.figure] for m in others if target.figure in m]
         limit = min(rivals) / target.factor + target.plus_us if rivals else None
         text = f"{target.factor:g}x faster" if target.factor != 1 else "faster"
         if target.plus_us:

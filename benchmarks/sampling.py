@@ -99,10 +99,8 @@ def torch_cluster(package: Any, problem: Sampling) -> Way:
     points = problem["points"].reshape(-1, 3)
     ptr = count * torch.arange(clouds + 1, device=points.device)
     ratio = points.new_tensor((problem["num_samples"] - 0.5) / count)
-    return Way(
-        lambda: package.fps(points, ratio=ratio, random_start=False, ptr=ptr),
-        lambda idx: idx.view(clouds, -1) - ptr[:-1, None],
-    )
+    call = partial(package.fps, points, ratio=ratio, random_start=False, ptr=ptr)
+    return Way(call, lambda idx: idx.view(clouds, -1) - ptr[:-1, None])
 
 
 @peer("torch_fps", "furthest_point_sample", device="cuda", capturable=True)

@@ -63,9 +63,8 @@ class Layer(suite.Problem):
         made = self.made() if self["map"] else None
         options = {"submanifold": True} if self["stride"] == 1 else {}
         options |= {} if options else {"inverse": made.inverse, "num_valid": made.counts}
-        features, weight = (
-            self[name].detach().requires_grad_(self["backward"]) for name in ("features", "weight")
-        )
+        leaves = (self["features"].detach(), self["weight"].detach())
+        features, weight = (leaf.requires_grad_(self["backward"]) for leaf in leaves)
         neighbors = made.neighbors if self["map"] else self["kept"]
         out = torchvox.sparse_conv(features, weight, neighbors, **options)
         if self["backward"]:

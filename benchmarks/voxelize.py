@@ -62,9 +62,8 @@ class Voxelize(suite.Problem):
 
     def cubes(self) -> Downsample:
         """The points in range, for libraries that average all points of cubes and know no range."""
-        limit(
-            self["max_points"] < 0 and self["reduce"] == "mean" and len({*self["voxel_size"]}) == 1
-        )
+        cube = len(set(self["voxel_size"])) == 1
+        limit(cube and self["max_points"] < 0 and self["reduce"] == "mean")
         call = {"points": self["points"][self.outputs[3] >= 0], "voxel_size": self["voxel_size"]}
         return Downsample("voxel_downsample", call)
 
@@ -95,11 +94,8 @@ class BareVoxelize(Voxelize):
 def mmcv(ops: Any, problem: Voxelize, deterministic: bool = True) -> Way:
     """With room for exactly the voxels that there are."""
     limit(problem["max_points"] >= 0)
-    layer = ops.Voxelization(
-        *(problem["voxel_size"], problem["point_cloud_range"], problem["max_points"]),
-        len(problem.of_torchvox().cells),
-        deterministic=deterministic,
-    )
+    grid = (problem["voxel_size"], problem["point_cloud_range"], problem["max_points"])
+    layer = ops.Voxelization(*grid, len(problem.of_torchvox().cells), deterministic=deterministic)
     return problem.way(layer, "mmcv" if deterministic else "mmcv, racy", deterministic)
 
 
