@@ -89,10 +89,10 @@ class Side {
 #endif
     const auto bytes = static_cast<size_t>(workspace_bytes(args, Target{}));
     // 64-byte aligned, as from torch's CPU allocator.
-    void* workspace = ::operator new (bytes, std::align_val_t{64});
+    void* workspace = ::operator new(bytes, std::align_val_t{64});
     std::memset(workspace, poison(), bytes);
     run_cpu(args, workspace, where_ == Where::kThreads ? ParallelFor(backward_for) : serial_for);
-    ::operator delete (workspace, std::align_val_t{64});
+    ::operator delete(workspace, std::align_val_t{64});
   }
 
   // What all calls left in all memory except scratch.
