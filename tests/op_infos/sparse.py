@@ -256,7 +256,7 @@ CONV = OpInfo(
         "inverse, float64": lambda: in_double(strided_call(20, inverse=True)),
     },
     lowered=(*LEAVES, "residual"), error_inputs=CONV_REFUSED,
-    kernels=2, backward_kernels=6, plans=("sparse_cpu",),
+    kernels=2, backward_kernels=6, plans=("sparse_cpu", "sparse_order"),  # two more if sorted
 )  # fmt: skip
 OPS = [
     # Two memsets and one launch; a guess.
@@ -294,6 +294,6 @@ OPS = [
             ("grad", lambda t: t[1:], ValueError, "grad must"),
             ("inverse", None, ValueError, "inverse must be given, or submanifold be True"),
         ),
-        kernels=6, plans=("sparse_cpu", "sparse_wave"),
+        kernels=6, plans=("sparse_cpu", "sparse_order", "sparse_wave"),
     ),
 ]  # fmt: skip

@@ -2,37 +2,48 @@
 //
 // sparse_conv on the GPU, in exact chains of fused multiply-adds.
 //
+//   order.cuh        an order of the rows, where it pays
 //   pack_kernel      weights in the type of the sums, output channels side by side
-//   conv_kernel      values of 128 rows and a tile of output channels, whose sums are in shared
-//                    memory; for each offset the rows that have it move together to registers
+//   conv_kernel      values of 64 rows and a tile of output channels, whose sums are in registers;
+//                    offsets that no row has are left out, products of absent rows predicated off
 #include <cuda_pipeline.h>
 
-#include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/core/warp.cuh"
-#include "csrc/kernels/sparse/conv.h"
+#include "csrc/kernels/sparse/order.cuh"
 
 namespace torchvox {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kPackThreads = 256;
+constexpr int kRows = 64;  // of a block of conv_kernel
+constexpr int kThreads = 128;  // a warp per 16 of them
+constexpr int kMostVolume = kThreads;
+// A thread adds up four rows, 4 apart: of its warp's 16 rows those from lane / 8 on.
+constexpr int kThreadRows = 4;
 
-constexpr int kRows = 128;  // of a block of conv_kernel
-constexpr int kBlock = 256;  // its threads: 32 for its rows, 8 for its channels
-constexpr int kChannelThreads = 8;
+// Whether sorted rows save more than the sort costs: about 8 us.
+bool sorts(const SparseConvArgs& args) {
+  if (sparse_order_plan.value() != kAutomatic) return sparse_order_plan.value() == 1;
+  return args.table.volume > 1 && args.table.rows >= 4096 &&
+      args.in_channels * args.out_channels >= 32 * 32;
+}
 
 struct ConvWork {
   int tile;  // output channels of a block: 16, 32, or 64 unless in float64
+  int tiles;
   int64_t columns;  // output channels and padding to whole tiles
   int64_t channels;  // input channels and padding to whole packs
   bool packs;  // features are packed, too
-  void* weight;  // [volume, in_channels, columns] in the type of the sums
+  void* weight;  // [tiles, volume, in_channels, tile] in the type of the sums
   void* features;  // [sources, channels] in that type
+  SparseOrder order;
 
-  ConvWork(const SparseConvArgs& args, Workspace& workspace) {
+  ConvWork(const SparseConvArgs& args, Workspace& workspace)
+      : order(sorts(args) ? args.table.rows : 0, workspace) {
     const bool is_wide = args.dtype == DType::kDouble;
-    const int most = is_wide ? 32 : 64;  // 64 KB of shared memory, all that sm_75 has
+    const int most = is_wide ? 32 : 64;
     for (tile = 16; tile < most && tile < args.out_channels;) tile *= 2;
-    columns = ceil_div<int64_t>(args.out_channels, tile) * tile;
+    tiles = static_cast<int>(ceil_div<int64_t>(args.out_channels, tile));
+    columns = int64_t{tiles} * tile;
     channels = ceil_div<int64_t>(args.in_channels, 4) * 4;
     packs = args.in_channels != channels || (!is_wide && args.dtype != DType::kFloat) ||
         reinterpret_cast<uintptr_t>(args.features) % 16 != 0;
@@ -43,16 +54,20 @@ struct ConvWork {
   }
 };
 
-// One thread per packed weight, then per packed feature.
+// One thread per packed weight, then per packed feature. Waits at its end, so that what follows it
+// also follows the kernels of the order.
 template <class T>
-__global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ SparseConvArgs args,
-                                                        const __grid_constant__ ConvWork work) {
+__global__ void __launch_bounds__(kPackThreads)
+    pack_kernel(const __grid_constant__ SparseConvArgs args,
+                const __grid_constant__ ConvWork work) {
   using Real = compute_t<T>;
   let_next_begin();
   const int64_t weights = args.table.volume * args.in_channels * work.columns;
   for (int64_t i = global_thread(); i < weights; i += global_stride()) {
-    const int64_t line = divide(i, work.columns), out = i - line * work.columns;
-    const int64_t k = divide(line, args.in_channels), in = line - k * args.in_channels;
+    const int64_t line = divide(i, work.tile), row = divide(line, args.in_channels);
+    const int64_t tile = divide(row, args.table.volume), k = row - tile * args.table.volume;
+    const int64_t in = line - row * args.in_channels;
+    const int64_t out = tile * work.tile + i - line * work.tile;
     static_cast<Real*>(work.weight)[i] = out < args.out_channels
         ? widen(static_cast<const T*>(
               args.weight.data)[args.weight.at(out, k, in, args.table.volume)])
@@ -65,87 +80,7 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ 
         ? widen(static_cast<const T*>(args.features)[row * args.in_channels + in])
         : Real(0);
   }
-}
-
-// The rows of a block that have an offset, side by side.
-struct RowList {
-  int count;
-  int16_t rows[kRows];
-  int32_t sources[kRows];
-};
-
-// Shared memory of a block of conv_kernel.
-template <class Real, int kTile>
-struct ConvShared {
-  static constexpr int kDepth = 64 / sizeof(Real);  // input channels at a time
-  static constexpr int kPitch = kDepth + 16 / sizeof(Real);  // spreads rows over the banks
-  Real sums[kRows][kTile];
-  Real weight[2][kDepth][kTile];
-  Real features[2][kRows][kPitch];  // of a list
-  RowList lists[3];  // of the offset at work and of two later ones
-  int count;  // of offsets
-  int16_t offsets[128];  // those that a row of the block has
-};
-
-// The rows that the rows of a lane read at an offset, or -1.
-struct LaneRows {
-  int32_t sources[kRows / 32];
-
-  __device__ void load(const SparseTable& table, int offset, int64_t first, int64_t valid,
-                       int64_t limit) {
-#pragma unroll
-    for (int j = 0; j < kRows / 32; ++j) {
-      const int64_t row = first + 32 * j + threadIdx.x % 32;
-      sources[j] = row < valid ? table.at(offset, row, limit) : -1;
-    }
-  }
-  // Called by one warp.
-  __device__ void store(RowList& list) const {
-    const int lane = threadIdx.x % 32;
-    int count = 0;
-#pragma unroll
-    for (int j = 0; j < kRows / 32; ++j) {
-      const unsigned all = __ballot_sync(kFullWarp, sources[j] >= 0);
-      if (sources[j] >= 0) {
-        const int place = count + __popc(all & lanes_below(lane));
-        list.rows[place] = static_cast<int16_t>(32 * j + lane);
-        list.sources[place] = sources[j];
-      }
-      count += __popc(all);
-    }
-    if (lane == 0) list.count = count;
-  }
-};
-
-// Lists the offsets that rows of the block have.
-template <class Shared>
-__device__ void find_offsets(const SparseTable& table, int64_t first, int64_t valid, int64_t limit,
-                             Shared& shared) {
-  const int volume = static_cast<int>(table.volume), lane = threadIdx.x % 32;
-  for (int k = threadIdx.x / 32; k < volume; k += kBlock / 32) {
-    LaneRows rows;
-    rows.load(table, k, first, valid, limit);
-    bool present = false;
-#pragma unroll
-    for (const int32_t source : rows.sources) present = present || source >= 0;
-    present = __any_sync(kFullWarp, present) != 0;
-    if (lane == 0) shared.offsets[k] = present;
-  }
-  __syncthreads();
-  if (threadIdx.x < 32) {  // no step reads a flag that an earlier one has overwritten
-    int count = 0;
-    for (int base = 0; base < volume; base += 32) {
-      const bool present = base + lane < volume && shared.offsets[base + lane] != 0;
-      const unsigned all = __ballot_sync(kFullWarp, present);
-      if (present) {
-        shared.offsets[count + __popc(all & lanes_below(lane))] = static_cast<int16_t>(base + lane);
-      }
-      count += __popc(all);
-      __syncwarp();
-    }
-    if (lane == 0) shared.count = count;
-  }
-  __syncthreads();
+  wait_for_previous();
 }
 
 // A few numbers that are moved at once.
@@ -154,221 +89,252 @@ struct alignas(kCount * sizeof(Real) < 16 ? kCount * sizeof(Real) : 16) Pack {
   Real value[kCount];
 };
 
-// What a thread copies into shared memory next, 16 bytes at a time: weights and features of one
-// offset, kDepth input channels after another.
+// Shared memory of a block of conv_kernel, at most 45 KB.
+template <class Real, int kTile>
+struct ConvShared {
+  static constexpr int kDepth = kTile == 64 ? 32 : 16;  // input channels at a time
+  static constexpr int kStages = kTile == 64 ? 2 : 3;  // chunks of them in flight
+  static constexpr int kPitch = kDepth + 16 / sizeof(Real);  // spreads rows over the banks
+  struct Stage {
+    Real weight[kDepth][kTile];
+    Real features[kRows][kPitch];
+  };
+  Stage stages[kStages];
+  uint64_t present[kMostVolume];  // which rows have an offset
+  int32_t rows[kRows];  // of the table, or -1
+  int32_t sources[2][kRows];  // rows of features at the offset that is copied and at the next
+  int16_t offsets[kMostVolume];  // those that a row of the block has
+  int count;  // of them
+  int prefix[32];  // room of block_prefix()
+};
+
+// Names the rows of a block and lists the offsets that they have.
+template <class Shared>
+__device__ void find_offsets(const SparseTable& table, const int32_t* order, int64_t first,
+                             Shared& shared) {
+  const int64_t valid = table.valid(), limit = table.valid_sources();
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int64_t row = first + thread;
+  if (thread < kRows) {
+    const bool exists = row < table.rows;
+    shared.rows[thread] = exists ? order ? order[row] : static_cast<int32_t>(row) : -1;
+  }
+  __syncthreads();
+  const int32_t rows[] = {shared.rows[lane], shared.rows[32 + lane]};
+  for (int k = thread / 32; k < table.volume; k += kThreads / 32) {
+    uint64_t present = 0;
+    for (int j = 0; j < 2; ++j) {
+      const bool has = rows[j] >= 0 && rows[j] < valid && table.at(k, rows[j], limit) >= 0;
+      present |= uint64_t{__ballot_sync(kFullWarp, has)} << (32 * j);
+    }
+    if (lane == 0) shared.present[k] = present;
+  }
+  __syncthreads();
+  int count;
+  const int on = thread < table.volume && shared.present[thread] != 0;
+  const int place = block_prefix(on, shared.prefix, &count);
+  if (on) shared.offsets[place] = static_cast<int16_t>(thread);
+  if (thread == 0) shared.count = count;
+  __syncthreads();
+}
+
+// What a thread copies into shared memory, 16 bytes at a time: weights and features of one present
+// offset, kDepth input channels after another, then of the next.
 template <class Real, int kTile>
 struct CopySource {
   using Shared = ConvShared<Real, kTile>;
   static constexpr int kPack = 16 / sizeof(Real), kLine = Shared::kDepth / kPack;
-  static constexpr int kWeightLine = kTile / kPack;
-  static constexpr int kWeights = (Shared::kDepth * kWeightLine + kBlock - 1) / kBlock;
-  static constexpr int kRowStep = kBlock / kLine, kFeatures = kRows / kRowStep;
-  const Real* features[kFeatures];  // null: none
+  static constexpr int kWeights = ceil_div(Shared::kDepth * kTile / kPack, kThreads);
+  static constexpr int kRowStep = kThreads / kLine, kFeatures = kRows / kRowStep;
+  static_assert(kThreads % kLine == 0 && kRows % kRowStep == 0, "whole steps");
+  const SparseConvArgs& args;
+  const ConvWork& work;
+  Shared& shared;
+  const int64_t tile;
   const Real* weight;
-  int depth;  // channels left
+  int32_t later;  // threads below kRows: what their row reads at offset at + 1
+  int at = -1;  // the next offset
+  int in = 0, depth = 0;  // channels copied and left of the one before
+  int stage = 0;  // to be filled
 
-  __device__ void begin(const SparseConvArgs& args, const ConvWork& work, const RowList& list,
-                        int offset) {
-    const Real* rows = static_cast<const Real*>(work.features) + threadIdx.x % kLine * kPack;
-#pragma unroll
-    for (int j = 0; j < kFeatures; ++j) {
-      const int place = threadIdx.x / kLine + j * kRowStep;
-      features[j] = place < list.count ? rows + list.sources[place] * work.channels : nullptr;
-    }
-    weight = static_cast<const Real*>(work.weight) +
-        (offset * args.in_channels + threadIdx.x / kWeightLine) * work.columns +
-        int64_t{blockIdx.y} * kTile + threadIdx.x % kWeightLine * kPack;
-    depth = static_cast<int>(args.in_channels);
+  // What the row of this thread reads at an offset of the block, or -1.
+  __device__ __forceinline__ int32_t source_at(int place) const {
+    if (threadIdx.x >= kRows || place >= shared.count) return -1;
+    const int k = shared.offsets[place];
+    const bool has = shared.present[k] >> threadIdx.x & 1;
+    return has ? args.table.entries[k * args.table.rows + shared.rows[threadIdx.x]] : -1;
   }
-  // Starts the copy of the next channels.
-  __device__ __forceinline__ void copy(const ConvWork& work, Shared& shared, int buffer) {
-    const int in = threadIdx.x / kWeightLine, channel = threadIdx.x % kLine * kPack;
-    Real* to = &shared.weight[buffer][0][0] + threadIdx.x * kPack;
-#pragma unroll
-    for (int j = 0; j < kWeights; ++j) {
-      constexpr int kStep = kBlock / kWeightLine;
-      if (in + j * kStep < min(depth, Shared::kDepth)) {
-        __pipeline_memcpy_async(to + j * kBlock * kPack, weight + j * kStep * work.columns, 16);
-      }
+  // Goes to the next offset, whose sources are known behind the next barrier; reads one ahead.
+  __device__ __forceinline__ void advance() {
+    ++at;
+    if (threadIdx.x < kRows) shared.sources[at % 2][threadIdx.x] = later;
+    later = source_at(at + 1);
+  }
+  // Starts the next copy, if there is one; a group of the pipeline in any case.
+  __device__ __forceinline__ void copy() {
+    if (depth <= 0 && at < shared.count) {
+      weight = static_cast<const Real*>(work.weight) + threadIdx.x * kPack +
+          (tile * args.table.volume + shared.offsets[at]) * args.in_channels * kTile;
+      in = 0;
+      depth = static_cast<int>(args.in_channels);
+      advance();
     }
-    Real* row = &shared.features[buffer][threadIdx.x / kLine][channel];
+    if (depth > 0) {
+      auto& to = shared.stages[stage];
 #pragma unroll
-    for (int j = 0; j < kFeatures; ++j) {
-      if (features[j] && channel < depth) {
-        __pipeline_memcpy_async(row + j * kRowStep * Shared::kPitch, features[j], 16);
-        features[j] += Shared::kDepth;
+      for (int j = 0; j < kWeights; ++j) {
+        const int i = (threadIdx.x + j * kThreads) * kPack;
+        if (i < min(depth, Shared::kDepth) * kTile) {
+          __pipeline_memcpy_async(&to.weight[0][0] + i, weight + j * kThreads * kPack, 16);
+        }
       }
+      const int channel = threadIdx.x % kLine * kPack;
+      const Real* features = static_cast<const Real*>(work.features) + in + channel;
+#pragma unroll
+      for (int j = 0; j < kFeatures; ++j) {
+        const int row = threadIdx.x / kLine + j * kRowStep;
+        const int32_t source = shared.sources[(at + 1) % 2][row];
+        if (source >= 0 && channel < depth) {
+          __pipeline_memcpy_async(&to.features[row][channel], features + source * work.channels,
+                                  16);
+        }
+      }
+      weight += Shared::kDepth * kTile;
+      in += Shared::kDepth;
+      depth -= Shared::kDepth;
+      stage = stage + 1 < Shared::kStages ? stage + 1 : 0;
     }
     __pipeline_commit();
-    weight += Shared::kDepth * work.columns;
-    depth -= Shared::kDepth;
   }
 };
 
-// The sums of a thread: of four rows of a list and kTile / 8 channels.
+// The sums of a thread: of kThreadRows rows and kTile / 8 channels, kWide of them side by side.
 template <class Real, int kTile>
 struct ThreadSums {
   using Shared = ConvShared<Real, kTile>;
-  static constexpr int kCols = kTile / kChannelThreads, kWide = kCols < 4 ? kCols : 4;
-  static constexpr int kParts = kCols / kWide;  // a part of the tile each
-  using Part = Pack<Real, kWide>;
-  Real sums[4][kCols];
-  const int row = threadIdx.x / kChannelThreads * 4;
-  const int column = threadIdx.x % kChannelThreads * kWide;
+  static constexpr int kCols = kTile / 8, kWide = kCols < 4 ? kCols : 4;
+  Real sums[kThreadRows][kCols];
+  const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 8;
+  const unsigned column = threadIdx.x % 8 * kWide;
 
-  template <class Body>
-  __device__ __forceinline__ void each(Shared& shared, const RowList& list, const Body& body) {
+  // The channel of the tile of sum c.
+  __device__ __forceinline__ unsigned channel(int c) const {
+    return column + c / kWide * 8 * kWide + c % kWide;
+  }
+  // Adds the products of the first `depth` input channels of a stage to those rows from
+  // `row` on whose bits are set.
+  __device__ __forceinline__ void add(const typename Shared::Stage& stage, int depth,
+                                      unsigned present) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      if (row + r >= list.count) return;
-      Real* line = shared.sums[list.rows[row + r]] + column;
+    for (int in = 0; in < depth; in += 4) {
+      Pack<Real, 4> x[kThreadRows];
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        body(*reinterpret_cast<Part*>(line + part * kChannelThreads * kWide),
-             sums[r] + part * kWide);
+      for (int r = 0; r < kThreadRows; ++r) {
+        x[r] = *reinterpret_cast<const Pack<Real, 4>*>(&stage.features[row + 4 * r][in]);
       }
-    }
-  }
-  __device__ __forceinline__ void load(Shared& shared, const RowList& list) {
-    each(shared, list, [](Part& from, Real* to) {
 #pragma unroll
-      for (int i = 0; i < kWide; ++i) to[i] = from.value[i];
-    });
-  }
-  __device__ __forceinline__ void store(Shared& shared, const RowList& list) {
-    each(shared, list, [](Part& to, Real* from) {
+      for (int i = 0; i < 4; ++i) {
+        if (in + i >= depth) break;
 #pragma unroll
-      for (int i = 0; i < kWide; ++i) to.value[i] = from[i];
-    });
-  }
-  // Adds the products of four input channels from `in` on, or of the first `depth`.
-  template <bool kWhole>
-  __device__ __forceinline__ void add(const Shared& shared, int buffer, int in, int depth) {
-    Pack<Real, 4> x[4];
+        for (int c = 0; c < kCols; c += kWide) {
+          const Real* line = &stage.weight[in + i][channel(c)];
+          const auto w = *reinterpret_cast<const Pack<Real, kWide>*>(line);
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      x[r] = *reinterpret_cast<const Pack<Real, 4>*>(&shared.features[buffer][row + r][in]);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (!kWhole && i >= depth) break;
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        const Real* line = &shared.weight[buffer][in + i][column + part * kChannelThreads * kWide];
-        const Part w = *reinterpret_cast<const Part*>(line);
-#pragma unroll
-        for (int r = 0; r < 4; ++r) {
-#pragma unroll
-          for (int c = 0; c < kWide; ++c) {
-            Real& sum = sums[r][part * kWide + c];
-            sum = fma_rn(x[r].value[i], w.value[c], sum);
+          for (int j = 0; j < kThreadRows * kWide; ++j) {
+            Real& sum = sums[j / kWide][c + j % kWide];
+            if (present >> (4 * (j / kWide)) & 1) {
+              sum = fma_rn(x[j / kWide].value[i], w.value[j % kWide], sum);
+            }
           }
         }
       }
     }
   }
-  __device__ __forceinline__ void add_all(const Shared& shared, int buffer, int depth) {
-    if (depth >= Shared::kDepth) {
-#pragma unroll
-      for (int in = 0; in < Shared::kDepth; in += 4) add<true>(shared, buffer, in, 4);
-      return;
-    }
-    for (int in = 0; in < depth; in += 4) add<false>(shared, buffer, in, depth - in);
-  }
 };
 
-// One block per 128 rows and kTile output channels. Reads the table, the packed weights and the
-// features of neighbors, double-buffered in shared memory; writes values. Places behind the end of
-// a list are computed with what is in memory and never stored.
+// One block per kRows rows of the order and kTile output channels, blocks of the same rows side by
+// side. Reads the table, the packed weights and the features of neighbors, which pass through
+// stages of shared memory; writes values. What a stage holds for an absent row is never used.
 template <class T, int kTile>
-__global__ void __launch_bounds__(kBlock, sizeof(compute_t<T>) == 8 ? 1 : 3)
-    conv_kernel(const __grid_constant__ SparseConvArgs args,
-                const __grid_constant__ ConvWork work) {
+__global__ void __launch_bounds__(kThreads)
+    conv_kernel(const __grid_constant__ SparseConvArgs args, const __grid_constant__ ConvWork work,
+                const int32_t* order) {
   using Real = compute_t<T>;
   using Shared = ConvShared<Real, kTile>;
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
-  const SparseTable& table = args.table;
-  const int64_t first = int64_t{blockIdx.x} * kRows, column = int64_t{blockIdx.y} * kTile;
-  const int64_t valid = table.valid(), limit = table.valid_sources();
-  const int64_t channel = column + threadIdx.x % kTile;
-  const bool has_bias = args.bias && channel < args.out_channels;
-  const Real start = has_bias ? widen(static_cast<const T*>(args.bias)[channel]) : Real(0);
-  for (int r = threadIdx.x / kTile; r < kRows; r += kBlock / kTile) {
-    shared.sums[r][threadIdx.x % kTile] = start;
-  }
-  find_offsets(table, first, valid, limit, shared);
+  const unsigned group = blockIdx.x / work.tiles, tile = blockIdx.x - group * work.tiles;
+  if (order) wait_for_previous();
+  find_offsets(args.table, order, int64_t{group} * kRows, shared);
 
-  const int chunks = static_cast<int>(ceil_div<int64_t>(args.in_channels, Shared::kDepth));
-  const int offsets = chunks > 0 ? shared.count : 0;
-  LaneRows rows;  // of the first warp: for the list after the next one
-  const auto load_rows = [&](int at) {
-    if (at < offsets) rows.load(table, shared.offsets[at], first, valid, limit);
-    return at < offsets;
-  };
-  for (int at = 0; at < 2 && threadIdx.x < 32; ++at) {
-    if (load_rows(at)) rows.store(shared.lists[at]);
-  }
-  __syncthreads();
-  wait_for_previous();
   ThreadSums<Real, kTile> mine;
-  CopySource<Real, kTile> next;
-  int buffer = 0;
-  if (offsets > 0) {
-    next.begin(args, work, shared.lists[0], shared.offsets[0]);
-    next.copy(work, shared, 0);
-    __pipeline_wait_prior(0);
+#pragma unroll
+  for (int c = 0; c < mine.kCols; ++c) {
+    const unsigned channel = tile * kTile + mine.channel(c);
+    const bool has_bias = args.bias && channel < args.out_channels;
+    const Real start = has_bias ? widen(static_cast<const T*>(args.bias)[channel]) : Real(0);
+#pragma unroll
+    for (int r = 0; r < kThreadRows; ++r) mine.sums[r][c] = start;
   }
-  __syncthreads();
-  for (int at = 0; at < offsets; ++at) {
-    const RowList& list = shared.lists[at % 3];
-    const bool lists = threadIdx.x < 32 && load_rows(at + 2);
-    if (mine.row < list.count) mine.load(shared, list);
-    for (int chunk = chunks - 1; chunk >= 0; --chunk, buffer = 1 - buffer) {
-      const int depth = next.depth + Shared::kDepth;
-      if (chunk > 0) {
-        next.copy(work, shared, 1 - buffer);
-      } else if (at + 1 < offsets) {
-        next.begin(args, work, shared.lists[(at + 1) % 3], shared.offsets[at + 1]);
-        next.copy(work, shared, 1 - buffer);
-      }
-      if (mine.row < list.count) mine.add_all(shared, buffer, depth);
-      if (chunk == 0) {
-        if (mine.row < list.count) mine.store(shared, list);
-        if (lists) rows.store(shared.lists[(at + 2) % 3]);
-      }
-      __pipeline_wait_prior(0);
+  wait_for_previous();
+  CopySource<Real, kTile> next{args, work, shared, tile, nullptr, -1};
+  next.later = next.source_at(0);
+  next.advance();
+#pragma unroll
+  for (int i = 1; i < Shared::kStages; ++i) {
+    __syncthreads();
+    next.copy();
+  }
+  int stage = 0;
+  for (int at = 0; at < shared.count; ++at) {
+    const uint64_t present = shared.present[shared.offsets[at]];
+    const auto of_warp = static_cast<uint16_t>(present >> (threadIdx.x / 32 * 16));
+    const auto of_thread = static_cast<unsigned>(present >> mine.row);
+    for (auto depth = static_cast<int>(args.in_channels); depth > 0; depth -= Shared::kDepth) {
+      __pipeline_wait_prior(Shared::kStages - 2);
       __syncthreads();
+      next.copy();
+      const auto& products = shared.stages[stage];
+      if (of_warp && depth >= Shared::kDepth) {
+        mine.add(products, Shared::kDepth, of_thread);
+      } else if (of_warp) {
+        mine.add(products, depth, of_thread);
+      }
+      stage = stage + 1 < Shared::kStages ? stage + 1 : 0;
     }
   }
 
-  if (channel >= args.out_channels) return;
-  for (int r = threadIdx.x / kTile; r < kRows && first + r < table.rows; r += kBlock / kTile) {
-    const int64_t row = first + r;
-    static_cast<T*>(args.out)[row * args.out_channels + channel] = row < valid
-        ? finished<T>(args, row, channel, shared.sums[r][threadIdx.x % kTile])
-        : narrow<T>(Real(0));
+  const int64_t valid = args.table.valid();
+#pragma unroll
+  for (int r = 0; r < kThreadRows; ++r) {
+    const int64_t row = shared.rows[mine.row + 4 * r];
+    if (row < 0) continue;
+#pragma unroll
+    for (int c = 0; c < mine.kCols; ++c) {
+      const unsigned channel = tile * kTile + mine.channel(c);
+      if (channel < args.out_channels) {
+        static_cast<T*>(args.out)[row * args.out_channels + channel] =
+            row < valid ? finished<T>(args, row, channel, mine.sums[r][c]) : narrow<T>(Real(0));
+      }
+    }
   }
 }
 
+// order: null for that of the table.
 template <class T, int kTile>
-cudaError_t launch_conv(const SparseConvArgs& args, const ConvWork& work,
+cudaError_t launch_conv(const SparseConvArgs& args, const ConvWork& work, const int32_t* order,
                         const CudaContext& context) {
-  const int64_t blocks = ceil_div<int64_t>(args.table.rows, kRows);
-  const auto tiles = static_cast<unsigned>(work.columns / kTile);
-  if (blocks * tiles == 0) return cudaSuccess;
+  constexpr size_t kBytes = sizeof(ConvShared<compute_t<T>, kTile>);
+  static_assert(kBytes <= 48 << 10, "more must be asked for");
+  const int64_t blocks = ceil_div<int64_t>(args.table.rows, kRows) * work.tiles;
   const int64_t weights = args.table.volume * args.in_channels * work.columns;
   const int64_t features = work.packs ? args.table.sources * work.channels : 1;
+  const int64_t items = std::max(weights, features);
   TORCHVOX_CUDA_CHECK(
-      launch_items(pack_kernel<T>, std::max(weights, features), kThreads, context, args, work));
-  constexpr size_t kBytes = sizeof(ConvShared<compute_t<T>, kTile>);
-  if (kBytes > 48 << 10) {
-    TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(conv_kernel<T, kTile>,
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             static_cast<int>(kBytes)));
-  }
-  return launch_after_sharing(conv_kernel<T, kTile>, dim3(grid_x(blocks), tiles), dim3(kBlock),
-                              kBytes, context, args, work);
+      order ? launch_items_after(pack_kernel<T>, items, kPackThreads, context, args, work)
+            : launch_items(pack_kernel<T>, items, kPackThreads, context, args, work));
+  return launch_after_sharing(conv_kernel<T, kTile>, dim3(grid_x(blocks)), dim3(kThreads), kBytes,
+                              context, args, work, order);
 }
 
 }  // namespace
@@ -378,13 +344,18 @@ int64_t workspace_bytes_cuda(const SparseConvArgs& args, const Target&) {
 }
 cudaError_t launch(const SparseConvArgs& args, void* memory, const CudaContext& context) {
   const auto work = carve<ConvWork>(memory, args);
+  if (args.table.rows * args.out_channels == 0) return cudaSuccess;
+  const int32_t* order = sorts(args) ? work.order.rows : nullptr;
+  if (order) {
+    TORCHVOX_CUDA_CHECK(launch_order(args.table, args.kernel_size, work.order, context));
+  }
   return with_point_type(args.dtype, [&](auto type) {
     using T = decltype(type);
     if constexpr (!std::is_same_v<T, double>) {
-      if (work.tile == 64) return launch_conv<T, 64>(args, work, context);
+      if (work.tile == 64) return launch_conv<T, 64>(args, work, order, context);
     }
-    return work.tile == 32 ? launch_conv<T, 32>(args, work, context)
-                           : launch_conv<T, 16>(args, work, context);
+    return work.tile == 32 ? launch_conv<T, 32>(args, work, order, context)
+                           : launch_conv<T, 16>(args, work, order, context);
   });
 }
 

@@ -14,6 +14,7 @@
 namespace torchvox {
 
 inline const PlanOverride sparse_cpu_plan{"sparse_cpu"};  // see run_vectorized()
+inline const PlanOverride sparse_order_plan{"sparse_order"};  // CUDA: 0 of the table, 1 sorted
 inline const PlanOverride sparse_wave_plan{"sparse_wave"};  // CUDA: segments of a wave
 
 inline constexpr int kSparseSegment = 2048;
@@ -52,8 +53,13 @@ struct SparseWeight {
   }
 };
 
+struct SparseKernelSize {
+  int64_t z = 1, y = 1, x = 1;
+};
+
 struct SparseConvArgs {
   SparseTable table;
+  SparseKernelSize kernel_size;  // whose product is the table's volume; never changes a value
   const void* features = nullptr;  // [sources, in_channels]
   SparseWeight weight;  // [out_channels, volume, in_channels]
   const void* bias = nullptr;  // [out_channels], or null

@@ -53,6 +53,7 @@ Tensor sparse_conv(const Tensor& features, const Tensor& weight, const Tensor& n
   Memory memory;
   const Tensor weights = by_offset(weight);
   args.table = table_of(memory, neighbors, num_valid, features.size(0), {});
+  args.kernel_size = {weight.size(1), weight.size(2), weight.size(3)};
   args.features = memory.of(features);
   args.weight = {weights.const_data_ptr(), weights.stride(0), weights.stride(3), weights.stride(4)};
   args.bias = memory.of(bias);
@@ -90,6 +91,7 @@ std::tuple<Tensor, Tensor, Tensor> sparse_conv_backward(
     const Tensor weights = by_offset(weight);
     to_features.table =
         table_of(memory, submanifold ? neighbors : *inverse, {}, grad.size(0), num_valid);
+    to_features.kernel_size = {weight.size(1), weight.size(2), weight.size(3)};
     to_features.features = grad_rows.const_data_ptr();
     to_features.weight = {weights.const_data_ptr(), weights.stride(4), weights.stride(3),
                           weights.stride(0), submanifold};
