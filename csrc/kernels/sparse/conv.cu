@@ -20,7 +20,7 @@ constexpr int kMostVolume = kThreads;
 // A thread adds up four rows, 4 apart: of its warp's 16 rows those from lane / 8 on.
 constexpr int kThreadRows = 4;
 
-// Whether sorted rows save more than the sort costs: about 8 us.
+// Whether sorted rows save more than the sort costs: about 9 us.
 bool sorts(const SparseConvArgs& args) {
   if (sparse_order_plan.value() != kAutomatic) return sparse_order_plan.value() == 1;
   return args.table.volume > 1 && args.table.rows >= 4096 &&
@@ -264,7 +264,6 @@ __global__ void __launch_bounds__(kThreads)
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
   const unsigned group = blockIdx.x / work.tiles, tile = blockIdx.x - group * work.tiles;
-  if (order) wait_for_previous();
   find_offsets(args.table, order, int64_t{group} * kRows, shared);
 
   ThreadSums<Real, kTile> mine;
@@ -276,7 +275,6 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int r = 0; r < kThreadRows; ++r) mine.sums[r][c] = start;
   }
-  wait_for_previous();
   CopySource<Real, kTile> next{args, work, shared, tile, nullptr, -1};
   next.later = next.source_at(0);
   next.advance();
@@ -333,8 +331,9 @@ cudaError_t launch_conv(const SparseConvArgs& args, const ConvWork& work, const 
   TORCHVOX_CUDA_CHECK(
       order ? launch_items_after(pack_kernel<T>, items, kPackThreads, context, args, work)
             : launch_items(pack_kernel<T>, items, kPackThreads, context, args, work));
-  return launch_after_sharing(conv_kernel<T, kTile>, dim3(grid_x(blocks)), dim3(kThreads), kBytes,
-                              context, args, work, order);
+  // A plain launch: blocks that begin while packing drains would crowd on the first SMs to be free.
+  return launch_sharing(conv_kernel<T, kTile>, grid_x(blocks), kThreads, kBytes, context.stream,
+                        args, work, order);
 }
 
 }  // namespace
