@@ -173,7 +173,8 @@ def test_the_gpu_gives_the_scores_of_the_cpu(name, dtype):
 @pytest.mark.gpu
 @each_detector
 @torch.no_grad()
-def test_the_gpu_finds_the_boxes_of_the_cpu_and_so_do_its_programs(name, tmp_path):
+def test_the_gpu_finds_the_boxes_of_the_cpu_and_so_do_its_programs(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     model = fast(name)
     some = detectors.scan(model, 40_000, 5000)
     expected = model(*some)
