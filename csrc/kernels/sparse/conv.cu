@@ -2,13 +2,15 @@
 //
 // sparse_conv on the GPU, in exact chains of fused multiply-adds.
 //
-//   order.cuh        an order of the rows, where it pays
+//   launch_order()   an order of the rows, where it pays and no schedule gives one
 //   pack_kernel      weights in the type of the sums, output channels side by side
 //   conv_kernel      values of 64 rows and a tile of output channels, whose sums are in registers;
 //                    offsets that no row has are left out, products of absent rows predicated off
 #include <cuda_pipeline.h>
 
-#include "csrc/kernels/sparse/order.cuh"
+#include "csrc/kernels/core/launch.cuh"
+#include "csrc/kernels/core/warp.cuh"
+#include "csrc/kernels/sparse/conv.h"
 
 namespace torchvox {
 namespace {
@@ -22,6 +24,7 @@ constexpr int kThreadRows = 4;
 
 // Whether sorted rows save more than the sort costs: about 9 us.
 bool sorts(const SparseConvArgs& args) {
+  if (args.schedule) return false;
   if (sparse_order_plan.value() != kAutomatic) return sparse_order_plan.value() == 1;
   return args.table.volume > 1 && args.table.rows >= 4096 &&
       args.in_channels * args.out_channels >= 32 * 32;
@@ -35,10 +38,12 @@ struct ConvWork {
   bool packs;  // features are packed, too
   void* weight;  // [tiles, volume, in_channels, tile] in the type of the sums
   void* features;  // [sources, channels] in that type
-  SparseOrder order;
+  SparseOrderWork sort;
+  int32_t* order;  // [rows]
 
   ConvWork(const SparseConvArgs& args, Workspace& workspace)
-      : order(sorts(args) ? args.table.rows : 0, workspace) {
+      : sort(sorts(args) ? args.table.rows : 0, workspace),
+        order(workspace.take<int32_t>(sorts(args) ? args.table.rows : 0)) {
     const bool is_wide = args.dtype == DType::kDouble;
     const int most = is_wide ? 32 : 64;
     for (tile = 16; tile < most && tile < args.out_channels;) tile *= 2;
@@ -117,7 +122,9 @@ __device__ void find_offsets(const SparseTable& table, const int32_t* order, int
   const int64_t row = first + thread;
   if (thread < kRows) {
     const bool exists = row < table.rows;
-    shared.rows[thread] = exists ? order ? order[row] : static_cast<int32_t>(row) : -1;
+    const int64_t named = exists && order ? order[row] : row;
+    shared.rows[thread] =
+        exists && named >= 0 && named < table.rows ? static_cast<int32_t>(named) : -1;
   }
   __syncthreads();
   const int32_t rows[] = {shared.rows[lane], shared.rows[32 + lane]};
@@ -329,8 +336,8 @@ cudaError_t launch_conv(const SparseConvArgs& args, const ConvWork& work, const 
   const int64_t features = work.packs ? args.table.sources * work.channels : 1;
   const int64_t items = std::max(weights, features);
   TORCHVOX_CUDA_CHECK(
-      order ? launch_items_after(pack_kernel<T>, items, kPackThreads, context, args, work)
-            : launch_items(pack_kernel<T>, items, kPackThreads, context, args, work));
+      sorts(args) ? launch_items_after(pack_kernel<T>, items, kPackThreads, context, args, work)
+                  : launch_items(pack_kernel<T>, items, kPackThreads, context, args, work));
   // A plain launch: blocks that begin while packing drains would crowd on the first SMs to be free.
   return launch_sharing(conv_kernel<T, kTile>, grid_x(blocks), kThreads, kBytes, context.stream,
                         args, work, order);
@@ -344,9 +351,10 @@ int64_t workspace_bytes_cuda(const SparseConvArgs& args, const Target&) {
 cudaError_t launch(const SparseConvArgs& args, void* memory, const CudaContext& context) {
   const auto work = carve<ConvWork>(memory, args);
   if (args.table.rows * args.out_channels == 0) return cudaSuccess;
-  const int32_t* order = sorts(args) ? work.order.rows : nullptr;
-  if (order) {
-    TORCHVOX_CUDA_CHECK(launch_order(args.table, args.kernel_size, work.order, context));
+  const int32_t* order = args.schedule;  // which begins with it
+  if (sorts(args)) {
+    order = work.order;
+    TORCHVOX_CUDA_CHECK(launch_order(args.table, args.kernel_size, work.sort, work.order, context));
   }
   return with_point_type(args.dtype, [&](auto type) {
     using T = decltype(type);

@@ -8,38 +8,14 @@
 // kSparseSegment rows, and the sums of segments in order.
 #pragma once
 
-#include "csrc/kernels/core/entry.h"
-#include "csrc/kernels/core/plan_override.h"
+#include "csrc/kernels/sparse/schedule.h"
 
 namespace torchvox {
 
 inline const PlanOverride sparse_cpu_plan{"sparse_cpu"};  // see run_vectorized()
-inline const PlanOverride sparse_order_plan{"sparse_order"};  // CUDA: 0 of the table, 1 sorted
 inline const PlanOverride sparse_wave_plan{"sparse_wave"};  // CUDA: segments of a wave
 
 inline constexpr int kSparseSegment = 2048;
-
-// Which row each output row reads at each offset.
-struct SparseTable {
-  const int32_t* entries = nullptr;  // [volume, rows]
-  int64_t volume = 0, rows = 0;
-  IndexArray num_valid;  // rows in use, its first element; null: all
-  int64_t sources = 0;  // rows that entries may name
-  IndexArray sources_valid;  // and those of them in use, likewise
-
-  TORCHVOX_HD int64_t valid() const { return first_of(num_valid, rows); }
-  TORCHVOX_HD int64_t valid_sources() const { return first_of(sources_valid, sources); }
-  // The row that `row` reads, or -1. limit: valid_sources().
-  TORCHVOX_HD int32_t at(int64_t offset, int64_t row, int64_t limit) const {
-    const int32_t entry = entries[offset * rows + row];
-    return entry >= 0 && entry < limit ? entry : -1;
-  }
-
- private:
-  static TORCHVOX_HD int64_t first_of(const IndexArray& valid, int64_t rows) {
-    return valid.given() ? clamp_index(valid[0], 0, rows) : rows;
-  }
-};
 
 // Weights as they lie in a tensor.
 struct SparseWeight {
@@ -53,13 +29,10 @@ struct SparseWeight {
   }
 };
 
-struct SparseKernelSize {
-  int64_t z = 1, y = 1, x = 1;
-};
-
 struct SparseConvArgs {
   SparseTable table;
   SparseKernelSize kernel_size;  // whose product is the table's volume; never changes a value
+  int32_t* schedule = nullptr;  // of the table, see SparseSchedule; or null
   const void* features = nullptr;  // [sources, in_channels]
   SparseWeight weight;  // [out_channels, volume, in_channels]
   const void* bias = nullptr;  // [out_channels], or null
