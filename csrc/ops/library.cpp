@@ -206,14 +206,17 @@ std::vector<std::string> make_schemas() {
           *, int[]? stride=None, int[]? padding=None, int[]? dilation=None, SymInt max_rows=-1,
           Tensor? num_valid=None) -> (Tensor out_indices, Tensor neighbors, Tensor inverse,
           Tensor counts))",
+      // int32, see SparseSchedule
+      R"(sparse_schedule(Tensor neighbors, int[] kernel_size) -> Tensor)",
       // [C', Cout]
       R"(sparse_conv(Tensor features, Tensor weight, Tensor neighbors, *, Tensor? bias=None,
           Tensor? residual=None, bool relu=False, Tensor? inverse=None, bool submanifold=False,
-          Tensor? num_valid=None) -> Tensor)",
+          Tensor? schedule=None, Tensor? inverse_schedule=None, Tensor? num_valid=None) -> Tensor)",
       // as features, weight and [Cout]; [0] if not requested
       R"(_sparse_conv_backward(Tensor grad, Tensor features, Tensor weight, Tensor neighbors, *,
-          Tensor? inverse=None, bool submanifold=False, Tensor? num_valid=None,
-          bool for_features=True, bool for_weight=True, bool for_bias=True)
+          Tensor? inverse=None, bool submanifold=False, Tensor? schedule=None,
+          Tensor? inverse_schedule=None, Tensor? num_valid=None, bool for_features=True,
+          bool for_weight=True, bool for_bias=True)
           -> (Tensor grad_features, Tensor grad_weight, Tensor grad_bias))",
       // out as features, batch_mean and batch_var [N] in the type of the sums
       R"(sparse_batch_norm(Tensor features, Tensor weight, Tensor bias, float eps, *,

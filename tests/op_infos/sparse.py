@@ -198,6 +198,19 @@ def fused_call(n: int, seed: int = 0, **options) -> Call:
     return {**call, "residual": residual}
 
 
+def scheduled(layer: Call) -> Call:
+    kernel, inverse = list(layer["weight"].shape[1:4]), layer["inverse"]
+    both = {"schedule": ops.sparse_schedule(layer["neighbors"], kernel)}
+    if inverse is not None:
+        both["inverse_schedule"] = ops.sparse_schedule(inverse, kernel)
+    return {**layer, **both}
+
+
+def schedule_call(n: int, seed: int = 0, kernel=(3, 3, 3)) -> Call:
+    neighbors, _ = ops.sparse_subm_map(**map_call(n, seed, kernel))
+    return {"neighbors": neighbors, "kernel_size": list(kernel)}
+
+
 def backward_of(layer: Call) -> Call:
     return backward_call("sparse_conv", layer, *(k for k in LEAVES if k in layer))
 
@@ -227,6 +240,9 @@ CONV_LAYERS = {
     "no offsets": partial(layer_of, torch.zeros(0, 60).int(), 60, (3, 0, 3), (5, 7),
                           submanifold=True),
     "any integers": hostile_call,
+    "scheduled": lambda: scheduled(conv_call(300, inverse=None, submanifold=True)),
+    "strided, scheduled": lambda: scheduled(strided_call()),
+    "any integers, scheduled": lambda: scheduled(hostile_call()),
     **in_dtypes(lambda: conv_call(60), *LEAVES),
 }  # fmt: skip
 VOLUME = 3 * 3 * 3
@@ -242,6 +258,10 @@ CONV_REFUSED = (
      r"neighbors must have fewer than 2\^31 rows"),
     *refused("num_valid", ValueError, "num_valid must have an element", torch.zeros(0).int()),
     *refused("num_valid", TypeError, "num_valid must be int32 or int64", torch.zeros(1)),
+    ("schedule", torch.zeros(7).int(), ValueError,
+     "schedule gives for neighbors, got 7 numbers instead of 3588"),
+    ("schedule", {"inverse": None, "inverse_schedule": torch.zeros(3588).int()}, ValueError,
+     "inverse_schedule must come with inverse, got no inverse"),
     *refused("bias", TypeError, "bias must have the dtype of features", Tensor.half),
 )  # fmt: skip
 CONV = OpInfo(
@@ -264,6 +284,26 @@ OPS = [
            error_inputs=(*GRIDS, *SUBM_ERRORS), kernels=3, plans=("sparse_map",)),
     OpInfo("sparse_conv_map", conv_map_call, varying={"indices": 0}, sample_inputs=CONV_SAMPLES,
            error_inputs=(*GRIDS, *CONV_ERRORS), kernels=3, plans=("sparse_map",)),
+    OpInfo(
+        "sparse_schedule", schedule_call, varying={"neighbors": 1},
+        sample_inputs={
+            **{f"{n} rows": partial(schedule_call, n) for n in (0, 1, 127, 128, 129, 4097)},
+            **{f"kernel {k}": partial(schedule_call, 300, kernel=k)
+               for k in ((1, 1, 1), (5, 5, 5), (1, 3, 7))},
+            "even": lambda: {"neighbors": strided_call(kernel_size=[2, 2, 2])["neighbors"],
+                             "kernel_size": [2, 2, 2]},
+            "no offsets": lambda: {"neighbors": torch.zeros(0, 60).int(), "kernel_size": [3, 0, 3]},
+            "any integers": lambda: {"neighbors": hostile_call()["neighbors"],
+                                     "kernel_size": [3, 3, 3]},
+        },
+        error_inputs=(
+            *refused("kernel_size", ValueError, "kernel_size must be three whole numbers whose pro",
+                     [3, 3], [3, 3, 2], [-3, -3, 3], [1 << 62, 4, 27]),
+            ("neighbors", {"neighbors": torch.zeros(126, 4).int(), "kernel_size": [1, 126, 1]},
+             ValueError, "must have at most 125 offsets|whose product"),
+        ),
+        kernels=3,
+    ),
     CONV,
     replace(
         CONV, layout="fused", call=fused_call, varying={**CONV.varying, "residual": 0},
@@ -282,7 +322,8 @@ OPS = [
         sample_inputs={
             **{
                 name: lambda make=CONV_LAYERS[name]: backward_of(make())
-                for name in ("strided", "submanifold", "any integers", *DTYPES)
+                for name in ("strided", "submanifold", "any integers", "scheduled",
+                             "strided, scheduled", *DTYPES)
             },
             "of the weight alone": lambda: conv_backward_call(60) | {"for_features": False},
             "of features alone": lambda: (

@@ -25,7 +25,7 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
     channels=st.tuples(st.integers(0, 9), st.sampled_from([0, 1, 7, 8, 15, 16, 17, 33])),
     dtype=st.sampled_from(DTYPES),
     special=st.booleans(),
-    options=st.sets(st.sampled_from(["bias", "residual", "relu"])),
+    options=st.sets(st.sampled_from(["bias", "residual", "relu", "schedule"])),
     num_valid=st.sampled_from([None, -3, 0, 5, 127, 1 << 40]),
     seed=st.integers(0, 99),
 )
@@ -48,9 +48,12 @@ def test_any_layer_and_its_gradients_are_those_of_the_reference(
     call["neighbors"] = table(rows, sources)
     call["num_valid"] = None if num_valid is None else torch.tensor(num_valid)
     forward = {"bias": some(outs), "residual": some(rows, outs), "relu": True}
+    forward["schedule"] = ops.sparse_schedule(call["neighbors"], kernel)
     forward = call | {k: v for k, v in forward.items() if k in options}
     assert_same_bits(ops.sparse_conv(**forward), reference.sparse_conv(**forward), "forward")
     call |= {"inverse": table(sources, rows), "grad": some(rows, outs)}
+    if "schedule" in options:
+        call["inverse_schedule"] = ops.sparse_schedule(call["inverse"], kernel)
     found = ops._sparse_conv_backward(**call)
     assert_same_bits(found, reference.sparse_conv_backward(**call), "gradients")
 

@@ -15,7 +15,7 @@ from torchvox.ops.annotations import Sequence
 
 __all__ = [
     "SparseConvMap", "SparseMap", "SparseNorm", "SparsePool", "sparse_batch_norm", "sparse_conv",
-    "sparse_conv_map", "sparse_max_pool", "sparse_subm_map",
+    "sparse_conv_map", "sparse_max_pool", "sparse_schedule", "sparse_subm_map",
 ]  # fmt: skip
 
 
@@ -135,6 +135,18 @@ def sparse_conv_map(
     )
 
 
+def sparse_schedule(neighbors: Tensor, kernel_size: Sequence[int]) -> Tensor:
+    """[S] int32: in which order, and in what tiles, a GPU takes the rows of a table. It is for
+    `sparse_conv`, spares it work in every call and changes no value; S follows from the table's
+    shape.
+
+    neighbors: [K, C'] int32, either table of a map. kernel_size: of the map, K offsets.
+
+    Not differentiable. Raises ValueError (shapes), TypeError (dtypes).
+    """
+    return torch.ops.torchvox.sparse_schedule(neighbors, kernel_size)
+
+
 def sparse_conv(
     features: Tensor,
     weight: Tensor,
@@ -145,6 +157,8 @@ def sparse_conv(
     relu: bool = False,
     inverse: Optional[Tensor] = None,
     submanifold: bool = False,
+    schedule: Optional[Tensor] = None,
+    inverse_schedule: Optional[Tensor] = None,
     num_valid: Optional[Tensor] = None,
 ) -> Tensor:
     """[C', O]: bias + residual + the sum over offsets of weight times the row there, in the dtype
@@ -158,6 +172,8 @@ def sparse_conv(
         a gradient they are an error.
     inverse: [K, C] int32, the other table of the map; needed for a gradient of features alone.
     submanifold: the table is one of `sparse_subm_map`, which needs no other; C' = C.
+    schedule, inverse_schedule: `sparse_schedule` of neighbors and of inverse, for speed on a GPU;
+        those of other tables give wrong values.
     num_valid: as everywhere, of the *output* rows.
 
     Differentiable in features, weight and bias, not twice. Raises ValueError (shapes), TypeError
@@ -172,6 +188,8 @@ def sparse_conv(
         relu=relu,
         inverse=inverse,
         submanifold=submanifold,
+        schedule=schedule,
+        inverse_schedule=inverse_schedule,
         num_valid=num_valid,
     )
 

@@ -25,6 +25,7 @@ __all__ = [
     "sparse_conv_map",
     "sparse_max_pool",
     "sparse_max_pool_backward",
+    "sparse_schedule",
     "sparse_subm_map",
 ]
 
@@ -129,6 +130,37 @@ def sparse_conv_map(
 # ---- convolution --------------------------------------------------------------------------------
 
 
+def _side(place: int, size: int) -> int:
+    """-1, 0 or 1: below, at or above the middle."""
+    return (2 * place > size - 1) - (2 * place < size - 1)
+
+
+@define_op
+def sparse_schedule(neighbors, kernel_size) -> Tensor:
+    """int32: rows by key in tiles of 128; which offsets each tile has, 128 bits; its sources."""
+    keys, (volume, rows) = np.zeros(neighbors.size(1), int), neighbors.shape
+    table = neighbors.numpy()
+    for k, offset in enumerate(product(*map(range, kernel_size))):
+        z, y, x = (_side(*pair) for pair in zip(offset, kernel_size, strict=True))
+        columns = [pair for pair in product((-1, 0, 1), repeat=2) if pair != (0, 0)]
+        bits = {-1: 256, 0: 0, 1: 512}[z] | (1 << columns.index((y, x)) if (y, x) in columns else 0)
+        keys |= np.where((table[k] >= 0) & (table[k] < 2**31 - 1), bits, 0)
+    gray = keys & 255
+    for step in (1, 2, 4):
+        gray ^= gray >> step
+    tiles = ceil(rows / 128)
+    order = np.full(tiles * 128, -1, np.int32)
+    order[:rows] = np.argsort(1023 - (keys & 768 | gray), kind="stable")
+    sources = np.where(order >= 0, table[:, order] if rows else 0, -1)
+    sources = np.where((sources >= 0) & (sources < 2**31 - 1), sources, -1)
+    sources = sources.reshape(volume, tiles, 128).transpose(1, 0, 2)
+    bits = np.zeros((tiles, 128), np.uint8)
+    bits[:, :volume] = (sources >= 0).any(2)
+    offsets = np.packbits(bits, 1, bitorder="little").view("<i4")
+    parts = order, offsets, sources
+    return torch.from_numpy(np.concatenate([p.astype(np.int32).reshape(-1) for p in parts]))
+
+
 def _present(table: Tensor, rows: int, sources: int) -> np.ndarray:
     """[K, rows]: which entries of the first rows name one of the sources."""
     part = table[:, :rows].numpy()
@@ -151,8 +183,9 @@ def _convolved(
 
 @define_op
 def sparse_conv(
-    features, weight, neighbors, *, bias, residual, relu, inverse, submanifold, num_valid
-) -> Tensor:
+    features, weight, neighbors, *, bias, residual, relu, inverse, submanifold, schedule,
+    inverse_schedule, num_valid,
+) -> Tensor:  # fmt: skip
     """[C', Cout]."""
     x, (volume, capacity) = to_working(features), neighbors.shape
     w = to_working(weight).reshape(len(weight), volume, features.size(1))
@@ -178,6 +211,8 @@ def sparse_conv_backward(
     *,
     inverse: Tensor | None = None,
     submanifold: bool = False,
+    schedule: Tensor | None = None,
+    inverse_schedule: Tensor | None = None,
     num_valid: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of features, weight and bias."""

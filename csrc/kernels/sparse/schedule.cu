@@ -112,7 +112,8 @@ __global__ void __launch_bounds__(kTileThreads)
 }  // namespace
 
 SparseOrderWork::SparseOrderWork(int64_t rows, Workspace& workspace)
-    : share(std::max<int64_t>(ceil_div<int64_t>(rows, 64), kKeys)),
+    : share(std::max<int64_t>(
+          ceil_div(rows, std::min<int64_t>(std::max<int64_t>(rows >> 14, 64), 1024)), kKeys)),
       blocks(static_cast<int>(ceil_div(rows, share))),
       counts(workspace.take<int32_t>(int64_t{blocks} * kKeys)),
       keys(workspace.take<uint16_t>(rows)) {}
