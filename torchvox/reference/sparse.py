@@ -154,9 +154,9 @@ def sparse_schedule(neighbors, kernel_size) -> Tensor:
     sources = np.where(order >= 0, table[:, order] if rows else 0, -1)
     sources = np.where((sources >= 0) & (sources < 2**31 - 1), sources, -1)
     sources = sources.reshape(volume, tiles, 128).transpose(1, 0, 2)
-    bits = np.zeros((tiles, 128), np.uint8)
-    bits[:, :volume] = (sources >= 0).any(2)
-    offsets = np.packbits(bits, 1, bitorder="little").view("<i4")
+    present = np.zeros((tiles, 128), np.uint8)
+    present[:, :volume] = (sources >= 0).any(2)
+    offsets = np.packbits(present, 1, bitorder="little").view("<i4")
     parts = order, offsets, sources
     return torch.from_numpy(np.concatenate([p.astype(np.int32).reshape(-1) for p in parts]))
 
