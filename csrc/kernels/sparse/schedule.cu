@@ -68,10 +68,11 @@ __global__ void __launch_bounds__(kKeys)
     int place = 0;
     for (int turn = 0; turn < warps; ++turn) {
       __syncthreads();
-      if (turn != warp || row >= end) continue;
-      place = next[key] + __popc(same & lanes_below(lane));
-      __syncwarp(__activemask());
-      if ((same & lanes_below(lane)) == 0) next[key] += __popc(same);
+      if (turn != warp) continue;
+      const unsigned lower = same & lanes_below(lane);
+      if (row < end) place = next[key] + __popc(lower);
+      __syncwarp();
+      if (row < end && lower == 0) next[key] += __popc(same);
     }
     if (row < end) order[place] = static_cast<int32_t>(row);
   }
