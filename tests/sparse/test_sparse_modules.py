@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchvox.nn
-from torchvox._util.errors import WrongUseError
 from torchvox.models.fuse import fuse_batch_norms, is_fused
 from torchvox.nn import (
     SparseBatchNorm,
@@ -32,7 +31,6 @@ from torchvox.nn import (
     sparse_tensor,
 )
 from torchvox.nn.sparse_blocks import FusedSparseConv, SparseResidualBlock
-from torchvox.train.norm import convert_batch_norm
 
 SHAPE, FLAT, BATCH = [5, 6, 7], [1, 6, 7], 3
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -375,8 +373,3 @@ def test_repeated_modules_of_a_sequence_fuse_where_they_stand():
     assert kinds == [FusedSparseConv, FusedSparseConv, FusedSparseConv, SparseBatchNorm]
     expected = net(tensor_of(*scene())).features
     torch.testing.assert_close(fused(tensor_of(*scene())).features, expected)
-
-
-def test_several_processes_refuse_a_sparse_batch_norm():
-    with pytest.raises(WrongUseError, match="on one device alone"):
-        convert_batch_norm(nn.ModuleList([SparseBatchNorm(3)]))

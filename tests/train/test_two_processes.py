@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.multiprocessing as mp
-from test_detecting import HEADS, MODEL
+from test_detecting import HEADS
+from test_detecting import content as detector_content
 from tiny import TinyClassifier, content
 from torch import nn
 from torch.nn import functional as F
@@ -25,7 +26,7 @@ from torchvox.train.metrics import ConfusionOfSamples
 from torchvox.train.norm import GlobalBatchNorm, convert_batch_norm
 
 WORLD, BATCH = 2, 12
-KINDS = ("tiny", "pointnet2", "pointpillars", "center_pointpillars")
+KINDS = ("tiny", "pointnet2", "pointpillars", "center_pointpillars", "second")
 
 
 def step(model, rank, world):
@@ -45,7 +46,7 @@ class Taught(nn.Module):
 
     def __init__(self, kind):
         super().__init__()
-        args = {"classes": CLASSES, **MODEL, **HEADS[kind]}
+        args = {"classes": CLASSES, **detector_content(kind)["model"]["args"]}
         args["loss"] = {**args["loss"], "normalizer": "batch"} if "loss" in args else {}
         content = {"task": "detect", "model": {"kind": kind, "args": args}}
         self.detector = DETECTORS[kind][0](checked(content, "test")[1])
@@ -81,7 +82,7 @@ def results(model):
 
 def fresh(kind):
     torch.manual_seed(3)
-    if kind.endswith("pillars"):
+    if kind in HEADS:
         return Taught(kind)
     if kind == "tiny":
         return TinyClassifier(16).double()

@@ -104,7 +104,8 @@ class SparseBatchNorm(nn.Module):
     num_features: channels. eps: above 0. momentum: share of a batch in the running statistics;
     None: their mean over all batches. Parameters are taken in float32, for float64 features in
     float64. The running variance is the unbiased one, 0 for one row; a batch of no rows changes
-    nothing. See `torchvox.sparse_batch_norm`. Statistics are those of one process.
+    nothing. See `torchvox.sparse_batch_norm`. Statistics are those of one process; `torchvox train`
+    on several devices joins theirs.
     """
 
     momentum: Optional[float]

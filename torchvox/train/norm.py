@@ -14,7 +14,8 @@ from torch.distributed.nn.functional import all_reduce
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchvox._util.errors import WrongUseError
-from torchvox.nn import PillarFeatureNet, SparseBatchNorm
+from torchvox.nn import PillarFeatureNet, SparseBatchNorm, SparseTensor
+from torchvox.nn.sparse import with_features
 
 
 class GlobalBatchNorm(_BatchNorm):
@@ -58,20 +59,42 @@ class GlobalBatchNorm(_BatchNorm):
         self.running_var.mul_(1 - momentum).add_(unbiased, alpha=momentum)
 
 
+class GlobalSparseBatchNorm(SparseBatchNorm):
+    """`SparseBatchNorm` whose training statistics are those of all processes together."""
+
+    def forward(self, x: SparseTensor) -> SparseTensor:
+        if not self.training or not distributed.is_initialized():
+            return super().forward(x)
+        capacity = x.features.size(0)
+        rows = x.num_valid.flatten()[0].clamp(0, capacity)
+        used = (torch.arange(capacity, device=rows.device) < rows)[:, None]
+        kind = torch.float64 if x.features.dtype == torch.float64 else torch.float32
+        wide = torch.where(used, x.features.to(kind), 0)
+        total = all_reduce(torch.cat([wide.sum(0, dtype=torch.double), rows.double()[None]]))
+        count = total[-1].clamp(min=1)
+        mean = (total[:-1] / count).to(kind)
+        centered = torch.where(used, wide - mean, 0)
+        squares = all_reduce((centered * centered).sum(0, dtype=torch.double))
+        variance = (squares / count).to(kind)
+        self.remember(total[-1].detach(), mean.detach(), variance.detach())
+        scale = torch.rsqrt(variance + self.eps) * self.weight
+        result = torch.where(used, centered * scale + self.bias, 0)
+        return with_features(x, result.to(x.features.dtype))
+
+
 def convert_batch_norm(module: nn.Module, on_gpu: bool = False) -> nn.Module:
     """The module with all batch norms over all processes; names and values stay. on_gpu: whether it
-    is trained there. Raises WrongUseError for a pillar net of several layers and for a sparse batch
-    norm, whose statistics are over one process."""
+    is trained there. Raises WrongUseError for a pillar net of several layers."""
     if isinstance(module, PillarFeatureNet):
         if not module.single:
             raise WrongUseError("a pillar net of several layers is trained on one device alone")
         module.sync = True  # type: ignore[misc]  # it is final for TorchScript
         return module
-    if isinstance(module, SparseBatchNorm):
-        raise WrongUseError("a network with a sparse batch norm is trained on one device alone")
-    kind = nn.SyncBatchNorm if on_gpu else GlobalBatchNorm
-    if isinstance(module, _BatchNorm) and not isinstance(module, kind):
-        options = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+    options, kind = ["num_features", "eps", "momentum"], GlobalSparseBatchNorm
+    if isinstance(module, _BatchNorm):
+        options += ["affine", "track_running_stats"]
+        kind = nn.SyncBatchNorm if on_gpu else GlobalBatchNorm
+    if isinstance(module, (_BatchNorm, SparseBatchNorm)) and not isinstance(module, kind):
         norm = kind(*(getattr(module, name) for name in options))
         for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
             setattr(norm, name, getattr(module, name))
