@@ -259,7 +259,7 @@ CONV_REFUSED = (
     *refused("num_valid", ValueError, "num_valid must have an element", torch.zeros(0).int()),
     *refused("num_valid", TypeError, "num_valid must be int32 or int64", torch.zeros(1)),
     ("schedule", torch.zeros(7).int(), ValueError,
-     "schedule gives for neighbors, got 7 numbers instead of 3588"),
+     "schedule must be what sparse_schedule gives for neighbors"),
     ("schedule", {"inverse": None, "inverse_schedule": torch.zeros(3588).int()}, ValueError,
      "inverse_schedule must come with inverse, got no inverse"),
     *refused("bias", TypeError, "bias must have the dtype of features", Tensor.half),
