@@ -12,10 +12,6 @@
 
 namespace torchvox {
 
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
 // A barrier in shared memory (mbarrier). Phase 0, 1, 2 .. ends when all have arrived and all bytes
 // that were announced have come.
 struct Barrier {
@@ -53,39 +49,22 @@ struct Barrier {
   }
 };
 
-// Copies 16 bytes, or writes zeros.
-__device__ __forceinline__ void copy_or_clear(unsigned to, const char* from, bool copies) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(copies ? 16 : 0)
-               : "memory");
-}
 // Copies bytes to the same place of each block of the cluster; their barriers count them.
 template <int kCluster>
-__device__ __forceinline__ void copy_to_cluster(unsigned to, const char* from, int bytes,
+__device__ __forceinline__ void copy_to_cluster(unsigned to, const void* from, int bytes,
                                                 Barrier full) {
-  if constexpr (kCluster == 1) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-        "[%3];" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(full.at)
-        : "memory");
-  } else {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1], %2, [%3], %4;" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(full.at), "h"(static_cast<uint16_t>((1 << kCluster) - 1))
-        : "memory");
-  }
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(full.at), "h"(static_cast<uint16_t>((1 << kCluster) - 1))
+      : "memory");
 }
 __device__ __forceinline__ void fence_barriers() {  // those that this thread has started
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-template <int kCluster>
 __device__ __forceinline__ void meet_cluster() {
   __syncthreads();
-  if constexpr (kCluster > 1) {
-    asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
-  }
+  asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }
 // What this thread, or those it has waited for, did to shared memory comes before what the tensor
 // cores and copies in one piece do to it.
@@ -101,10 +80,8 @@ __device__ __forceinline__ uint64_t matrix(unsigned at) {
   return (at >> 4 & 0x3fff) | uint64_t{1} << 16 | uint64_t{kWidth} << 32 | kSwizzle << 62;
 }
 
-#define D8(i)                                                                                 \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-      "+f"(d[i + 6]), "+f"(d[i + 7])
-#define D32(i) D8(i), D8(i + 8), D8(i + 16), D8(i + 24)
+#define D4(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define D32(j) D4(j), D4(j + 1), D4(j + 2), D4(j + 3), D4(j + 4), D4(j + 5), D4(j + 6), D4(j + 7)
 #define N16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define N32 N16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define N64                                                                                     \
@@ -121,16 +98,17 @@ __device__ __forceinline__ uint64_t matrix(unsigned at) {
                "}, %" #a ", %" #b ", 1, 1, 1, 0, 0;"                                           \
                : __VA_ARGS__                                                                   \
                : "l"(rows), "l"(weights))
-#define MULTIPLY(type)                                                        \
-  if constexpr (kCols == 32) WGMMA(32, type, N16, 16, 17, D8(0), D8(8));      \
-  if constexpr (kCols == 64) WGMMA(64, type, N32, 32, 33, D32(0));            \
-  if constexpr (kCols == 128) WGMMA(128, type, N64, 64, 65, D32(0), D32(32)); \
-  if constexpr (kCols == 256) WGMMA(256, type, N128, 128, 129, D32(0), D32(32), D32(64), D32(96))
+#define MULTIPLY(type)                                                                 \
+  if constexpr (kCols == 32) WGMMA(32, type, N16, 16, 17, D4(0), D4(1), D4(2), D4(3)); \
+  if constexpr (kCols == 64) WGMMA(64, type, N32, 32, 33, D32(0));                     \
+  if constexpr (kCols == 128) WGMMA(128, type, N64, 64, 65, D32(0), D32(8));           \
+  if constexpr (kCols == 256) WGMMA(256, type, N128, 128, 129, D32(0), D32(8), D32(16), D32(24))
 
-// d += rows * weights, 16 input channels. Sum 4 * j + 2 * h + i of lane 4 * g + t of a warp is that
-// of row g + 8 * h of its 16 and column 8 * j + 2 * t + i.
+// d += rows * weights, 16 input channels. Sum [j][2 * h + i] of lane 4 * g + t of a warp is that of
+// row g + 8 * h of its 16 and column 8 * j + 2 * t + i.
 template <class T, int kCols>
-__device__ __forceinline__ void multiply(float (&d)[kCols / 2], uint64_t rows, uint64_t weights) {
+__device__ __forceinline__ void multiply(float (&d)[kCols / 8][4], uint64_t rows,
+                                         uint64_t weights) {
   if constexpr (std::is_same_v<T, Half>) {
     MULTIPLY("f16");
   } else {
@@ -139,7 +117,7 @@ __device__ __forceinline__ void multiply(float (&d)[kCols / 2], uint64_t rows, u
 }
 #undef MULTIPLY
 #undef WGMMA
-#undef D8
+#undef D4
 #undef D32
 #undef N16
 #undef N32

@@ -5,7 +5,8 @@
 // A value is a chain: the bias, then for each present offset ascending and each input channel
 // ascending one fused multiply-add. Absent offsets are skipped, not multiplied by zero, so that
 // no plan, row order or capacity changes a bit. Gradients of weights sum over segments of
-// kSparseSegment rows, and the sums of segments in order.
+// kSparseSegment rows, and the sums of segments in order. Tensor cores have chains of their own,
+// see conv_tensor.cuh.
 #pragma once
 
 #include "csrc/kernels/sparse/schedule.h"
@@ -13,6 +14,9 @@
 namespace torchvox {
 
 inline const PlanOverride sparse_cpu_plan{"sparse_cpu"};  // see run_vectorized()
+// CUDA, halves: 0 exact chains; with other bits, on tensor cores, 1 mma.sync, 2 those of Hopper
+// GPUs where they take the call.
+inline const PlanOverride sparse_tensor_cores_plan{"sparse_tensor_cores"};
 inline const PlanOverride sparse_wave_plan{"sparse_wave"};  // CUDA: segments of a wave
 
 inline constexpr int kSparseSegment = 2048;
@@ -43,6 +47,21 @@ struct SparseConvArgs {
   void* out = nullptr;  // [rows, out_channels]
 };
 TORCHVOX_KERNEL(SparseConvArgs);
+
+#ifdef TORCHVOX_CUDA
+// The plans of a call that has rows and output channels. Its order of rows, or the whole schedule
+// for tensor cores, is given; the launch before makes it if the plan `follows` that.
+int64_t sparse_exact_bytes(const SparseConvArgs& args, const Target& target);
+cudaError_t launch_sparse_exact(const SparseConvArgs& args, bool follows, void* memory,
+                                const CudaContext& context);
+int64_t sparse_mma_bytes(const SparseConvArgs& args, const Target& target);
+cudaError_t launch_sparse_mma(const SparseConvArgs& args, bool follows, void* memory,
+                              const CudaContext& context);
+// For Hopper GPUs; needs input channels.
+int64_t sparse_hopper_bytes(const SparseConvArgs& args, const Target& target);
+cudaError_t launch_sparse_hopper(const SparseConvArgs& args, bool follows, void* memory,
+                                 const CudaContext& context);
+#endif
 
 // The last steps of a value, on its sum.
 template <class T, class Real>

@@ -1,25 +1,147 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// sparse_conv of halves on the tensor cores of Hopper GPUs (PTX wgmma, sm_90a), with the bits of
-// every other plan on tensor cores: a sum starts at the bias; for each present offset ascending,
-// slices of 16 input channels ascending are added; an absent offset adds zeros or is skipped.
-//
-//   pack_kernel      weights as wgmma reads them; for each tile of rows which row each of them
-//                    reads, and the offsets that one of them has
-//   conv_kernel      blocks that stay take tiles, the heaviest first. Producer warps gather rows
-//                    into a ring of stages, by copies that fill absent rows with zeros; the
-//                    weights of a stage come in one piece, for both blocks of a cluster at once;
-//                    consumer warps multiply 64 rows each, with sums in registers
-//
-// Blocks of a cluster walk the same offsets, those of all their rows. This file is compiled for
+// sparse_conv in halves on the tensor cores of Hopper GPUs (PTX wgmma). This file is compiled for
 // sm_90a alone.
+//
+//   pack_operands_kernel  weights as wgmma reads them; features with odd channels
+//   conv_kernel           clusters of two blocks that stay take items, each two tiles of the
+//                         schedule, one a block, and a tile of output channels
+//
+// Producer warps gather rows into a ring of stages, by copies that fill absent rows with zeros. The
+// weights of a stage come in one piece, for both blocks at once, which therefore walk the same
+// offsets: those of both tiles. Consumer warps multiply 64 rows each, with sums in registers.
 #include "csrc/kernels/core/hopper.cuh"
-#include "csrc/kernels/neighbors/group_mlp/mma_tiles.cuh"
-#include "csrc/kernels/sparse/conv_hopper.cuh"
-#include "csrc/kernels/sparse/conv_hopper.h"
+#include "csrc/kernels/core/warp.cuh"
+#include "csrc/kernels/sparse/conv_tensor.cuh"
 
 namespace torchvox {
 namespace {
+
+constexpr int kWarpgroup = 128;  // threads of a warpgroup
+constexpr int kCluster = 2;  // blocks
+constexpr int kRows = SparseSchedule::kTile, kConsumers = kRows / 64;  // of a block
+constexpr int kSorted = 1024, kRounds = 32;  // most items that are dealt, and of a cluster
+
+// How a launch is cut. A unit is one offset and kWidth input channels; a stage has 64 channels.
+template <class T_, int kCols_, int kWidth_, int kStages_, int kProducers_, int kBlocks_>
+struct Cut {
+  using T = T_;
+  static constexpr int kCols = kCols_, kWidth = kWidth_, kStages = kStages_, kBlocks = kBlocks_;
+  static constexpr bool kDeals = kBlocks == 1;  // see take_items()
+  static constexpr int kUnits = 64 / kWidth, kWords = kWidth / 8;  // of a line of a unit
+  static constexpr int kProducerThreads = kWarpgroup * kProducers_;
+  static constexpr int kThreads = kProducerThreads + kWarpgroup * kConsumers;
+  static constexpr int kThreadRows = kRows * kWords / kProducerThreads;  // of a unit
+  static constexpr int kFeatureBytes = kRows * kWidth * 2, kWeightBytes = kCols * kWidth * 2;
+  static constexpr int kStageBytes = kUnits * (kFeatureBytes + kWeightBytes);
+  static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // and room to align
+  static_assert(kStages * kStageBytes >= 3 * 4 * kSorted);  // scratch of take_items()
+};
+
+// Offsets of an item.
+struct Offsets {
+  uint64_t low = 0, high = 0;
+
+  __device__ __forceinline__ int count() const { return __popcll(low) + __popcll(high); }
+  __device__ __forceinline__ int pop() {  // the lowest
+    const bool in_low = low != 0;
+    const uint64_t word = in_low ? low : high, rest = word & (word - 1);
+    if (in_low) {
+      low = rest;
+    } else {
+      high = rest;
+    }
+    return __ffsll(static_cast<long long>(word)) + (in_low ? -1 : 63);
+  }
+};
+
+// The schedule and the items of a launch.
+struct Plan {
+  SparseSchedule schedule;
+  int columns, pairs;  // of tiles of the schedule
+
+  __device__ Plan(const SparseConvArgs& args, const SparseOperands& from)
+      : schedule(args.table.volume, args.table.rows, args.schedule),
+        columns(from.columns),
+        pairs(static_cast<int>((schedule.tiles + 1) / kCluster)) {}
+  __device__ __forceinline__ int column(int item) const { return item % columns; }
+  // The tile of a block of the cluster. A last one without a second is taken by both blocks, which
+  // write the same.
+  __device__ __forceinline__ int64_t tile(int item, int block) const {
+    return min(int64_t{item / columns} * kCluster + block, schedule.tiles - 1);
+  }
+  __device__ __forceinline__ Offsets offsets(int item) const {
+    Offsets all;
+#pragma unroll
+    for (int block = 0; block < kCluster; ++block) {
+      const uint4 words = reinterpret_cast<const uint4*>(schedule.offsets)[tile(item, block)];
+      all.low |= uint64_t{words.y} << 32 | words.x;
+      all.high |= uint64_t{words.w} << 32 | words.z;
+    }
+    const auto volume = static_cast<int>(schedule.volume);
+    if (volume < 64) all.low &= (uint64_t{1} << volume) - 1;
+    all.high &= volume > 64 ? (uint64_t{1} << (volume - 64)) - 1 : 0;
+    return all;
+  }
+};
+
+// The items of the cluster, one a round.
+struct Items {
+  const int* list;  // null: in turns, there and back
+  int count, rounds, cluster, clusters;
+
+  __device__ __forceinline__ int at(int round) const {  // -1: none
+    if (round >= rounds) return -1;
+    if (list) return list[round];
+    const int place = round * clusters + (round % 2 ? clusters - 1 - cluster : cluster);
+    return place < count ? place : -1;
+  }
+};
+
+// How many of `count` keys, rounded up to a multiple of four, are above `key`.
+__device__ __forceinline__ int count_above(const int* keys, int count, int key) {
+  int above = 0;
+  for (int i = 0; i < count; i += 4) {
+    const int4 four = *reinterpret_cast<const int4*>(keys + i);
+    above += (four.x > key) + (four.y > key) + (four.z > key) + (four.w > key);
+  }
+  return above;
+}
+
+// Deals items to clusters, if they are few, the heaviest first to the one that has least; every
+// block comes to the same. scratch: 3 * kSorted; list: kRounds.
+template <class Cut>
+__device__ Items take_items(const Plan& plan, int* scratch, int* list) {
+  Items items{nullptr, plan.pairs * plan.columns, 0, static_cast<int>(blockIdx.x) / kCluster,
+              static_cast<int>(gridDim.x) / kCluster};
+  items.rounds = ceil_div(items.count, items.clusters);
+  const bool few = items.count <= kSorted && items.rounds <= kRounds;
+  if (!Cut::kDeals || !few || items.clusters > Cut::kThreads) return items;
+  int *keys = scratch, *sorted = scratch + kSorted, *loads = scratch + 2 * kSorted;
+  items.list = list;
+  const int mine = threadIdx.x;
+  for (int i = mine; i < kSorted; i += Cut::kThreads) {
+    const int cost = i < items.count ? plan.offsets(i).count() + 1 : 0;
+    keys[i] = cost * kSorted + kSorted - 1 - i;
+    loads[i] = i < items.clusters ? -i : -(1 << 30);
+  }
+  __syncthreads();
+  for (int i = mine; i < items.count; i += Cut::kThreads) {
+    sorted[count_above(keys, items.count, keys[i])] = keys[i];
+  }
+  for (int round = 0; round < items.rounds; ++round) {
+    __syncthreads();
+    int key = 0;
+    if (mine < items.clusters) {
+      const int place = round * items.clusters + count_above(loads, items.clusters, loads[mine]);
+      if (place < items.count) key = sorted[place];
+    }
+    __syncthreads();
+    if (mine < items.clusters) loads[mine] -= key / kSorted * kSorted;
+    if (mine == items.cluster) list[round] = key > 0 ? kSorted - 1 - key % kSorted : -1;
+  }
+  return items;
+}
 
 template <class Cut>
 struct Ring {
@@ -46,69 +168,71 @@ struct Ring {
 template <class Cut>
 struct Gather {
   static constexpr int kMost = Cut::kThreadRows;
-  struct alignas(kMost * 4) Sources {
+  struct alignas(16) Sources {
     int32_t row[kMost];
   };
   struct Step {
     int item, image;  // of weights, in units of an offset; item -1: the end
     Sources sources;
   };
-  const SparseConvArgs& args;
-  const Work& work;
+  const SparseOperands& from;
+  const Plan& plan;
   const Items& items;
   const int thread, block;  // of the producers, of the cluster
+  const int64_t limit;  // rows of features
   int round = 0, item = 0, next_item = -1;
   Offsets offsets{}, next_offsets{};
 
   __device__ __forceinline__ void load_next() {
     next_item = items.at(round++);
-    if (next_item >= 0) next_offsets = work.offsets[next_item / work.columns];
+    if (next_item >= 0) next_offsets = plan.offsets(next_item);
   }
   __device__ __forceinline__ Step next() {
-    while (item >= 0 && offsets.empty()) {
+    while (item >= 0 && (offsets.low | offsets.high) == 0) {
       item = next_item;
       offsets = next_offsets;
       load_next();
     }
     Step step{item, 0, {}};
     if (item < 0) return step;
-    const int offset = offsets.pop(), volume = static_cast<int>(args.table.volume);
-    const int tile = item / work.columns, column = item - tile * work.columns;
-    step.image = column * volume + offset;
+    const int offset = offsets.pop(), volume = static_cast<int>(plan.schedule.volume);
+    step.image = plan.column(item) * volume + offset;
     step.sources = *reinterpret_cast<const Sources*>(
-        work.sources + (int64_t{tile} * volume + offset) * Cut::kTileRows + block * Cut::kRows +
+        plan.schedule.sources + (plan.tile(item, block) * volume + offset) * kRows +
         thread / Cut::kWords * kMost);
     return step;
   }
   // Copies a unit, or zeros beside weights of any unit.
   __device__ __forceinline__ void copy(const Ring<Cut>& ring, int unit, const Step& step, int chunk,
                                        bool clears) const {
-    constexpr int kShare = Cut::kWeightBytes / Cut::kCluster;
+    constexpr int kShare = Cut::kWeightBytes / kCluster;
     if (thread == 0) {
-      const int64_t image = int64_t{step.image} * work.chunks + chunk;
-      copy_to_cluster<Cut::kCluster>(ring.weight(unit) + block * kShare,
-                                     work.weight + image * Cut::kWeightBytes + block * kShare,
-                                     kShare, ring.full());
+      const int64_t image = int64_t{step.image} * from.units + chunk;
+      const uint4* share = from.weight + (image * kCluster + block) * (kShare / 16);
+      copy_to_cluster<kCluster>(ring.weight(unit) + block * kShare, share, kShare, ring.full());
     }
-    const int word = thread % Cut::kWords;
-    const int in = chunk * Cut::kWidth + word * 8, pitch = work.channels * 2;
-    const bool inside = in < work.channels && !clears;
-    const char* from = work.features + in * 2;
+    const int word = thread % Cut::kWords, in = chunk * Cut::kWidth + word * 8;
+    const int64_t pitch = from.channels * 2;
+    const bool inside = in < from.channels && !clears;
+    const char* features = static_cast<const char*>(from.features);
 #pragma unroll
     for (int q = 0; q < kMost; ++q) {
-      const int line = thread / Cut::kWords * kMost + q, source = step.sources.row[q];
-      const bool copies = inside && source >= 0;
-      copy_or_clear(
-          ring.features(unit) + (line * Cut::kWords + swizzled<Cut::kWords>(line, word)) * 16,
-          copies ? from + int64_t{source} * pitch : work.features, copies);
+      const int line = thread / Cut::kWords * kMost + q;
+      const auto source = static_cast<uint32_t>(step.sources.row[q]);
+      const bool copies = inside && source < limit;
+      copy_or_clear(ring.features(unit) +
+                        (line * Cut::kWords + (word ^ phase_of(line % 8, Cut::kWidth))) * 16,
+                    copies ? features + source * pitch + in * 2 : features, copies);
     }
   }
 };
 
 template <class Cut>
-__device__ __forceinline__ void produce(const SparseConvArgs& args, const Work& work,
-                                        const Items& items, Ring<Cut> ring, int thread, int block) {
-  Gather<Cut> gather{args, work, items, thread, block};
+__device__ __forceinline__ void produce(const SparseOperands& from, const Plan& plan,
+                                        const Items& items, Ring<Cut> ring, int block,
+                                        int64_t limit) {
+  const int thread = static_cast<int>(threadIdx.x);
+  Gather<Cut> gather{from, plan, items, thread, block, limit};
   gather.load_next();
   constexpr int kAhead = Cut::kThreadRows > 4 ? 2 : 4;  // so rows are known when they are needed
   typename Gather<Cut>::Step steps[kAhead];
@@ -120,14 +244,14 @@ __device__ __forceinline__ void produce(const SparseConvArgs& args, const Work& 
       auto &now = steps[s], &next = steps[(s + 1) % kAhead];
       if (now.item < 0) return;
       const bool last = next.item != now.item;
-      for (int chunk = 0; chunk < work.chunks; ++chunk) {
+      for (int chunk = 0; chunk < from.units; ++chunk) {
         if (unit == 0) {
           if (ring.phase > 0) ring.empty().wait(ring.phase - 1);
           if (thread == 0) ring.full().expect(Cut::kUnits * Cut::kWeightBytes);
         }
         gather.copy(ring, unit, now, chunk, false);
         ++unit;
-        for (; last && chunk == work.chunks - 1 && unit < Cut::kUnits; ++unit) {
+        for (; last && chunk == from.units - 1 && unit < Cut::kUnits; ++unit) {
           gather.copy(ring, unit, now, chunk, true);
         }
         if (unit == Cut::kUnits) {
@@ -141,112 +265,29 @@ __device__ __forceinline__ void produce(const SparseConvArgs& args, const Work& 
   }
 }
 
-// Up to eight values of a row; `whole`: they are eight, and aligned.
-template <class T>
-__device__ __forceinline__ Word<T> read_word(const T* from, int count, bool whole) {
-  if (whole) return *reinterpret_cast<const Word<T>*>(from);
-  Word<T> word = {};
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    if (i < count) word.item[i] = from[i];
-  }
-  return word;
-}
-template <class T>
-__device__ __forceinline__ void write_word(T* to, const Word<T>& word, int count, bool whole) {
-  if (whole) {
-    *reinterpret_cast<Word<T>*>(to) = word;
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    if (i < count) to[i] = word.item[i];
-  }
-}
-
-// finished<T>() of two sums, in few instructions.
-template <class T>
-__device__ __forceinline__ uint32_t finished_pair(const SparseConvArgs& args, float low,
-                                                  float high) {
-  constexpr uint32_t kNaN = std::is_same_v<T, Half> ? 0x7e00 : 0x7fc0;
-  uint32_t pair = Words<T>::pack(low, high);
-  if (args.relu) pair = Words<T>::max2(pair, 0);
-  if (low != low) pair = (pair & 0xffff0000u) | kNaN;
-  if (high != high) pair = (pair & 0xffffu) | kNaN << 16;
-  return pair;
-}
-
-// Stores the values of a lane's rows (-1: none) and channels.
-template <class Cut>
-__device__ __forceinline__ void store(const SparseConvArgs& args,
-                                      const float (&sums)[Cut::kCols / 2], const int (&rows)[2],
-                                      int channel, int64_t valid) {
-  using T = typename Cut::T;
-  const bool whole =
-      args.out_channels % 8 == 0 && is_aligned(args.out) && is_aligned(args.residual);
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int row = rows[h];
-    if (row < 0) continue;
-    const int64_t first = row * args.out_channels + channel;
-    T* to = static_cast<T*>(args.out) + first;
-#pragma unroll
-    for (int group = 0; group < Cut::kCols; group += 32) {
-      const int count = static_cast<int>(args.out_channels) - channel - group;
-      if (count <= 0) break;
-      Word<T> word = {};
-      if (row < valid) {
-        uint32_t pairs[4] = {};
-        if (args.residual) {
-          word = read_word(static_cast<const T*>(args.residual) + first + group, count, whole);
-          memcpy(pairs, &word, sizeof(word));
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int at = group / 2 + 4 * i + 2 * h;
-          float low = sums[at] + 0.f, high = sums[at + 1] + 0.f;
-          if (args.residual) {
-            low += Words<T>::low(pairs[i]);
-            high += Words<T>::high(pairs[i]);
-          }
-          pairs[i] = finished_pair<T>(args, low, high);
-        }
-        memcpy(&word, pairs, sizeof(word));
-      }
-      write_word(to + group, word, count, whole);
-    }
-  }
-}
-
 // Sums and values of a consumer: 64 rows of each tile.
 template <class Cut>
-__device__ __forceinline__ void consume(const SparseConvArgs& args, const Work& work,
-                                        const int32_t* order, const Items& items, Ring<Cut> ring,
+__device__ __forceinline__ void consume(const SparseConvArgs& args, const SparseOperands& from,
+                                        const Plan& plan, const Items& items, Ring<Cut> ring,
                                         int consumer, int block) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const auto release = [&](int stage) {  // to the producers of each block
     const Barrier empty{ring.barriers + (Cut::kStages + stage) * 8};
-    if (lane == 0 && warp < Cut::kCluster) empty.arrive_at(warp);
+    if (lane == 0 && warp < kCluster) empty.arrive_at(warp);
   };
   const int64_t valid = args.table.valid();
   int item = items.at(0);
-  int offsets = item < 0 ? 0 : work.offsets[item / work.columns].count;
+  int offsets = item < 0 ? 0 : plan.offsets(item).count();
   for (int round = 0; item >= 0; ++round) {
     const int next = items.at(round + 1);
-    const int next_offsets = next < 0 ? 0 : work.offsets[next / work.columns].count;
-    const int channel = item % work.columns * Cut::kCols + lane % 4 * 8;
-    const int place = item / work.columns * Cut::kTileRows + block * Cut::kRows + consumer * 64 +
-        warp * 16 + lane / 4;
-    const int rows[2] = {row_at(args.table, order, place), row_at(args.table, order, place + 8)};
-    float sums[Cut::kCols / 2];
-#pragma unroll
-    for (int j = 0; j < Cut::kCols / 8; ++j) {
-      const float* from = work.bias + channel + j / 4 * 32 + j % 4 * 2;
-      const float2 bias = *reinterpret_cast<const float2*>(from);
-      sums[4 * j] = sums[4 * j + 2] = bias.x;
-      sums[4 * j + 1] = sums[4 * j + 3] = bias.y;
-    }
-    const int count = ceil_div(offsets * work.chunks, Cut::kUnits);
+    const int next_offsets = next < 0 ? 0 : plan.offsets(next).count();
+    const int channel = plan.column(item) * Cut::kCols + lane % 4 * 8;
+    const int64_t place = plan.tile(item, block) * kRows + consumer * 64 + warp * 16 + lane / 4;
+    const int32_t rows[2] = {row_at(args.table, plan.schedule, place),
+                             row_at(args.table, plan.schedule, place + 8)};
+    float sums[Cut::kCols / 8][4];
+    start_sums<32>(sums, from.bias + channel);
+    const int count = ceil_div(offsets * from.units, Cut::kUnits);
     int last = 0;
     for (int i = 0; i < count; ++i) {
       ring.full().wait(ring.phase);
@@ -270,16 +311,17 @@ __device__ __forceinline__ void consume(const SparseConvArgs& args, const Work& 
     }
     wait_for_products<0>();
     if (count > 0) release(last);
-    store<Cut>(args, sums, rows, channel, valid);
+    store_sums<typename Cut::T, 32>(args, sums, rows, valid, channel);
     item = next;
     offsets = next_offsets;
   }
 }
 
+// Reads the schedule, packed operands and residuals; writes values.
 template <class Cut>
-__global__ void __cluster_dims__(Cut::kCluster, 1, 1) __launch_bounds__(Cut::kThreads, Cut::kBlocks)
-    conv_kernel(const __grid_constant__ SparseConvArgs args, const __grid_constant__ Work work,
-                const int32_t* order) {
+__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Cut::kThreads, Cut::kBlocks)
+    conv_kernel(const __grid_constant__ SparseConvArgs args,
+                const __grid_constant__ SparseOperands from) {
   extern __shared__ __align__(16) char memory[];
   __shared__ alignas(8) uint64_t barriers[2 * Cut::kStages];
   __shared__ int list[kRounds];
@@ -288,72 +330,56 @@ __global__ void __cluster_dims__(Cut::kCluster, 1, 1) __launch_bounds__(Cut::kTh
   if (threadIdx.x == 0) {
     for (auto at = ring; at.phase == 0; at.advance()) {
       at.full().start(Cut::kProducerThreads + 1);
-      at.empty().start(Cut::kConsumers * Cut::kCluster);
+      at.empty().start(kConsumers * kCluster);
     }
     fence_barriers();
   }
-  wait_for_previous();
-  const Items items = take_items<Cut>(work, reinterpret_cast<int*>(memory + gap), list);
+  if (from.follows) wait_for_previous();
+  const Plan plan(args, from);
+  const Items items = take_items<Cut>(plan, reinterpret_cast<int*>(memory + gap), list);
   fence_shared();
-  meet_cluster<Cut::kCluster>();
-  const int block = blockIdx.x % Cut::kCluster;
+  meet_cluster();
+  wait_for_previous();
+  const int block = blockIdx.x % kCluster;
   constexpr bool kMoves = Cut::kCols == 256;  // registers, from producers to consumers
   if (threadIdx.x < Cut::kProducerThreads) {
     if constexpr (kMoves) asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
-    produce<Cut>(args, work, items, ring, threadIdx.x, block);
+    produce<Cut>(from, plan, items, ring, block, args.table.valid_sources());
   } else {
     if constexpr (kMoves) asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
     const int consumer =
         __shfl_sync(kFullWarp, (threadIdx.x - Cut::kProducerThreads) / kWarpgroup, 0);
-    consume<Cut>(args, work, order, items, ring, consumer, block);
+    consume<Cut>(args, from, plan, items, ring, consumer, block);
   }
-  meet_cluster<Cut::kCluster>();  // no block ends while another may still reach into it
+  meet_cluster();  // no block ends while the other may still reach into it
 }
 
 template <class Cut>
-cudaError_t launch_pack(const SparseConvArgs& args, const int32_t* order, const Work& work,
-                        const CudaContext& context) {
-  const int64_t images = work.columns * args.table.volume * work.chunks;
-  const int64_t words = images * Cut::kCols * Cut::kWords;
-  const int64_t features = work.packs ? args.table.sources * work.channels / 8 : 0;
-  const unsigned packers = blocks_for(std::max(words, features), kPackThreads, context.target);
-  return launch_blocks(pack_kernel<Cut>, dim3(work.tiles + packers), dim3(kPackThreads),
-                       context.stream, args, work, order);
-}
-template <class Cut>
-cudaError_t launch_conv(const SparseConvArgs& args, const int32_t* order, const Work& work,
-                        const CudaContext& context) {
+cudaError_t launch_cut(const SparseConvArgs& args, const SparseOperands& from,
+                       const CudaContext& context) {
+  TORCHVOX_CUDA_CHECK(pack_operands<typename Cut::T>(args, from, context));
   TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(
       conv_kernel<Cut>, cudaFuncAttributeMaxDynamicSharedMemorySize, Cut::kSharedBytes));
-  const int most = context.target.multiprocessors * Cut::kBlocks / Cut::kCluster;
-  const int clusters = std::max(std::min(work.tiles * work.columns, most), 1);
-  return launch_after_sharing(conv_kernel<Cut>, dim3(clusters * Cut::kCluster), dim3(Cut::kThreads),
-                              Cut::kSharedBytes, context, args, work, order);
-}
-template <class Cut>
-cudaError_t launch_cut(const SparseConvArgs& args, const int32_t* order, void* memory,
-                       const CudaContext& context) {
-  const auto work = carve<Work>(memory, args, Cut());
-  TORCHVOX_CUDA_CHECK(launch_pack<Cut>(args, order, work, context));
-  return launch_conv<Cut>(args, order, work, context);
+  const int64_t items = ceil_div<int64_t>(args.table.rows, kRows * kCluster) * from.columns;
+  const int64_t most = context.target.multiprocessors * Cut::kBlocks / kCluster;
+  const auto blocks = static_cast<unsigned>(std::min(items, most) * kCluster);
+  return launch_after_sharing(conv_kernel<Cut>, dim3(blocks), dim3(Cut::kThreads),
+                              Cut::kSharedBytes, context, args, from);
 }
 
 // body(a Cut) for a call. No cut changes a value.
 template <class T, class Body>
 auto with_cut(const SparseConvArgs& args, const Target& target, const Body& body) {
-  const int64_t tiles = ceil_div<int64_t>(args.table.rows, 128);
   const auto fills = [&](int columns) {  // the device
-    return tiles * ceil_div<int64_t>(args.out_channels, columns) >= target.multiprocessors;
+    return ceil_div<int64_t>(args.table.rows, kRows) *
+        ceil_div<int64_t>(args.out_channels, columns) >=
+        target.multiprocessors;
   };
-  if (args.in_channels <= 32 && args.out_channels <= 32) {
-    return body(Cut<T, 32, 32, 5, 2, 2, 1, 2>());
-  }
-  if (args.in_channels <= 32 && args.out_channels <= 64) {
-    return body(Cut<T, 64, 32, 4, 1, 2, 1, 2>());
-  }
-  if (args.out_channels > 128 && fills(256)) return body(Cut<T, 256, 64, 4, 1, 2, 2, 1>());
-  if (args.out_channels > 64 && fills(128)) return body(Cut<T, 128, 64, 7, 2, 2, 2, 1>());
-  return body(Cut<T, 64, 64, 4, 1, 2, 1, 2>());
+  if (args.in_channels <= 32 && args.out_channels <= 32) return body(Cut<T, 32, 32, 4, 1, 2>());
+  if (args.in_channels <= 32 && args.out_channels <= 64) return body(Cut<T, 64, 32, 4, 1, 2>());
+  if (args.out_channels > 128 && fills(256)) return body(Cut<T, 256, 64, 4, 1, 1>());
+  if (args.out_channels > 64 && fills(128)) return body(Cut<T, 128, 64, 7, 2, 1>());
+  return body(Cut<T, 64, 64, 4, 1, 2>());
 }
 template <class Body>
 auto with_cut(const SparseConvArgs& args, const Target& target, const Body& body) {
@@ -363,13 +389,17 @@ auto with_cut(const SparseConvArgs& args, const Target& target, const Body& body
 
 }  // namespace
 
-int64_t hopper::workspace_bytes(const SparseConvArgs& args, const Target& target) {
-  return with_cut(args, target, [&](auto cut) { return carved_bytes<Work>(args, cut); });
+int64_t sparse_hopper_bytes(const SparseConvArgs& args, const Target& target) {
+  return with_cut(args, target, [&](auto cut) {
+    return carved_bytes<SparseOperands>(args, false, cut.kCols, cut.kWidth);
+  });
 }
-cudaError_t hopper::launch(const SparseConvArgs& args, const int32_t* order, void* workspace,
-                           const CudaContext& context) {
+cudaError_t launch_sparse_hopper(const SparseConvArgs& args, bool follows, void* memory,
+                                 const CudaContext& context) {
   return with_cut(args, context.target, [&](auto cut) {
-    return launch_cut<decltype(cut)>(args, order, workspace, context);
+    return launch_cut<decltype(cut)>(
+        args, carve<SparseOperands>(memory, args, follows, int{cut.kCols}, int{cut.kWidth}),
+        context);
   });
 }
 

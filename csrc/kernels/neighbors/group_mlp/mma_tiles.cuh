@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products of a warp on the tensor cores (PTX mma.sync m16n8k16, sm_80 and later), with rows
-// that stay in registers from one layer to the next.
+// Matrix products of a warp on the tensor cores, with rows that stay in registers from one layer to
+// the next.
 //
 // A warp's tile is 16 rows by channels in groups of 32. Lane 4 * g + t has of rows g and g + 8 the
 // eight channels 8 * t .. 8 * t + 7 of every group, two in a word: word 2 * i + h of a group holds
@@ -11,9 +11,7 @@
 // such an order that accumulators become words of the next layer's operand in the same lane.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include "csrc/kernels/core/arith.h"
+#include "csrc/kernels/core/tensor_cores.cuh"
 
 namespace torchvox {
 
@@ -35,63 +33,6 @@ struct WeightChunk {
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-
-template <class T>
-struct Words;  // two values of T in a word, the first in the low half
-
-template <>
-struct Words<BFloat16> {
-  static __device__ __forceinline__ uint32_t pack(float low, float high) {
-    uint32_t word;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-    return word;
-  }
-  static __device__ __forceinline__ uint32_t max2(uint32_t a, uint32_t b) {
-    uint32_t word;
-    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
-    return word;
-  }
-  static __device__ __forceinline__ float low(uint32_t word) { return bit_cast<float>(word << 16); }
-  static __device__ __forceinline__ float high(uint32_t word) {
-    return bit_cast<float>(word & 0xffff0000u);
-  }
-  static __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t* a, uint32_t b0,
-                                                  uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-};
-
-template <>
-struct Words<Half> {
-  static __device__ __forceinline__ uint32_t pack(float low, float high) {
-    uint32_t word;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-    return word;
-  }
-  static __device__ __forceinline__ uint32_t max2(uint32_t a, uint32_t b) {
-    uint32_t word;
-    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
-    return word;
-  }
-  static __device__ __forceinline__ float low(uint32_t word) {
-    float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<uint16_t>(word)));
-    return x;
-  }
-  static __device__ __forceinline__ float high(uint32_t word) { return low(word >> 16); }
-  static __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t* a, uint32_t b0,
-                                                  uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-};
 
 // max(x, 0) of two values; NaN stays.
 template <class T>
