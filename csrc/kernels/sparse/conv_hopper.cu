@@ -27,7 +27,6 @@ template <class T_, int kCols_, int kWidth_, int kStages_, int kProducers_, int 
 struct Cut {
   using T = T_;
   static constexpr int kCols = kCols_, kWidth = kWidth_, kStages = kStages_, kBlocks = kBlocks_;
-  static constexpr bool kDeals = kBlocks == 1;  // see take_items()
   static constexpr int kUnits = 64 / kWidth, kWords = kWidth / 8;  // of a line of a unit
   static constexpr int kProducerThreads = kWarpgroup * kProducers_;
   static constexpr int kThreads = kProducerThreads + kWarpgroup * kConsumers;
@@ -38,20 +37,17 @@ struct Cut {
   static_assert(kStages * kStageBytes >= 3 * 4 * kSorted);  // scratch of take_items()
 };
 
-// Offsets of an item.
+// Offsets of an item, a bit each.
 struct Offsets {
-  uint64_t low = 0, high = 0;
+  unsigned __int128 bits = 0;
 
-  __device__ __forceinline__ int count() const { return __popcll(low) + __popcll(high); }
+  __device__ __forceinline__ uint64_t low() const { return static_cast<uint64_t>(bits); }
+  __device__ __forceinline__ uint64_t high() const { return static_cast<uint64_t>(bits >> 64); }
+  __device__ __forceinline__ int count() const { return __popcll(low()) + __popcll(high()); }
   __device__ __forceinline__ int pop() {  // the lowest
-    const bool in_low = low != 0;
-    const uint64_t word = in_low ? low : high, rest = word & (word - 1);
-    if (in_low) {
-      low = rest;
-    } else {
-      high = rest;
-    }
-    return __ffsll(static_cast<long long>(word)) + (in_low ? -1 : 63);
+    const int offset = low() ? __ffsll(low()) - 1 : __ffsll(high()) + 63;
+    bits &= bits - 1;
+    return offset;
   }
 };
 
@@ -71,17 +67,15 @@ struct Plan {
     return min(int64_t{item / columns} * kCluster + block, schedule.tiles - 1);
   }
   __device__ __forceinline__ Offsets offsets(int item) const {
-    Offsets all;
+    unsigned __int128 bits = 0;
 #pragma unroll
     for (int block = 0; block < kCluster; ++block) {
       const uint4 words = reinterpret_cast<const uint4*>(schedule.offsets)[tile(item, block)];
-      all.low |= uint64_t{words.y} << 32 | words.x;
-      all.high |= uint64_t{words.w} << 32 | words.z;
+      const uint64_t low = uint64_t{words.y} << 32 | words.x,
+                     high = uint64_t{words.w} << 32 | words.z;
+      bits |= static_cast<unsigned __int128>(high) << 64 | low;
     }
-    const auto volume = static_cast<int>(schedule.volume);
-    if (volume < 64) all.low &= (uint64_t{1} << volume) - 1;
-    all.high &= volume > 64 ? (uint64_t{1} << (volume - 64)) - 1 : 0;
-    return all;
+    return {bits & ((static_cast<unsigned __int128>(1) << schedule.volume) - 1)};
   }
 };
 
@@ -108,15 +102,15 @@ __device__ __forceinline__ int count_above(const int* keys, int count, int key) 
   return above;
 }
 
-// Deals items to clusters, if they are few, the heaviest first to the one that has least; every
-// block comes to the same. scratch: 3 * kSorted; list: kRounds.
+// Where blocks are large and items few, deals these to clusters, the heaviest first to the one that
+// has least; every block comes to the same. scratch: 3 * kSorted; list: kRounds.
 template <class Cut>
 __device__ Items take_items(const Plan& plan, int* scratch, int* list) {
   Items items{nullptr, plan.pairs * plan.columns, 0, static_cast<int>(blockIdx.x) / kCluster,
               static_cast<int>(gridDim.x) / kCluster};
   items.rounds = ceil_div(items.count, items.clusters);
   const bool few = items.count <= kSorted && items.rounds <= kRounds;
-  if (!Cut::kDeals || !few || items.clusters > Cut::kThreads) return items;
+  if (Cut::kBlocks > 1 || !few || items.clusters > Cut::kThreads) return items;
   int *keys = scratch, *sorted = scratch + kSorted, *loads = scratch + 2 * kSorted;
   items.list = list;
   const int mine = threadIdx.x;
@@ -172,35 +166,33 @@ struct Gather {
     int32_t row[kMost];
   };
   struct Step {
-    int item, image;  // of weights, in units of an offset; item -1: the end
+    int image;  // of weights, in units of an offset; -1: the end
+    bool last;  // of its item
     Sources sources;
   };
   const SparseOperands& from;
   const Plan& plan;
   const Items& items;
-  const int thread, block;  // of the producers, of the cluster
-  const int64_t limit;  // rows of features
-  int round = 0, item = 0, next_item = -1;
-  Offsets offsets{}, next_offsets{};
+  const int block;  // of the cluster
+  const uint32_t limit;  // rows of features
+  const int thread = static_cast<int>(threadIdx.x);
+  int round = 0, image = 0;
+  const int32_t* sources = nullptr;
+  Offsets offsets;
 
-  __device__ __forceinline__ void load_next() {
-    next_item = items.at(round++);
-    if (next_item >= 0) next_offsets = plan.offsets(next_item);
-  }
   __device__ __forceinline__ Step next() {
-    while (item >= 0 && (offsets.low | offsets.high) == 0) {
-      item = next_item;
-      offsets = next_offsets;
-      load_next();
+    while (offsets.bits == 0) {
+      const int item = items.at(round++);
+      if (item < 0) return {-1, true, {}};
+      const auto volume = static_cast<int>(plan.schedule.volume);
+      offsets = plan.offsets(item);
+      image = plan.column(item) * volume;
+      sources = plan.schedule.sources + plan.tile(item, block) * volume * kRows +
+          thread / Cut::kWords * kMost;
     }
-    Step step{item, 0, {}};
-    if (item < 0) return step;
-    const int offset = offsets.pop(), volume = static_cast<int>(plan.schedule.volume);
-    step.image = plan.column(item) * volume + offset;
-    step.sources = *reinterpret_cast<const Sources*>(
-        plan.schedule.sources + (plan.tile(item, block) * volume + offset) * kRows +
-        thread / Cut::kWords * kMost);
-    return step;
+    const int offset = offsets.pop();
+    return {image + offset, offsets.bits == 0,
+            *reinterpret_cast<const Sources*>(sources + offset * kRows)};
   }
   // Copies a unit, or zeros beside weights of any unit.
   __device__ __forceinline__ void copy(const Ring<Cut>& ring, int unit, const Step& step, int chunk,
@@ -212,9 +204,9 @@ struct Gather {
       copy_to_cluster<kCluster>(ring.weight(unit) + block * kShare, share, kShare, ring.full());
     }
     const int word = thread % Cut::kWords, in = chunk * Cut::kWidth + word * 8;
-    const int64_t pitch = from.channels * 2;
     const bool inside = in < from.channels && !clears;
-    const char* features = static_cast<const char*>(from.features);
+    const auto pitch = static_cast<uint32_t>(from.channels * 2);
+    const char* features = static_cast<const char*>(from.features) + (inside ? in * 2 : 0);
 #pragma unroll
     for (int q = 0; q < kMost; ++q) {
       const int line = thread / Cut::kWords * kMost + q;
@@ -222,7 +214,7 @@ struct Gather {
       const bool copies = inside && source < limit;
       copy_or_clear(ring.features(unit) +
                         (line * Cut::kWords + (word ^ phase_of(line % 8, Cut::kWidth))) * 16,
-                    copies ? features + source * pitch + in * 2 : features, copies);
+                    features + uint64_t{copies ? source : 0} * pitch, copies);
     }
   }
 };
@@ -231,9 +223,7 @@ template <class Cut>
 __device__ __forceinline__ void produce(const SparseOperands& from, const Plan& plan,
                                         const Items& items, Ring<Cut> ring, int block,
                                         int64_t limit) {
-  const int thread = static_cast<int>(threadIdx.x);
-  Gather<Cut> gather{from, plan, items, thread, block, limit};
-  gather.load_next();
+  Gather<Cut> gather{from, plan, items, block, static_cast<uint32_t>(limit)};
   constexpr int kAhead = Cut::kThreadRows > 4 ? 2 : 4;  // so rows are known when they are needed
   typename Gather<Cut>::Step steps[kAhead];
 #pragma unroll
@@ -241,17 +231,16 @@ __device__ __forceinline__ void produce(const SparseOperands& from, const Plan& 
   for (int unit = 0;;) {
 #pragma unroll
     for (int s = 0; s < kAhead; ++s) {
-      auto &now = steps[s], &next = steps[(s + 1) % kAhead];
-      if (now.item < 0) return;
-      const bool last = next.item != now.item;
+      auto& now = steps[s];
+      if (now.image < 0) return;
       for (int chunk = 0; chunk < from.units; ++chunk) {
         if (unit == 0) {
           if (ring.phase > 0) ring.empty().wait(ring.phase - 1);
-          if (thread == 0) ring.full().expect(Cut::kUnits * Cut::kWeightBytes);
+          if (threadIdx.x == 0) ring.full().expect(Cut::kUnits * Cut::kWeightBytes);
         }
         gather.copy(ring, unit, now, chunk, false);
         ++unit;
-        for (; last && chunk == from.units - 1 && unit < Cut::kUnits; ++unit) {
+        for (; now.last && chunk == from.units - 1 && unit < Cut::kUnits; ++unit) {
           gather.copy(ring, unit, now, chunk, true);
         }
         if (unit == Cut::kUnits) {
@@ -370,10 +359,9 @@ cudaError_t launch_cut(const SparseConvArgs& args, const SparseOperands& from,
 // body(a Cut) for a call. No cut changes a value.
 template <class T, class Body>
 auto with_cut(const SparseConvArgs& args, const Target& target, const Body& body) {
+  const int64_t tiles = ceil_div<int64_t>(args.table.rows, kRows);
   const auto fills = [&](int columns) {  // the device
-    return ceil_div<int64_t>(args.table.rows, kRows) *
-        ceil_div<int64_t>(args.out_channels, columns) >=
-        target.multiprocessors;
+    return tiles * ceil_div<int64_t>(args.out_channels, columns) >= target.multiprocessors;
   };
   if (args.in_channels <= 32 && args.out_channels <= 32) return body(Cut<T, 32, 32, 4, 1, 2>());
   if (args.in_channels <= 32 && args.out_channels <= 64) return body(Cut<T, 64, 32, 4, 1, 2>());

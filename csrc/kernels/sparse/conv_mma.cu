@@ -19,7 +19,6 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kStageDepth = 64;  // input channels of a stage
-constexpr int kTileRows = SparseSchedule::kTile;
 
 // What the rows of a block read, and the offsets that any of them has.
 template <int kRows>
@@ -35,15 +34,16 @@ struct TileRows {
   __device__ int find(const SparseTable& table, const SparseSchedule& schedule, int64_t first,
                       int32_t* sources) {
     static_assert(kSlab <= 32 || kSlab == 64);
+    constexpr int kTile = SparseSchedule::kTile;
     const int lane = threadIdx.x % 32, volume = static_cast<int>(table.volume);
-    const int64_t tile = first / kTileRows, limit = table.valid_sources();
-    const int32_t* from = schedule.sources + tile * volume * kTileRows + first % kTileRows + lane;
+    const auto limit = static_cast<uint32_t>(table.valid_sources());
+    const int32_t* from = schedule.sources + first / kTile * volume * kTile + first % kTile + lane;
     if (threadIdx.x < kRows) rows[threadIdx.x] = row_at(table, schedule, first + threadIdx.x);
 #pragma unroll 7
     for (int k = threadIdx.x / 32; k < volume; k += kThreads / 32) {
       unsigned groups = 0;
       for (int j = 0; j < kRows / 32; ++j) {
-        const int32_t source = from[k * kTileRows + 32 * j];
+        const int32_t source = from[k * kTile + 32 * j];
         const bool has = static_cast<uint32_t>(source) < limit;
         sources[k * kRows + 32 * j + lane] = has ? source : -1;
         groups |= (__any_sync(kFullWarp, has) ? 1u : 0u) << j;
@@ -65,11 +65,11 @@ struct TileRows {
 template <int kRows_, int kTile_, int kWarpRows_, int kWarpTile_, int kStages_, int kBlocks_>
 struct MmaTile {
   static constexpr int kRows = kRows_, kTile = kTile_, kStages = kStages_, kBlocks = kBlocks_;
-  static constexpr int kWarpRows = kWarpRows_, kWarpTile = kWarpTile_, kGroup = group_of(kTile);
+  static constexpr int kWarpRows = kWarpRows_, kWarpTile = kWarpTile_;
   static constexpr int kColumnWarps = kTile / kWarpTile;
   static_assert(kThreads == 32 * kColumnWarps * (kRows / kWarpRows));
   static constexpr int kFeatureBytes = kRows * kStageDepth * 2;
-  static constexpr int kStageBytes = (kRows + kTile) * kStageDepth * 2;
+  static constexpr int kStageBytes = kFeatureBytes + kTile * kStageDepth * 2;
 
   static int shared_bytes(int64_t volume) {
     return kStages * kStageBytes + static_cast<int>(sizeof(TileRows<kRows>) + volume * kRows * 4);
@@ -141,11 +141,12 @@ struct StageCopy {
 template <class T, class Tile>
 struct WarpSums {
   static constexpr int kRowTiles = Tile::kWarpRows / 16, kLineTiles = Tile::kWarpTile / 8;
+  static constexpr int kGroup = group_of(Tile::kTile);
   float at[kRowTiles][kLineTiles][4];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int first_row = warp / Tile::kColumnWarps * Tile::kWarpRows;
   const int first_line = warp % Tile::kColumnWarps * Tile::kWarpTile;
-  const int first_channel = first_line + lane % 4 * (Tile::kGroup / 4);  // of the tile
+  const int first_channel = first_line + lane % 4 * (kGroup / 4);  // of the tile
 
   // Adds the products of a slot, whose features and weights are at these shared addresses.
   template <int kDepth>
@@ -197,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, Tile::kBlocks)
   using Copy = StageCopy<Tile, kDepth>;
   WarpSums<T, Tile> sums;
   for (int r = 0; r < sums.kRowTiles; ++r) {
-    start_sums<Tile::kGroup>(sums.at[r], from.bias + column * Tile::kTile + sums.first_channel);
+    start_sums<sums.kGroup>(sums.at[r], from.bias + column * Tile::kTile + sums.first_channel);
   }
   const uint32_t shared = shared_address(memory);
   const auto after = [&](uint32_t stage) {
@@ -228,8 +229,8 @@ __global__ void __launch_bounds__(kThreads, Tile::kBlocks)
 #pragma unroll
   for (int r = 0; r < sums.kRowTiles; ++r) {
     const int32_t* row = rows.rows + sums.first_row + r * 16 + sums.lane / 4;
-    store_sums<T, Tile::kGroup>(args, sums.at[r], {row[0], row[8]}, valid,
-                                int64_t{column} * Tile::kTile + sums.first_channel);
+    store_sums<T, sums.kGroup>(args, sums.at[r], {row[0], row[8]}, valid,
+                               int64_t{column} * Tile::kTile + sums.first_channel);
   }
 #endif
 }
