@@ -50,6 +50,7 @@ PLANS = {
     "sparse_map": Plan(CUDA, {"one launch": 0, "a kernel per step": 1}),
     "sparse_cpu": INSTRUCTIONS,
     "sparse_order": Plan(CUDA, {"of the table": 0, "sorted": 1}),
+    "sparse_tensor_cores": Plan(CUDA, {"exact": 0, "mma.sync": 1, "Hopper": 2}),
     "sparse_wave": Plan(CUDA, {"one segment": 1, "two segments": 2}),
     "bev_table": Plan(CUDA, {"dense": 0, "cleared": 1, "started": 2, "small": 3}),
 }

@@ -13,7 +13,7 @@ from helpers import PLANS, ROOT, assert_same_bits, forced, real_scan
 from samples import OPS, on, run, sample_inputs
 
 # Of a block size that must be one of a table, and of other bits: tests of their domains force them.
-ELSEWHERE = {"fps_threads", "fps_points_per_thread", "group_mlp"}
+ELSEWHERE = {"fps_threads", "fps_points_per_thread", "group_mlp", "sparse_tensor_cores"}
 
 
 def test_every_plan_of_the_kernels_belongs_to_an_op():
