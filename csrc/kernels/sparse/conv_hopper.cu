@@ -22,17 +22,17 @@ constexpr int kCluster = 2;  // blocks
 constexpr int kRows = SparseSchedule::kTile, kConsumers = kRows / 64;  // of a block
 constexpr int kSorted = 1024, kRounds = 32;  // most items that are dealt, and of a cluster
 
-// How a launch is cut. A unit is one offset and kWidth input channels; a stage has 64 channels.
+// How a launch is cut. A stage has kWidth input channels of one offset.
 template <class T_, int kCols_, int kWidth_, int kStages_, int kProducers_, int kBlocks_>
 struct Cut {
   using T = T_;
   static constexpr int kCols = kCols_, kWidth = kWidth_, kStages = kStages_, kBlocks = kBlocks_;
-  static constexpr int kUnits = 64 / kWidth, kWords = kWidth / 8;  // of a line of a unit
+  static constexpr int kWords = kWidth / 8;  // of a line
   static constexpr int kProducerThreads = kWarpgroup * kProducers_;
   static constexpr int kThreads = kProducerThreads + kWarpgroup * kConsumers;
-  static constexpr int kThreadRows = kRows * kWords / kProducerThreads;  // of a unit
+  static constexpr int kThreadRows = kRows * kWords / kProducerThreads;  // of a stage
   static constexpr int kFeatureBytes = kRows * kWidth * 2, kWeightBytes = kCols * kWidth * 2;
-  static constexpr int kStageBytes = kUnits * (kFeatureBytes + kWeightBytes);
+  static constexpr int kStageBytes = kFeatureBytes + kWeightBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // and room to align
   static_assert(kStages * kStageBytes >= 3 * 4 * kSorted);  // scratch of take_items()
 };
@@ -143,12 +143,8 @@ struct Ring {
   int stage = 0;
   unsigned phase = 0;
 
-  __device__ __forceinline__ unsigned features(int unit) const {
-    return stages + stage * Cut::kStageBytes + unit * Cut::kFeatureBytes;
-  }
-  __device__ __forceinline__ unsigned weight(int unit) const {
-    return features(Cut::kUnits) + unit * Cut::kWeightBytes;
-  }
+  __device__ __forceinline__ unsigned features() const { return stages + stage * Cut::kStageBytes; }
+  __device__ __forceinline__ unsigned weights() const { return features() + Cut::kFeatureBytes; }
   __device__ __forceinline__ Barrier full() const { return {barriers + stage * 8}; }
   __device__ __forceinline__ Barrier empty() const {
     return {barriers + (Cut::kStages + stage) * 8};
@@ -167,7 +163,6 @@ struct Gather {
   };
   struct Step {
     int image;  // of weights, in units of an offset; -1: the end
-    bool last;  // of its item
     Sources sources;
   };
   const SparseOperands& from;
@@ -183,7 +178,7 @@ struct Gather {
   __device__ __forceinline__ Step next() {
     while (offsets.bits == 0) {
       const int item = items.at(round++);
-      if (item < 0) return {-1, true, {}};
+      if (item < 0) return {-1, {}};
       const auto volume = static_cast<int>(plan.schedule.volume);
       offsets = plan.offsets(item);
       image = plan.column(item) * volume;
@@ -191,20 +186,19 @@ struct Gather {
           thread / Cut::kWords * kMost;
     }
     const int offset = offsets.pop();
-    return {image + offset, offsets.bits == 0,
-            *reinterpret_cast<const Sources*>(sources + offset * kRows)};
+    return {image + offset, *reinterpret_cast<const Sources*>(sources + offset * kRows)};
   }
-  // Copies a unit, or zeros beside weights of any unit.
-  __device__ __forceinline__ void copy(const Ring<Cut>& ring, int unit, const Step& step, int chunk,
-                                       bool clears) const {
+  // Fills a stage.
+  __device__ __forceinline__ void copy(const Ring<Cut>& ring, const Step& step, int unit) const {
     constexpr int kShare = Cut::kWeightBytes / kCluster;
     if (thread == 0) {
-      const int64_t image = int64_t{step.image} * from.units + chunk;
+      const int64_t image = int64_t{step.image} * from.units + unit;
       const uint4* share = from.weight + (image * kCluster + block) * (kShare / 16);
-      copy_to_cluster<kCluster>(ring.weight(unit) + block * kShare, share, kShare, ring.full());
+      ring.full().expect(Cut::kWeightBytes);
+      copy_to_cluster<kCluster>(ring.weights() + block * kShare, share, kShare, ring.full());
     }
-    const int word = thread % Cut::kWords, in = chunk * Cut::kWidth + word * 8;
-    const bool inside = in < from.channels && !clears;
+    const int word = thread % Cut::kWords, in = unit * Cut::kWidth + word * 8;
+    const bool inside = in < from.channels;
     const auto pitch = static_cast<uint32_t>(from.channels * 2);
     const char* features = static_cast<const char*>(from.features) + (inside ? in * 2 : 0);
 #pragma unroll
@@ -212,10 +206,11 @@ struct Gather {
       const int line = thread / Cut::kWords * kMost + q;
       const auto source = static_cast<uint32_t>(step.sources.row[q]);
       const bool copies = inside && source < limit;
-      copy_or_clear(ring.features(unit) +
-                        (line * Cut::kWords + (word ^ phase_of(line % 8, Cut::kWidth))) * 16,
-                    features + uint64_t{copies ? source : 0} * pitch, copies);
+      copy_or_clear(
+          ring.features() + (line * Cut::kWords + (word ^ phase_of(line % 8, Cut::kWidth))) * 16,
+          features + uint64_t{copies ? source : 0} * pitch, copies);
     }
+    ring.full().arrive_after_copies();
   }
 };
 
@@ -228,28 +223,15 @@ __device__ __forceinline__ void produce(const SparseOperands& from, const Plan& 
   typename Gather<Cut>::Step steps[kAhead];
 #pragma unroll
   for (auto& step : steps) step = gather.next();
-  for (int unit = 0;;) {
+  for (;;) {
 #pragma unroll
-    for (int s = 0; s < kAhead; ++s) {
-      auto& now = steps[s];
-      if (now.image < 0) return;
-      for (int chunk = 0; chunk < from.units; ++chunk) {
-        if (unit == 0) {
-          if (ring.phase > 0) ring.empty().wait(ring.phase - 1);
-          if (threadIdx.x == 0) ring.full().expect(Cut::kUnits * Cut::kWeightBytes);
-        }
-        gather.copy(ring, unit, now, chunk, false);
-        ++unit;
-        for (; now.last && chunk == from.units - 1 && unit < Cut::kUnits; ++unit) {
-          gather.copy(ring, unit, now, chunk, true);
-        }
-        if (unit == Cut::kUnits) {
-          ring.full().arrive_after_copies();
-          ring.advance();
-          unit = 0;
-        }
+    for (auto& step : steps) {
+      if (step.image < 0) return;
+      for (int unit = 0; unit < from.units; ++unit, ring.advance()) {
+        if (ring.phase > 0) ring.empty().wait(ring.phase - 1);
+        gather.copy(ring, step, unit);
       }
-      now = gather.next();
+      step = gather.next();
     }
   }
 }
@@ -276,21 +258,17 @@ __device__ __forceinline__ void consume(const SparseConvArgs& args, const Sparse
                              row_at(args.table, plan.schedule, place + 8)};
     float sums[Cut::kCols / 8][4];
     start_sums<32>(sums, from.bias + channel);
-    const int count = ceil_div(offsets * from.units, Cut::kUnits);
+    const int count = offsets * from.units;
     int last = 0;
     for (int i = 0; i < count; ++i) {
       ring.full().wait(ring.phase);
       fence_shared();
       begin_products();
+      const auto features = matrix<Cut::kWidth>(ring.features() + consumer * 64 * Cut::kWidth * 2);
+      const auto weights = matrix<Cut::kWidth>(ring.weights());
 #pragma unroll
-      for (int unit = 0; unit < Cut::kUnits; ++unit) {
-        const uint64_t features =
-            matrix<Cut::kWidth>(ring.features(unit) + consumer * 64 * Cut::kWidth * 2);
-        const uint64_t weights = matrix<Cut::kWidth>(ring.weight(unit));
-#pragma unroll
-        for (int in = 0; in < Cut::kWidth / 8; in += 2) {  // in 16 bytes
-          multiply<typename Cut::T, Cut::kCols>(sums, features + in, weights + in);
-        }
+      for (int in = 0; in < Cut::kWidth / 8; in += 2) {  // in 16 bytes
+        multiply<typename Cut::T, Cut::kCols>(sums, features + in, weights + in);
       }
       end_products();
       wait_for_products<1>();
@@ -359,36 +337,35 @@ cudaError_t launch_cut(const SparseConvArgs& args, const SparseOperands& from,
 // body(a Cut) for a call. No cut changes a value.
 template <class T, class Body>
 auto with_cut(const SparseConvArgs& args, const Target& target, const Body& body) {
-  const int64_t tiles = ceil_div<int64_t>(args.table.rows, kRows);
+  const int64_t in = args.in_channels, out = args.out_channels;
   const auto fills = [&](int columns) {  // the device
-    return tiles * ceil_div<int64_t>(args.out_channels, columns) >= target.multiprocessors;
+    const int64_t items =
+        ceil_div<int64_t>(args.table.rows, kRows) * ceil_div<int64_t>(out, columns);
+    return items >= target.multiprocessors;
   };
-  if (args.in_channels <= 32 && args.out_channels <= 32) return body(Cut<T, 32, 32, 4, 1, 2>());
-  if (args.in_channels <= 32 && args.out_channels <= 64) return body(Cut<T, 64, 32, 4, 1, 2>());
-  if (args.out_channels > 128 && fills(256)) return body(Cut<T, 256, 64, 4, 1, 1>());
-  if (args.out_channels > 64 && fills(128)) return body(Cut<T, 128, 64, 7, 2, 1>());
+  if (in <= 32 && out <= 32) return body(Cut<T, 32, 32, 8, 1, 2>());
+  if (in <= 32 && out <= 64) return body(Cut<T, 64, 32, 8, 1, 2>());
+  if (out > 128 && fills(256)) return body(Cut<T, 256, 64, 4, 1, 1>());
+  if (out > 64 && fills(128)) return body(Cut<T, 128, 64, 7, 2, 1>());
   return body(Cut<T, 64, 64, 4, 1, 2>());
-}
-template <class Body>
-auto with_cut(const SparseConvArgs& args, const Target& target, const Body& body) {
-  return args.dtype == DType::kHalf ? with_cut<Half>(args, target, body)
-                                    : with_cut<BFloat16>(args, target, body);
 }
 
 }  // namespace
 
 int64_t sparse_hopper_bytes(const SparseConvArgs& args, const Target& target) {
-  return with_cut(args, target, [&](auto cut) {
-    return carved_bytes<SparseOperands>(args, false, cut.kCols, cut.kWidth);
+  return with_cut<Half>(args, target, [&](auto cut) {
+    return carved_bytes<SparseOperands>(args, false, int{cut.kCols}, int{cut.kWidth});
   });
 }
 cudaError_t launch_sparse_hopper(const SparseConvArgs& args, bool follows, void* memory,
                                  const CudaContext& context) {
-  return with_cut(args, context.target, [&](auto cut) {
+  const auto launch = [&](auto cut) {
     return launch_cut<decltype(cut)>(
         args, carve<SparseOperands>(memory, args, follows, int{cut.kCols}, int{cut.kWidth}),
         context);
-  });
+  };
+  return args.dtype == DType::kHalf ? with_cut<Half>(args, context.target, launch)
+                                    : with_cut<BFloat16>(args, context.target, launch);
 }
 
 }  // namespace torchvox
