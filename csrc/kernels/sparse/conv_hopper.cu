@@ -51,12 +51,12 @@ struct Offsets {
   }
 };
 
-// The schedule and the items of a launch.
-struct Plan {
+// The tiles of rows and columns of a launch. An item is two of rows and one of columns.
+struct Tiles {
   SparseSchedule schedule;
   int columns, pairs;  // of tiles of the schedule
 
-  __device__ Plan(const SparseConvArgs& args, const SparseOperands& from)
+  __device__ Tiles(const SparseConvArgs& args, const SparseOperands& from)
       : schedule(args.table.volume, args.table.rows, args.schedule),
         columns(from.columns),
         pairs(static_cast<int>((schedule.tiles + 1) / kCluster)) {}
@@ -105,8 +105,8 @@ __device__ __forceinline__ int count_above(const int* keys, int count, int key) 
 // Where blocks are large and items few, deals these to clusters, the heaviest first to the one that
 // has least; every block comes to the same. scratch: 3 * kSorted; list: kRounds.
 template <class Cut>
-__device__ Items take_items(const Plan& plan, int* scratch, int* list) {
-  Items items{nullptr, plan.pairs * plan.columns, 0, static_cast<int>(blockIdx.x) / kCluster,
+__device__ Items take_items(const Tiles& tiles, int* scratch, int* list) {
+  Items items{nullptr, tiles.pairs * tiles.columns, 0, static_cast<int>(blockIdx.x) / kCluster,
               static_cast<int>(gridDim.x) / kCluster};
   items.rounds = ceil_div(items.count, items.clusters);
   const bool few = items.count <= kSorted && items.rounds <= kRounds;
@@ -115,7 +115,7 @@ __device__ Items take_items(const Plan& plan, int* scratch, int* list) {
   items.list = list;
   const int mine = threadIdx.x;
   for (int i = mine; i < kSorted; i += Cut::kThreads) {
-    const int cost = i < items.count ? plan.offsets(i).count() + 1 : 0;
+    const int cost = i < items.count ? tiles.offsets(i).count() + 1 : 0;
     keys[i] = cost * kSorted + kSorted - 1 - i;
     loads[i] = i < items.clusters ? -i : -(1 << 30);
   }
@@ -166,7 +166,7 @@ struct Gather {
     Sources sources;
   };
   const SparseOperands& from;
-  const Plan& plan;
+  const Tiles& tiles;
   const Items& items;
   const int block;  // of the cluster
   const uint32_t limit;  // rows of features
@@ -179,10 +179,10 @@ struct Gather {
     while (offsets.bits == 0) {
       const int item = items.at(round++);
       if (item < 0) return {-1, {}};
-      const auto volume = static_cast<int>(plan.schedule.volume);
-      offsets = plan.offsets(item);
-      image = plan.column(item) * volume;
-      sources = plan.schedule.sources + plan.tile(item, block) * volume * kRows +
+      const auto volume = static_cast<int>(tiles.schedule.volume);
+      offsets = tiles.offsets(item);
+      image = tiles.column(item) * volume;
+      sources = tiles.schedule.sources + tiles.tile(item, block) * volume * kRows +
           thread / Cut::kWords * kMost;
     }
     const int offset = offsets.pop();
@@ -215,10 +215,10 @@ struct Gather {
 };
 
 template <class Cut>
-__device__ __forceinline__ void produce(const SparseOperands& from, const Plan& plan,
+__device__ __forceinline__ void produce(const SparseOperands& from, const Tiles& tiles,
                                         const Items& items, Ring<Cut> ring, int block,
                                         int64_t limit) {
-  Gather<Cut> gather{from, plan, items, block, static_cast<uint32_t>(limit)};
+  Gather<Cut> gather{from, tiles, items, block, static_cast<uint32_t>(limit)};
   constexpr int kAhead = Cut::kThreadRows > 4 ? 2 : 4;  // so rows are known when they are needed
   typename Gather<Cut>::Step steps[kAhead];
 #pragma unroll
@@ -239,7 +239,7 @@ __device__ __forceinline__ void produce(const SparseOperands& from, const Plan& 
 // Sums and values of a consumer: 64 rows of each tile.
 template <class Cut>
 __device__ __forceinline__ void consume(const SparseConvArgs& args, const SparseOperands& from,
-                                        const Plan& plan, const Items& items, Ring<Cut> ring,
+                                        const Tiles& tiles, const Items& items, Ring<Cut> ring,
                                         int consumer, int block) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const auto release = [&](int stage) {  // to the producers of each block
@@ -248,14 +248,14 @@ __device__ __forceinline__ void consume(const SparseConvArgs& args, const Sparse
   };
   const int64_t valid = args.table.valid();
   int item = items.at(0);
-  int offsets = item < 0 ? 0 : plan.offsets(item).count();
+  int offsets = item < 0 ? 0 : tiles.offsets(item).count();
   for (int round = 0; item >= 0; ++round) {
     const int next = items.at(round + 1);
-    const int next_offsets = next < 0 ? 0 : plan.offsets(next).count();
-    const int channel = plan.column(item) * Cut::kCols + lane % 4 * 8;
-    const int64_t place = plan.tile(item, block) * kRows + consumer * 64 + warp * 16 + lane / 4;
-    const int32_t rows[2] = {row_at(args.table, plan.schedule, place),
-                             row_at(args.table, plan.schedule, place + 8)};
+    const int next_offsets = next < 0 ? 0 : tiles.offsets(next).count();
+    const int channel = tiles.column(item) * Cut::kCols + lane % 4 * 8;
+    const int64_t place = tiles.tile(item, block) * kRows + consumer * 64 + warp * 16 + lane / 4;
+    const int32_t rows[2] = {row_at(args.table, tiles.schedule, place),
+                             row_at(args.table, tiles.schedule, place + 8)};
     float sums[Cut::kCols / 8][4];
     start_sums<32>(sums, from.bias + channel);
     const int count = offsets * from.units;
@@ -302,8 +302,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Cut::kThreads
     fence_barriers();
   }
   if (from.follows) wait_for_previous();
-  const Plan plan(args, from);
-  const Items items = take_items<Cut>(plan, reinterpret_cast<int*>(memory + gap), list);
+  const Tiles tiles(args, from);
+  const Items items = take_items<Cut>(tiles, reinterpret_cast<int*>(memory + gap), list);
   fence_shared();
   meet_cluster();
   wait_for_previous();
@@ -311,12 +311,12 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Cut::kThreads
   constexpr bool kMoves = Cut::kCols == 256;  // registers, from producers to consumers
   if (threadIdx.x < Cut::kProducerThreads) {
     if constexpr (kMoves) asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
-    produce<Cut>(from, plan, items, ring, block, args.table.valid_sources());
+    produce<Cut>(from, tiles, items, ring, block, args.table.valid_sources());
   } else {
     if constexpr (kMoves) asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
     const int consumer =
         __shfl_sync(kFullWarp, (threadIdx.x - Cut::kProducerThreads) / kWarpgroup, 0);
-    consume<Cut>(args, from, plan, items, ring, consumer, block);
+    consume<Cut>(args, from, tiles, items, ring, consumer, block);
   }
   meet_cluster();  // no block ends while the other may still reach into it
 }
