@@ -39,7 +39,8 @@ struct Cut {
 
 // Offsets of an item, a bit each.
 struct Offsets {
-  unsigned __int128 bits = 0;
+  using Bits = unsigned __int128;
+  Bits bits = 0;
 
   __device__ __forceinline__ uint64_t low() const { return static_cast<uint64_t>(bits); }
   __device__ __forceinline__ uint64_t high() const { return static_cast<uint64_t>(bits >> 64); }
@@ -67,15 +68,9 @@ struct Tiles {
     return min(int64_t{item / columns} * kCluster + block, schedule.tiles - 1);
   }
   __device__ __forceinline__ Offsets offsets(int item) const {
-    unsigned __int128 bits = 0;
-#pragma unroll
-    for (int block = 0; block < kCluster; ++block) {
-      const uint4 words = reinterpret_cast<const uint4*>(schedule.offsets)[tile(item, block)];
-      const uint64_t low = uint64_t{words.y} << 32 | words.x,
-                     high = uint64_t{words.w} << 32 | words.z;
-      bits |= static_cast<unsigned __int128>(high) << 64 | low;
-    }
-    return {bits & ((static_cast<unsigned __int128>(1) << schedule.volume) - 1)};
+    const auto* words = reinterpret_cast<const Offsets::Bits*>(schedule.offsets);
+    const Offsets::Bits exist = (Offsets::Bits{1} << schedule.volume) - 1;
+    return {(words[tile(item, 0)] | words[tile(item, 1)]) & exist};
   }
 };
 
