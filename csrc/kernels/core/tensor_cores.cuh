@@ -29,6 +29,14 @@ __device__ __forceinline__ void load_matrices(uint32_t (&words)[4], uint32_t fro
                : "memory");
 }
 
+// The same, each transposed.
+__device__ __forceinline__ void load_transposed(uint32_t (&words)[4], uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(from)
+               : "memory");
+}
+
 template <class T>
 struct Words;  // two values of T in a word, the first in the low half
 

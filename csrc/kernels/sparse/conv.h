@@ -89,4 +89,11 @@ struct SparseConvWeightArgs {
 };
 TORCHVOX_KERNEL(SparseConvWeightArgs);
 
+#ifdef TORCHVOX_CUDA
+// The sums of segments first .. first + segments - 1 of the weight's gradient to `sums`, [segments,
+// out_channels, volume, in_channels], in halves on tensor cores.
+cudaError_t launch_sparse_weight_mma(const SparseConvWeightArgs& args, int64_t first,
+                                     int64_t segments, float* sums, const CudaContext& context);
+#endif
+
 }  // namespace torchvox

@@ -18,7 +18,7 @@ constexpr int kThreads = 256;
 constexpr int kWeightTile = 64,
               kPairs = 16;  // channels of a tile, pairs in shared memory at a time
 
-constexpr int64_t kWaveBytes = 64 << 20;
+constexpr int64_t kWaveBytes = 64 << 20, kWaveSegments = 65535;  // a grid's y goes that far
 
 struct WeightWork {
   int64_t wave;  // segments whose sums are in memory at a time
@@ -31,7 +31,7 @@ struct WeightWork {
     const int64_t weight_bytes = args.grad_weight ? args.weights() * bytes : 0;
     wave = sparse_wave_plan.value();
     if (wave == kAutomatic) wave = kWaveBytes / std::max<int64_t>(weight_bytes, 1);
-    wave = std::min(std::max<int64_t>(wave, 1), args.segments());
+    wave = std::min({std::max<int64_t>(wave, 1), args.segments(), kWaveSegments});
     weights = workspace.take<char>(wave * weight_bytes);
     totals = workspace.take<char>(wave < args.segments() ? weight_bytes : 0);
     biases = workspace.take<char>(args.grad_bias ? args.segments() * args.out_channels * bytes : 0);
@@ -131,10 +131,12 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     segments_kernel(const __grid_constant__ SparseConvWeightArgs args, const compute_t<T>* sums,
                     int64_t first, int64_t wave, int64_t count, compute_t<T>* totals, void* out) {
+  wait_for_previous();
   const int64_t used = ceil_div<int64_t>(args.table.valid(), kSparseSegment);
   const int64_t segments = min(used - first, wave);
   for (int64_t i = global_thread(); i < count; i += global_stride()) {
     compute_t<T> sum = first > 0 ? totals[i] : 0;
+#pragma unroll 8
     for (int64_t s = 0; s < segments; ++s) sum += sums[s * count + i];
     if (first + wave < args.segments()) {
       totals[i] = sum;
@@ -144,6 +146,21 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// The sums of the segments of a wave.
+template <class T>
+cudaError_t launch_sums(const SparseConvWeightArgs& args, int64_t first, int64_t wave,
+                        compute_t<T>* sums, const CudaContext& context) {
+  if constexpr (sizeof(T) == 2) {
+    if (sparse_tensor_cores_plan.value() > 0 && context.target.compute_capability >= 80) {
+      return launch_sparse_weight_mma(args, first, wave, sums, context);
+    }
+  }
+  const int64_t tiles = ceil_div<int64_t>(args.in_channels, kWeightTile) *
+      ceil_div<int64_t>(args.out_channels, kWeightTile);
+  return launch_blocks(weight_kernel<T>, grid_x(wave * args.table.volume * tiles), kThreads,
+                       context.stream, args, first, sums);
+}
+
 template <class T>
 cudaError_t launch_weight(const SparseConvWeightArgs& args, const WeightWork& work,
                           const CudaContext& context) {
@@ -151,20 +168,16 @@ cudaError_t launch_weight(const SparseConvWeightArgs& args, const WeightWork& wo
   const int64_t segments = args.segments();
   auto* weights = static_cast<Real*>(work.weights);
   auto* biases = static_cast<Real*>(work.biases);
-  const int64_t tiles = ceil_div<int64_t>(args.in_channels, kWeightTile) *
-      ceil_div<int64_t>(args.out_channels, kWeightTile);
   if (args.grad_weight && args.weights() > 0) {
     int64_t first = 0;
     do {
       const int64_t wave = std::min(work.wave, segments - first);
       if (wave > 0) {
-        TORCHVOX_CUDA_CHECK(launch_blocks(weight_kernel<T>,
-                                          grid_x(wave * args.table.volume * tiles), kThreads,
-                                          context.stream, args, first, weights));
+        TORCHVOX_CUDA_CHECK(launch_sums<T>(args, first, wave, weights, context));
       }
-      TORCHVOX_CUDA_CHECK(launch_items(segments_kernel<T>, args.weights(), kThreads, context, args,
-                                       weights, first, wave, args.weights(),
-                                       static_cast<Real*>(work.totals), args.grad_weight));
+      TORCHVOX_CUDA_CHECK(launch_items_after(segments_kernel<T>, args.weights(), kThreads, context,
+                                             args, weights, first, wave, args.weights(),
+                                             static_cast<Real*>(work.totals), args.grad_weight));
       first += wave;
     } while (first < segments);
   }
@@ -175,8 +188,9 @@ cudaError_t launch_weight(const SparseConvWeightArgs& args, const WeightWork& wo
       TORCHVOX_CUDA_CHECK(
           launch_blocks(bias_kernel<T>, blocks, kThreads, context.stream, args, biases));
     }
-    return launch_items(segments_kernel<T>, args.out_channels, kThreads, context, args, biases,
-                        int64_t{0}, segments, args.out_channels, biases, args.grad_bias);
+    return launch_items_after(segments_kernel<T>, args.out_channels, kThreads, context, args,
+                              biases, int64_t{0}, segments, args.out_channels, biases,
+                              args.grad_bias);
   }
   return cudaSuccess;
 }
