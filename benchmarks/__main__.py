@@ -22,7 +22,8 @@ from benchmarks.runner import Settings, run_case
 from benchmarks.suite import PEERS, Case
 
 NAMES = ("voxelize", "sampling", "neighbors", "grouping", "grids", "boxes", "pointnet2",
-         "detectors", "filter", "occupancy", "compat", "files", "sparse")  # fmt: skip
+         "detectors", "filter", "occupancy", "compat", "files", "sparse",
+         "sparse_upstream")  # fmt: skip
 DOMAINS = [importlib.import_module(f"benchmarks.{name}") for name in NAMES]
 PACKAGES = sorted({peer.package for peer in PEERS})
 NOISY = 1.5
@@ -110,8 +111,12 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     add = parser.add_argument
     add("--device", choices=("cuda", "cpu"))
-    add("--only", default="", help="comma-separated words; run matching cases only. Cases that "
-        "take minutes run only so: train PointPillars, compat, downsample_file")  # fmt: skip
+    add(
+        "--only",
+        default="",
+        help="comma-separated words; run matching cases only. Cases that "
+        "take minutes run only so: train PointPillars, train SECOND, compat, downsample_file",
+    )
     add("--alone", action="store_true", help="torchvox only")
     add("--peers", type=_packages, nargs="?", const=[], metavar="PACKAGES", help="other libraries, "
         "all or these, without plain torch, and the cases that they do; with --markdown torchvox "

@@ -148,7 +148,6 @@ def stages_of(model: nn.Module) -> tuple[Callable, ...]:
 
 SCANS = ("points", "num_points", "boxes", "labels", "num_boxes", "weight")
 STEP_STAGES = ("augmentation", "pillars", "convolutions", "losses", "backward", "update")
-TRAINED = "pointpillars_world"
 PASTED = 15  # candidates per scan and class
 STEPS = 5  # whose stages are timed
 
@@ -156,12 +155,12 @@ STEPS = 5  # whose stages are timed
 class TrainingStep(suite.Problem):
     """One step after the other, on one batch after the other."""
 
-    capturable, steps = False, 0
+    capturable, steps, config, stages = False, 0, "pointpillars_world", STEP_STAGES
 
     @cached_property
     def model(self) -> nn.Module:
         torch.manual_seed(0)
-        model = detector(TRAINED, self["overrides"]).to(self.device).train()
+        model = detector(self.config, self["overrides"]).to(self.device).train()
         torch._dynamo.reset()
         for part in (model.backbone, model.neck, model.head) if self["compiled"] else ():
             part.compile()
@@ -221,7 +220,10 @@ class TrainingStep(suite.Problem):
         return (loss.detach(),)
 
     def facts(self) -> suite.Facts:
-        """With the milliseconds of each stage, medians of some steps; each is waited for."""
+        return {"scans": len(self["batches"][0]["points"]), "stages_ms": self.stages_ms()}
+
+    def stages_ms(self) -> dict[str, float]:
+        """The milliseconds of each stage, medians of some steps; each is waited for."""
         times: list[float] = []
 
         def mark() -> None:
@@ -232,22 +234,24 @@ class TrainingStep(suite.Problem):
             self.step(mark)
         marks = torch.tensor(times, dtype=torch.float64).view(STEPS, -1)
         medians = marks.diff(dim=1).median(0).values.tolist()
-        stages = {name: round(ms, 2) for name, ms in zip(STEP_STAGES, medians, strict=True)}
-        return {"scans": len(self["batches"][0]["points"]), "stages_ms": stages}
+        return {name: round(ms, 2) for name, ms in zip(self.stages, medians, strict=True)}
 
     def check(self, outputs: Outputs) -> str:
         expect(math.isfinite(outputs[0]), f"the loss is {float(outputs[0])}")
         return "a finite loss"
 
 
-def training_row(words: str, scans: int, small: bool = False, **more: Any) -> Case:
-    """small: a net and scans of a test's size."""
+def training_row(
+    words: str, scans: int, small: bool = False, net: str = "PointPillars", reach: float = 70.0,
+    kind: type[TrainingStep] = TrainingStep, **more: Any,
+) -> Case:  # fmt: skip
+    """small: a net and scans of a test's size. reach: of the boxes, in meters."""
 
     def inputs(clouds: Clouds) -> dict[str, Any]:
         # As torchvox train sets them. The first call of cuBLAS decides whether it is deterministic.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.utils.deterministic.fill_uninitialized_memory = False
-        world = World(view="front", sensor="vlp16" if small else "hdl64")
+        world = World(view="front", sensor="vlp16" if small else "hdl64", reach=reach)
         count = scans if small else 4 * scans
         whole = world.batch(range(count), torch.device(clouds.device))
         whole["weight"] = (whole["labels"] >= 0).float()
@@ -255,12 +259,11 @@ def training_row(words: str, scans: int, small: bool = False, **more: Any) -> Ca
         batches = [{k: v[i : i + scans].clone() for k, v in whole.items()} for i in starts]
         return {"batches": batches, "count": torch.tensor(0), "source": "generated world"}
 
-    area = "model.args.point_cloud_range=[0.0, -20.48, -3.0, 20.48, 20.48, 1.0]"
+    area = "model.args.point_cloud_range=[0.0, -12.8, -3.0, 25.6, 12.8, 1.0]"
     options = {"exact": False, "compiled": False, "pasted": False, **more}
     options["overrides"] = [area] if small else []
-    name = f"train PointPillars{' small' * small}, {scans} scans{words}"
-    op = "PointPillars training"
-    return Case(name, op, inputs, options, kind=TrainingStep, on_demand=True)
+    name = f"train {net}{' small' * small}, {scans} scans{words}"
+    return Case(name, f"{net} training", inputs, options, kind=kind, on_demand=True)
 
 
 def cases(device: str) -> list[Case]:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 Measurement = dict[str, Any]
 SCHEMA = 3
 FIGURES = {  # of a measurement -> header
-    "graph_us": "graph us", "eager_us": "eager us", "cpu_us": "CPU us", "best_us": "best us",
-    "wall_us": "median us", "launches": "launches", "floor_us": "floor us",
+    "graph_us": "graph us", "kernel_us": "kernel us", "eager_us": "eager us", "cpu_us": "CPU us",
+    "best_us": "best us", "wall_us": "median us", "launches": "launches", "floor_us": "floor us",
     "times_floor": "x floor", "mrays_per_s": "Mrays/s", "mvisits_per_s": "Mvisits/s",
 }  # fmt: skip
-COMPARED = ("graph_us", "best_us", "eager_us")  # by the first one that both have
+COMPARED = ("graph_us", "kernel_us", "best_us", "eager_us")  # by the first one that both have
 PEER_HEADER = ["op", "size", "figure", "torchvox", "best peer", "which", "version", "ratio",
                "check"]  # fmt: skip
 HEAD = """# Benchmark results

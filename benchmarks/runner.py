@@ -53,7 +53,9 @@ def run_case(case: Case, clouds: Clouds, settings: Settings) -> list[Measurement
         return [{**common, "implementation": "torchvox", **_failed(error)}]
     read, written = problem.moved_bytes()
     size = {**problem.facts(), "cloud": problem.source, "read": read, "written": written}
-    mine = Implementation("torchvox", problem.run, problem.check, problem.capturable)
+    mine = Implementation(
+        "torchvox", problem.run, problem.check, problem.capturable, problem.profiled
+    )
     alone = case.alone or not settings.others
     others, absent = ([], []) if alone else _others(problem, settings)
     if not (settings.plain or others or absent):
@@ -96,7 +98,8 @@ def _adapted(peer: Peer, problem: Problem) -> Implementation:
         return problem.compare(way.convert(result) if way.convert else result)
 
     name = way.name or peer.package
-    return Implementation(name, way.call, way.check or check, peer.capturable)
+    check = way.check or check
+    return Implementation(name, way.call, check, peer.capturable, problem.profiled)
 
 
 def _checked(implementation: Implementation, settings: Settings) -> Measurement:
@@ -151,6 +154,11 @@ def _gpu_figures(implementation: Implementation, budget_s: float) -> Facts:
     except RuntimeError:
         if implementation.name == "torchvox":
             raise
+    if implementation.profiled and not figures:
+        us, launches = timing.kernel_time(implementation.call)
+        figures |= {"kernel_us": round(us, 2), "launches": launches}
+    elif implementation.profiled:
+        figures["kernel_us"] = figures["graph_us"]
     eager = timing.eager_us(implementation.call, budget_s)
     cpu = timing.cpu_us(implementation.call, budget_s / 3, eager)
     return {**figures, "eager_us": round(eager, 2), "cpu_us": round(cpu, 2)}

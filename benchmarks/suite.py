@@ -70,6 +70,7 @@ class Implementation(NamedTuple):
     call: Callable[[], Any]
     check: Callable[[Any], str]  # says what was compared; raises WrongResult
     capturable: bool = False
+    profiled: bool = False
 
 
 class Problem:
@@ -77,6 +78,7 @@ class Problem:
     how results are compared."""
 
     capturable, percentiles = True, False  # percentiles: of single replays
+    profiled = False  # the kernels of libraries that cannot be captured
     plain, plain_captures = "", True  # the name of in_torch(), for ops without a peer
     outputs: Outputs = ()  # of torchvox, once the runner has them
     tolerance = 1e-5  # of the largest value: sums of thousands in another order

@@ -95,6 +95,16 @@ def graph_time(call: Call, budget_s: float) -> tuple[float, int]:
     return replay_us(graph, budget_s), count_launches(graph)
 
 
+def kernel_time(call: Call) -> tuple[float, int]:
+    """What the GPU spends in the kernels, copies and fills of a call, by the profiler, without the
+    gaps between them; and how many they are."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        _calls_us(call, True, QUEUE)
+    gpu = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    spans = [e.time_range.elapsed_us() for e in gpu if not e.is_user_annotation]
+    return sum(spans) / QUEUE, round(len(spans) / QUEUE)
+
+
 def eager_us(call: Call, budget_s: float) -> float:
     """Wall time of a call among many, one synchronization after the last."""
     return median_of_rounds(partial(_calls_us, call, True), budget_s)
