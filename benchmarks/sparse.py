@@ -60,8 +60,8 @@ def random(clouds: Clouds) -> dict[str, Any]:
 
 
 class Layer(suite.Problem):
-    """Of stride 1 (submanifold) or 2. map: made in every call, or else kept, in `kept`; backward:
-    the gradients of features and weight too."""
+    """Of stride 1 (submanifold) or 2. map: made in every call, or else kept with its schedule, in
+    `kept`; backward: the gradients of features and weight too."""
 
     profiled = True
 
@@ -74,8 +74,8 @@ class Layer(suite.Problem):
         options |= {} if options else {"inverse": made.inverse, "num_valid": made.counts}
         leaves = (self["features"].detach(), self["weight"].detach())
         features, weight = (leaf.requires_grad_(self["backward"]) for leaf in leaves)
-        neighbors = made.neighbors if self["map"] else self["kept"]
-        out = torchvox.sparse_conv(features, weight, neighbors, **options)
+        neighbors, schedule = (made.neighbors, None) if self["map"] else self["kept"]
+        out = torchvox.sparse_conv(features, weight, neighbors, schedule=schedule, **options)
         if self["backward"]:
             return out.detach(), *torch.autograd.grad(out, [features, weight], self["grad"])
         return [out] if self["stride"] == 1 else [out, made.out_indices]
@@ -194,7 +194,8 @@ def row(
         if stride == 2:
             call["max_rows"] = int(table(call, 2).counts[0, 0])
         elif not map:
-            call["kept"] = table(call, 1).neighbors
+            kept = table(call, 1).neighbors
+            call["kept"] = (kept, torchvox.sparse_schedule(kept, KERNEL))
         rows = (len(call["indices"]), channels)
         shapes = {"features": rows, "weight": (channels, *KERNEL, channels)}
         shapes |= {"grad": rows} if backward else {}
