@@ -105,6 +105,8 @@ TORCHVOX_HD void store_items(T* to, const Channels<compute_t<T>, kWidth>& channe
   }
 }
 
-TORCHVOX_HD bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+TORCHVOX_HD bool is_aligned(const void* data) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
 
 }  // namespace torchvox
