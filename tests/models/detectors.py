@@ -66,6 +66,15 @@ SMALL |= {
         ],
     ),
 }
+SMALL["centers, rows"] = (
+    "voxelnext_nuscenes",
+    [
+        "model.args.sparse={layers: [1, 1, 1, 1], channels: [8, 8, 16, 16], joined: 2, "
+        "out_channels: 16, max_rows: [9000, 6000, 3000, 6000]}",
+        *SMALL["centers, voxels"][1][3:],
+        "model.args.head.kernel=3",
+    ],
+)
 LAST = ("head.cls", "cls.out", "hm.out")  # the convolutions that give logits
 PASSING, LOGIT = 200, -2.2  # so many candidates of a scan pass the threshold of 0.1
 

@@ -36,9 +36,10 @@ def outputs(answer):
 
 
 def scores(model, *some):
-    """The maps of the head of a detector, or the scores of another network."""
+    """The maps of the head of a detector, those of rows where these are, or the scores of another
+    network."""
     if detects(model):
-        return [m for kind in model.maps(*some) for m in kind]
+        return [m[m != -float("inf")] for kind in model.maps(*some) for m in kind]
     return [model(*some)]
 
 

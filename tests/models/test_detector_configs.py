@@ -14,6 +14,7 @@ from torchvox.models.detection.config import CenterPointVoxelConfig
 
 KITTI, CENTERS = "pointpillars_kitti", "centerpoint_pillars_nuscenes"
 SECOND, MULTIHEAD = "second_kitti", "pointpillars_nuscenes_multihead"
+ROWS = "voxelnext_nuscenes"
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,11 @@ SECOND, MULTIHEAD = "second_kitti", "pointpillars_nuscenes_multihead"
         (SECOND, "model.args.max_voxels=[0, 1]", "max_voxels must be above 0"),
         (SECOND, "model.args.sparse.layers=[1, 2]", "sparse must have as many layers as channels"),
         (SECOND, "model.args.sparse.max_rows=[9]", "one number per level, 4, got [9]"),
+        (ROWS, "model.args.backbone={}", "unknown key backbone"),
+        (ROWS, "model.args.loss={}", "unknown key loss"),
+        (ROWS, "model.args.sparse.joined=6", "joined must be below the number of levels, 6, got 6"),
+        (ROWS, "model.args.sparse.joined=4", "channels must end with 4 equal ones"),
+        (ROWS, "model.args.head.kernel=2", "head.kernel must be one of 1, 3, got 2"),
         (SECOND, "model.args.sparse.block=dense", "sparse.block must be one of conv, residual"),
     ],
 )

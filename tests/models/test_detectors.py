@@ -91,6 +91,10 @@ def test_an_empty_scan_is_a_count_of_0_and_gives_what_an_empty_canvas_gives(name
     points = torch.full((1, 2, model.columns), float("nan"))
     none = model(points, torch.tensor([0], dtype=torch.int32))
     assert_same_bits(model(points, torch.tensor([2], dtype=torch.int32)), none)
+    if isinstance(model, models.VoxelNeXt):
+        heat = torch.cat(model.maps(points, torch.tensor([0], dtype=torch.int32))[0], 1)
+        assert (heat == -float("inf")).all()
+        return
     canvas = model.canvas(points, torch.tensor([0], dtype=torch.int32))
     assert (canvas == 0).all()
 
@@ -169,18 +173,21 @@ def test_unknown_planes_are_refused():
         small("anchors, visibility", "model.args.visibility.height=0")
 
 
+@pytest.mark.parametrize("name", ["anchors, voxels", "centers, rows"])
 @torch.inference_mode()
-def test_rows_that_are_measured_are_those_that_the_detector_needs():
-    """With caps of just these the canvas of two equal scans is that without caps; with fewer by one
-    it is another."""
-    name = "anchors, voxels"
+def test_rows_that_are_measured_are_those_that_the_detector_needs(name):
+    """With caps of just these the maps of two equal scans are those without caps; with fewer by one
+    in any place they are others."""
     points, count = (t.repeat_interleave(2, 0) for t in scan(small(name), 3000))
     voxels, rows = models.measure_rows(small(name), [points[0, :9], points[0]])
-    assert 1000 < voxels < 3000 and len(rows) == 3
+    assert 1000 < voxels < 3000 and len(rows) == len(small(name)._config.sparse.channels)
     uncapped = small(name, "model.args.max_voxels=[-1, -1]", "model.args.sparse.max_rows=[]")
-    expected = uncapped.canvas(points, count)
-    for least, fits in ((rows, True), ([*rows[:-1], rows[-1] - 1], False)):
+    expected = uncapped.maps(points, count)[0][0]
+    for place in range(-1, len(rows)):
+        least = [most - (i == place) for i, most in enumerate(rows)]
         caps = f"model.args.max_voxels=[1, {voxels}]", f"model.args.sparse.max_rows={least}"
-        assert torch.equal(small(name, *caps).canvas(points, count), expected) == fits
+        model = small(name, *caps)
+        model.load_state_dict(uncapped.state_dict())  # whose last bias follows from its scores
+        assert torch.equal(model.maps(points, count)[0][0], expected) == (place == -1)
     with pytest.raises(ValueError, match=r"a detector on voxels .* got PointPillars and 2 clouds"):
         models.measure_rows(small("anchors"), points)

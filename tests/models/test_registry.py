@@ -65,6 +65,7 @@ def test_editors_know_the_class_of_every_name():
         "MinkUNet": registry.UNets,
         "PointPillars": registry.Anchors,
         "Second": registry.VoxelAnchors,
+        "VoxelNeXt": registry.VoxelRows,
     }
     named = {name: kind for kind, names in kinds.items() for name in get_args(names)}
     assert named == {name: one["model"] for name, one in registry._registry().items()}

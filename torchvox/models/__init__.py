@@ -12,6 +12,8 @@ from torchvox.models.detection import (
     PointPillarsConfig,
     Second,
     SecondConfig,
+    VoxelNeXt,
+    VoxelNeXtConfig,
     measure_rows,
 )
 from torchvox.models.detection.running import Box, Boxes, Detector
@@ -30,7 +32,7 @@ __all__ = [
     "PRESETS", "Box", "Boxes", "CenterPointPillars", "CenterPointPillarsConfig", "CenterPointVoxel",
     "CenterPointVoxelConfig", "CheckpointError", "Conventions", "Detector", "Level", "MinkUNet",
     "ModelWeights", "PointNet2Classifier", "PointNet2PartSegmenter", "PointNet2Segmenter",
-    "PointPillars", "PointPillarsConfig", "Second", "SecondConfig", "export_model",
-    "export_program", "fuse_batch_norms", "get_model", "get_model_weights", "import_checkpoint",
+    "PointPillars", "PointPillarsConfig", "Second", "SecondConfig", "VoxelNeXt", "VoxelNeXtConfig",
+    "export_model", "export_program", "fuse_batch_norms", "get_model", "get_model_weights", "import_checkpoint",
     "list_models", "load", "measure_rows", "merge_heads", "parity", "save",
 ]  # fmt: skip

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         CenterPointVoxel,
         PointPillars,
         Second,
+        VoxelNeXt,
     )
     from torchvox.models.minkunet import MinkUNet
     from torchvox.models.pointnet2 import (
@@ -53,6 +54,7 @@ Centers = Literal["center_world_small", "centerpoint_pillars_nuscenes", "centerp
 Anchors = Literal["pointpillars_kitti", "pointpillars_nuscenes_multihead", "pointpillars_world"]
 VoxelAnchors = Literal["second_kitti", "second_world"]
 VoxelCenters = Literal["centerpoint_voxel_nuscenes"]
+VoxelRows = Literal["voxelnext_nuscenes"]
 Classifiers = Literal["pointnet2_cls_shapes", "pointnet2_cls_shapes_small"]
 Parts = Literal["pointnet2_part_shapes"]
 Segmenters = Literal["pointnet2_rooms"]
@@ -113,6 +115,8 @@ def get_model(name: VoxelAnchors, weights: Weights = ..., **overrides: object) -
 def get_model(
     name: VoxelCenters, weights: Weights = ..., **overrides: object
 ) -> "CenterPointVoxel": ...
+@overload
+def get_model(name: VoxelRows, weights: Weights = ..., **overrides: object) -> "VoxelNeXt": ...
 @overload
 def get_model(
     name: Classifiers, weights: Weights = ..., **overrides: object

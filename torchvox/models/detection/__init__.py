@@ -6,6 +6,7 @@ from torchvox.models.detection.config import (
     CenterPointVoxelConfig,
     PointPillarsConfig,
     SecondConfig,
+    VoxelNeXtConfig,
 )
 from torchvox.models.detection.detector import (
     CenterPointPillars,
@@ -16,9 +17,10 @@ from torchvox.models.detection.detector import (
 )
 from torchvox.models.detection.files import detector, detector_names
 from torchvox.models.detection.sparse_backbone import measure_rows
+from torchvox.models.detection.voxelnext import VoxelNeXt
 
 __all__ = [
     "CenterPointPillars", "CenterPointPillarsConfig", "CenterPointVoxel", "CenterPointVoxelConfig",
-    "DetectionNet", "PointPillars", "PointPillarsConfig", "Second", "SecondConfig", "detector",
-    "detector_names", "measure_rows",
+    "DetectionNet", "PointPillars", "PointPillarsConfig", "Second", "SecondConfig", "VoxelNeXt",
+    "VoxelNeXtConfig", "detector", "detector_names", "measure_rows",
 ]  # fmt: skip

@@ -160,6 +160,16 @@ class CenterHeadConfig:
 
 
 @dataclass(frozen=True)
+class RowHeadConfig(CenterHeadConfig):
+    """The same by sparse convolutions. kernel: cells along x and y of those in branches."""
+
+    shared: Positive = 128
+    width: Positive = 128
+    conv_bias: bool = True
+    kernel: Literal[1, 3] = 1
+
+
+@dataclass(frozen=True)
 class DetectionsConfig:
     """From maps to boxes; see docs/detection.md.
 
@@ -229,16 +239,15 @@ class CenterLossConfig:
 
 
 @dataclass(frozen=True)
-class SparseBackboneConfig:
-    """Levels of sparse convolutions of 3 cells, each but the first behind one of stride 2; then one
-    of 3 cells with stride 2 along z alone, to `out_channels`.
+class SparseLevelsConfig:
+    """Levels of sparse convolutions of 3 cells, each but the first behind one of stride 2; then a
+    last one, to `out_channels`.
 
     layers, channels: of each level; its layers are submanifold convolutions ("conv") or blocks of
         two with the input added ("residual"), with bias where `bias` is true.
-    max_rows: most voxels of a sample behind each convolution with a stride, the last one too; those
-        past it, in the order of z, y, x, are dropped. See `torchvox.models.measure_rows`. (): as
-        many as can be, up to eight times as many as before.
-    last_pad: cells of padding along z before the last convolution.
+    max_rows: most voxels of a sample behind each convolution with a stride, and behind the last
+        one; those past it, in the order of z, y, x, are dropped. See
+        `torchvox.models.measure_rows`. (): as many as can be, up to eight times as many as before.
     """
 
     layers: Annotated[Tuple[int, ...], Limits(ge=0)] = (1, 2, 2, 2)
@@ -246,10 +255,30 @@ class SparseBackboneConfig:
     block: Literal["conv", "residual"] = "conv"
     bias: bool = False
     out_channels: Positive = 128
-    last_pad: Count = 0
     max_rows: Sizes = ()
     eps: AboveZero = 1e-3
     momentum: Share = 0.01
+
+
+@dataclass(frozen=True)
+class SparseBackboneConfig(SparseLevelsConfig):
+    """Levels whose last convolution has 3 cells and stride 2 along z alone. last_pad: cells of
+    padding along z before it."""
+
+    last_pad: Count = 0
+
+
+@dataclass(frozen=True)
+class JoinedLevelsConfig(SparseLevelsConfig):
+    """Levels of which the last `joined` become one plane: rows of one place along x and y are
+    summed, each in the cell of the first of these levels where its own cell begins. The last
+    convolution, of 3 x 3 cells, adds rows around them."""
+
+    layers: Annotated[Tuple[int, ...], Limits(ge=0)] = (2, 2, 2, 2, 2, 2)
+    channels: Sizes = (16, 32, 64, 128, 128, 128)
+    block: Literal["conv", "residual"] = "residual"
+    bias: bool = True
+    joined: Positive = 3
 
 
 RESIDUAL = SparseBackboneConfig((2, 2, 2, 2), (16, 32, 64, 128), "residual", bias=True)
@@ -277,8 +306,6 @@ class _Detector:
     column_scale: Tuple[float, ...] = ()
     max_points: int = 32
     order: str = "first"
-    backbone: BackboneConfig = BackboneConfig()
-    neck: NeckConfig = NeckConfig()
     detections: DetectionsConfig = DetectionsConfig()
 
 
@@ -289,6 +316,8 @@ class PillarConfig(_Detector, _Pillars):
     max_pillars: Tuple[int, int] = (16_000, 40_000)
     encoder: EncoderConfig = EncoderConfig()
     visibility: Optional[VisibilityConfig] = None
+    backbone: BackboneConfig = BackboneConfig()
+    neck: NeckConfig = NeckConfig()
 
     @property
     def cell(self) -> Floats3:
@@ -296,18 +325,22 @@ class PillarConfig(_Detector, _Pillars):
 
 
 @dataclass(frozen=True)
-class VoxelConfig(_Detector, _Voxels):
-    """What the detectors on voxels share."""
-
+class _OnVoxels(_Detector, _Voxels):
     max_points: int = 5
     max_voxels: Tuple[int, int] = (16_000, 40_000)
-    sparse: SparseBackboneConfig = SparseBackboneConfig()
-    backbone: BackboneConfig = BEHIND_VOXELS[0]
-    neck: NeckConfig = BEHIND_VOXELS[1]
 
     @property
     def cell(self) -> Floats3:
         return self.voxel_size
+
+
+@dataclass(frozen=True)
+class VoxelConfig(_OnVoxels):
+    """What the detectors with a dense map behind voxels share."""
+
+    sparse: SparseBackboneConfig = SparseBackboneConfig()
+    backbone: BackboneConfig = BEHIND_VOXELS[0]
+    neck: NeckConfig = BEHIND_VOXELS[1]
 
 
 @dataclass(frozen=True)
@@ -353,6 +386,18 @@ class CenterPointVoxelConfig(VoxelConfig):
     loss: Optional[CenterLossConfig] = CenterLossConfig()
 
 
-AnyConfig = Union[
+@dataclass(frozen=True)
+class VoxelNeXtConfig(_OnVoxels):
+    """A detector on voxels whose head sees rows, no map. Fields as `CenterPointVoxelConfig`,
+    without backbone, neck and loss."""
+
+    head: RowHeadConfig
+    max_points: int = 10
+    max_voxels: Tuple[int, int] = (120_000, 160_000)
+    sparse: JoinedLevelsConfig = JoinedLevelsConfig()
+
+
+CanvasConfig = Union[
     PointPillarsConfig, CenterPointPillarsConfig, SecondConfig, CenterPointVoxelConfig
 ]
+AnyConfig = Union[CanvasConfig, VoxelNeXtConfig]

@@ -25,6 +25,7 @@ from torchvox.models.detection.config import (
     AnchorHeadConfig,
     AnchorLossConfig,
     AnyConfig,
+    CanvasConfig,
     CenterHeadConfig,
     CenterLossConfig,
     CenterPointPillarsConfig,
@@ -35,11 +36,10 @@ from torchvox.models.detection.config import (
     VisibilityConfig,
 )
 from torchvox.models.detection.losses import AnchorLoss, CenterLoss
-from torchvox.models.detection.sparse_backbone import SparseBackbone, depth_after
+from torchvox.models.detection.sparse_backbone import MeanVoxels, SparseBackbone, depth_after
 from torchvox.models.detection.validation import map_size, stride_of, validated
 from torchvox.nn import PillarFeatureNet, RayVisibility, ToDense
 from torchvox.nn.rays import channel_count, visibility_channels
-from torchvox.nn.sparse import sparse_tensor
 
 
 class VisibilityPlanes(nn.Module):
@@ -64,7 +64,7 @@ class VisibilityPlanes(nn.Module):
 
 
 class DetectionNet(nn.Module):
-    """Base of the detectors: from points to boxes by way of a canvas, which each kind makes."""
+    """Base of the detectors: from points to boxes by way of maps, which each kind makes."""
 
     def __init__(self, config: AnyConfig) -> None:
         super().__init__()
@@ -77,52 +77,6 @@ class DetectionNet(nn.Module):
         self.register_buffer("column_scale", scale, persistent=False)
         self.classes: List[str] = list(config.classes)
         self._config = config
-
-    def add_network(self, channels: int) -> None:
-        """All behind a canvas of so many channels."""
-        config = self._config
-        self.backbone = Backbone(channels, config.backbone)
-        self.neck = Neck(list(config.backbone.channels), config.neck)
-        if isinstance(config.head, CenterHeadConfig):
-            self._add_center_head(config, config.head)
-        else:
-            self._add_anchor_head(config, config.head)
-
-    def _add_anchor_head(
-        self, config: AnyConfig, head: Union[AnchorHeadConfig, MultiHeadConfig]
-    ) -> None:
-        size, area = map_size(config), _area(config, head.area)
-        if isinstance(head, MultiHeadConfig):
-            self.head = MultiHead(self.neck.out_channels, config.classes, head)
-            anchors = anchors_of_tasks(config.classes, head)
-            groups = _groups(config.classes, head.tasks)
-        else:
-            self.head = AnchorHead(self.neck.out_channels, len(config.classes), head)
-            anchors, groups = [head.anchors], [list(range(len(config.classes)))]
-        tasks = [anchor_boxes(mine, size, area, head.grid) for mine in anchors]
-        labels = [label for group in groups for label in group]
-        self.decoder = AnchorDecoder(
-            tasks, labels, head.code_size, head.direction, config.detections
-        )
-        if isinstance(config.loss, AnchorLossConfig):
-            rotations = [len(anchor.rotations) for anchor in head.anchors]
-            self.criterion: nn.Module = AnchorLoss(groups, rotations, config.loss, head.direction)
-
-    def _add_center_head(self, config: AnyConfig, head: CenterHeadConfig) -> None:
-        self.head = CenterHead(self.neck.out_channels, head)
-        groups = _groups(config.classes, head.tasks)
-        self.decoder = CenterDecoder(
-            [label for group in groups for label in group],
-            config.cell,
-            config.point_cloud_range,
-            stride_of(config),
-            head.rot,
-            config.detections,
-        )
-        if isinstance(config.loss, CenterLossConfig):
-            nx, ny = map_size(config)
-            grid = config.point_cloud_range, config.cell, stride_of(config), (ny, nx)
-            self.criterion = CenterLoss(groups, *grid, head, config.loss)
 
     def check(self, points: Tensor, num_points: Tensor) -> None:
         if points.dim() != 3 or points.size(2) != self.columns:
@@ -151,17 +105,9 @@ class DetectionNet(nn.Module):
             offsets = torch.arange(batch + 1, device=points.device) * capacity
         return rows, offsets
 
-    def canvas(self, points: Tensor, num_points: Tensor) -> Tensor:
-        """The features of every cell at its place: [B, C, ny, nx], channels last in memory."""
-        raise NotImplementedError
-
-    def features(self, canvas: Tensor) -> Tensor:
-        """What the heads see: [B, C, H, W]."""
-        return self.neck(self.backbone(canvas))
-
     def maps(self, points: Tensor, num_points: Tensor) -> List[List[Tensor]]:
         """What the head gives: a list per kind with a map per task, see its class."""
-        return self.head(self.features(self.canvas(points, num_points)))
+        raise NotImplementedError
 
     def forward(
         self, points: Tensor, num_points: Optional[Tensor] = None
@@ -196,8 +142,9 @@ class DetectionNet(nn.Module):
         Raises ValueError without `loss` in the configuration, or where boxes are not "lwh".
         """
         config = self._config
-        if config.loss is None or config.detections.box_format != "lwh":
-            why = "has no loss" if config.loss is None else "must have boxes as lwh for a loss"
+        none = getattr(config, "loss", None) is None
+        if none or config.detections.box_format != "lwh":
+            why = "has no loss" if none else "must have boxes as lwh for a loss"
             raise ValueError(f"{type(self).__name__}: the configuration {why}")
         maps = self.maps(points, num_points)
         with torch.autocast(points.device.type, enabled=False):
@@ -229,7 +176,60 @@ class DetectionNet(nn.Module):
         return {"config": plain(self._config)}
 
 
-class PillarDetector(DetectionNet):
+class CanvasNet(DetectionNet):
+    """Base of the detectors with a dense map, the canvas, which each kind makes."""
+
+    def add_network(self, config: CanvasConfig, channels: int) -> None:
+        """All behind a canvas of so many channels."""
+        self.backbone = Backbone(channels, config.backbone)
+        self.neck = Neck(list(config.backbone.channels), config.neck)
+        if isinstance(config.head, CenterHeadConfig):
+            self._add_center_head(config, config.head)
+        else:
+            self._add_anchor_head(config, config.head)
+
+    def _add_anchor_head(
+        self, config: CanvasConfig, head: Union[AnchorHeadConfig, MultiHeadConfig]
+    ) -> None:
+        size, area = map_size(config), _area(config, head.area)
+        if isinstance(head, MultiHeadConfig):
+            self.head = MultiHead(self.neck.out_channels, config.classes, head)
+            anchors = anchors_of_tasks(config.classes, head)
+            groups = _groups(config.classes, head.tasks)
+        else:
+            self.head = AnchorHead(self.neck.out_channels, len(config.classes), head)
+            anchors, groups = [head.anchors], [list(range(len(config.classes)))]
+        tasks = [anchor_boxes(mine, size, area, head.grid) for mine in anchors]
+        labels = [label for group in groups for label in group]
+        self.decoder = AnchorDecoder(
+            tasks, labels, head.code_size, head.direction, config.detections
+        )
+        if isinstance(config.loss, AnchorLossConfig):
+            rotations = [len(anchor.rotations) for anchor in head.anchors]
+            self.criterion: nn.Module = AnchorLoss(groups, rotations, config.loss, head.direction)
+
+    def _add_center_head(self, config: CanvasConfig, head: CenterHeadConfig) -> None:
+        self.head = CenterHead(self.neck.out_channels, head)
+        groups = _groups(config.classes, head.tasks)
+        self.decoder = center_decoder(config, head)
+        if isinstance(config.loss, CenterLossConfig):
+            nx, ny = map_size(config)
+            grid = config.point_cloud_range, config.cell, stride_of(config), (ny, nx)
+            self.criterion = CenterLoss(groups, *grid, head, config.loss)
+
+    def canvas(self, points: Tensor, num_points: Tensor) -> Tensor:
+        """The features of every cell at its place: [B, C, ny, nx], channels last in memory."""
+        raise NotImplementedError
+
+    def features(self, canvas: Tensor) -> Tensor:
+        """What the heads see: [B, C, H, W]."""
+        return self.neck(self.backbone(canvas))
+
+    def maps(self, points: Tensor, num_points: Tensor) -> List[List[Tensor]]:
+        return self.head(self.features(self.canvas(points, num_points)))
+
+
+class PillarDetector(CanvasNet):
     """Base of the detectors on pillars."""
 
     def __init__(self, config: Union[PointPillarsConfig, CenterPointPillarsConfig]) -> None:
@@ -250,7 +250,7 @@ class PillarDetector(DetectionNet):
         if config.visibility is not None:
             self.visibility = VisibilityPlanes(config.visibility, self.encoder)
             channels += self.visibility.out_channels
-        self.add_network(channels)
+        self.add_network(config, channels)
 
     def canvas(self, points: Tensor, num_points: Tensor) -> Tensor:
         """The features of every pillar at its place, and planes of visibility: [B, C, ny, nx],
@@ -285,34 +285,21 @@ class PillarDetector(DetectionNet):
         super().fuse_scale()
 
 
-class VoxelDetector(DetectionNet):
+class VoxelDetector(CanvasNet):
     """Base of the detectors on voxels: the mean of the points of each, sparse convolutions, and
     what they leave along z as channels."""
 
     def __init__(self, config: Union[SecondConfig, CenterPointVoxelConfig]) -> None:
         super().__init__(config)
-        self.voxel_size: List[float] = list(config.voxel_size)
-        self.max_voxels_train, self.max_voxels_eval = config.max_voxels
-        nx, ny, nz = torch.ops.torchvox.grid_size(self.voxel_size, self.point_cloud_range)
-        self.spatial_shape: List[int] = [nz + 1, ny, nx]  # a plane more: as networks are trained
+        self.voxels = MeanVoxels(config)
         self.sparse_backbone = SparseBackbone(config.columns, config.sparse)
         self.dense = ToDense()
-        self.add_network(config.sparse.out_channels * depth_after(config.sparse, nz + 1))
+        planes = depth_after(config.sparse, self.voxels.spatial_shape[0])
+        self.add_network(config, config.sparse.out_channels * planes)
 
     def canvas(self, points: Tensor, num_points: Tensor) -> Tensor:
         rows, offsets = self.packed(points, num_points)
-        features, indices, _, _, counts = torch.ops.torchvox.voxelize(
-            rows,
-            self.voxel_size,
-            self.point_cloud_range,
-            self.max_points,
-            self.max_voxels_train if self.training else self.max_voxels_eval,
-            batch_offsets=offsets,
-            num_valid=num_points,
-            reduce="mean",
-            order=self.order,
-        )
-        x = sparse_tensor(features, indices, self.spatial_shape, points.size(0), counts)
+        x = self.voxels(rows, points.size(0), offsets, num_points)
         return self.dense(self.sparse_backbone(x)).flatten(1, 2)
 
     @torch.jit.unused
@@ -364,6 +351,17 @@ def _is_one(batch: int) -> bool:
     if torch.jit.is_scripting():
         return batch == 1
     return isinstance(batch, int) and batch == 1
+
+
+def center_decoder(config: AnyConfig, head: CenterHeadConfig) -> CenterDecoder:
+    return CenterDecoder(
+        [config.classes.index(name) for names in head.tasks for name in names],
+        config.cell,
+        config.point_cloud_range,
+        stride_of(config),
+        head.rot,
+        config.detections,
+    )
 
 
 def _groups(classes: Sequence[str], tasks: Sequence[Sequence[str]]) -> List[List[int]]:

@@ -15,6 +15,7 @@ from torchvox.models.detection.config import (
     CenterPointVoxelConfig,
     PointPillarsConfig,
     SecondConfig,
+    VoxelNeXtConfig,
 )
 from torchvox.models.detection.detector import (
     CenterPointPillars,
@@ -23,12 +24,14 @@ from torchvox.models.detection.detector import (
     Second,
 )
 from torchvox.models.detection.validation import validated
+from torchvox.models.detection.voxelnext import VoxelNeXt
 
 KINDS: Dict[str, Tuple[Type[nn.Module], type]] = {
     "pointpillars": (PointPillars, PointPillarsConfig),
     "center_pointpillars": (CenterPointPillars, CenterPointPillarsConfig),
     "second": (Second, SecondConfig),
     "center_voxel": (CenterPointVoxel, CenterPointVoxelConfig),
+    "voxelnext": (VoxelNeXt, VoxelNeXtConfig),
 }
 TRAINING = ("data", "train")  # entries about how it is trained, which others read
 

@@ -12,14 +12,16 @@ from torchvox._util.values import Limits, from_plain, plain
 from torchvox.models.detection.config import (
     AnchorLossConfig,
     AnyConfig,
+    CanvasConfig,
     CenterHeadConfig,
     MultiHeadConfig,
     PillarConfig,
     VoxelConfig,
+    VoxelNeXtConfig,
 )
 from torchvox.models.detection.sparse_backbone import depth_after
 
-D = TypeVar("D", bound=Union[PillarConfig, VoxelConfig])
+D = TypeVar("D", bound=Union[PillarConfig, VoxelConfig, VoxelNeXtConfig])
 MOST_CLASSES, MOST_TASKS = 64, 8  # of the ops that decode
 CAPS = Limits(gt=0, lt=2**31, extra=-1)
 ORDERS = ("first", "zyx", "xyz")
@@ -36,16 +38,21 @@ def validated(kind: Type[D], values: Union[D, Mapping[str, Any]]) -> D:
     config = from_plain(kind, plain(values))
     _check_points(config)
     _check_parts(config)
-    map_size(config)
+    dense = not isinstance(config, VoxelNeXtConfig)  # which takes any grid and has no loss
+    if dense:
+        map_size(config)
     _check_head(config)
     _check_detections(config)
-    _check_loss(config)
+    if dense:
+        _check_loss(config)
     return config
 
 
 def stride_of(config: AnyConfig) -> int:
     """Cells of the canvas that a cell of the last map stands for, along each axis."""
     strides, down = [], _sparse_stride(config)
+    if isinstance(config, VoxelNeXtConfig):
+        return down
     for stride, up in zip(config.backbone.strides, config.neck.strides, strict=True):
         down *= stride
         strides.append(down / up)
@@ -56,10 +63,13 @@ def stride_of(config: AnyConfig) -> int:
 
 def _sparse_stride(config: AnyConfig) -> int:
     """Cells of the grid that a cell of the canvas stands for."""
-    return 1 if isinstance(config, PillarConfig) else 2 ** (len(config.sparse.channels) - 1)
+    if isinstance(config, PillarConfig):
+        return 1
+    last = config.sparse.joined if isinstance(config, VoxelNeXtConfig) else 1
+    return 2 ** (len(config.sparse.channels) - last)
 
 
-def map_size(config: AnyConfig) -> Tuple[int, int]:
+def map_size(config: CanvasConfig) -> Tuple[int, int]:
     """(nx, ny) of the last map."""
     nx, ny, nz = torch.ops.torchvox.grid_size(list(config.cell), list(config.point_cloud_range))
     if isinstance(config, PillarConfig):
@@ -105,8 +115,7 @@ def _check_bounds(bounds: Tuple[float, ...], name: str, count: int) -> None:
 
 
 def _check_parts(config: AnyConfig) -> None:
-    """What makes the canvas, backbone and neck."""
-    backbone, neck = config.backbone, config.neck
+    """What comes before the head."""
     if isinstance(config, PillarConfig):
         _check_encoder(config)
     else:
@@ -115,6 +124,14 @@ def _check_parts(config: AnyConfig) -> None:
         require(good, "sparse must have as many layers as channels")
         count, rule = len(sparse.channels), "sparse.max_rows must have one number per level"
         expect(len(sparse.max_rows) in (0, count), f"{rule}, {count}", list(sparse.max_rows))
+    if isinstance(config, VoxelNeXtConfig):
+        widths, rows = list(config.sparse.channels), config.sparse.joined
+        rule = f"sparse.joined must be below the number of levels, {len(widths)}"
+        expect(rows < len(widths), rule, rows)
+        good = len(set(widths[-rows:])) == 1
+        expect(good, f"sparse.channels must end with {rows} equal ones, which are joined", widths)
+        return
+    backbone, neck = config.backbone, config.neck
     good = len(backbone.layers) == len(backbone.strides) == len(backbone.channels) > 0
     require(good, "backbone must have as many layers as strides and channels")
     good = len(neck.strides) == len(neck.channels) == len(backbone.channels)
@@ -180,7 +197,7 @@ def _check_detections(config: AnyConfig) -> None:
     expect(count in (1, groups), rule, count)
 
 
-def _check_loss(config: AnyConfig) -> None:
+def _check_loss(config: CanvasConfig) -> None:
     loss, count = config.loss, len(config.classes)
     if not isinstance(loss, AnchorLossConfig) or isinstance(config.head, CenterHeadConfig):
         return
