@@ -205,6 +205,8 @@ def test_networks_that_are_not_published_ones_are_refused():
         ("openpcdet voxels", {"dense_head.conv_cls.weight": None,
                               "dense_head.rpn_heads.0.x": torch.ones(1)},
          "AnchorHeadMulti over voxels, cannot be imported: import .* with CenterHead"),
+        ("openpcdet rows", {"dense_head.heads_list.0.iou.1.bias": torch.zeros(1)},
+         "nothing takes: dense_head.heads_list.0.iou.1.bias"),
         ("mmdet3d voxel centers", {"voxel_size": None}, "same tensors: voxel_size must be given"),
         ("det3d voxel centers", {"voxel_size": None}, "the same tensors: voxel_size must be given"),
     ],
@@ -231,6 +233,7 @@ def test_settings_without_a_plain_network_are_named():
         ("openpcdet nuScenes multihead", "pointpillars_nuscenes_multihead"),
         ("openpcdet KITTI voxels", "second_kitti"),
         ("openpcdet nuScenes voxels", "centerpoint_voxel_nuscenes"),
+        ("openpcdet nuScenes rows", "voxelnext_nuscenes"),
     ],
 )
 def test_a_published_network_has_the_configuration_that_is_shipped(name, shipped):

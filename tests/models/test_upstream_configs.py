@@ -298,6 +298,6 @@ def test_configurations_of_voxels_are_declared():
         assert flags["backbone.strides"][0] == [1, 2] and flags["detections.score"] == (0.2, BY)
     content["MODEL"]["VFE"] = {"NAME": "DynMeanVFE"}
     assert openpcdet_config(content).settings["max_voxels"] == [-1, -1]
-    content["MODEL"]["BACKBONE_3D"] = {"NAME": "VoxelResBackBone8xVoxelNeXt"}
-    with pytest.raises(CheckpointError, match="VoxelResBackBone8xVoxelNeXt is unknown"):
+    content["MODEL"]["BACKBONE_3D"] = {"NAME": "UNetV2"}
+    with pytest.raises(CheckpointError, match="UNetV2 is unknown"):
         openpcdet_config(content)

@@ -12,7 +12,7 @@ from upstream import openpcdet as pcdet
 from upstream.boxes import AnchorClass
 from upstream.heads import CenterRules
 from upstream.pillars import BackboneNeck, Grid
-from upstream.voxels import Sizes
+from upstream.voxels import PlaneConv, Sizes
 
 from torchvox.models.importing import published
 
@@ -39,7 +39,7 @@ def with_weights(network, points):
     size, few scores above the threshold."""
     for name, conv in network.named_modules():
         # Those before a batch norm are changed too, which undoes it.
-        if isinstance(conv, nn.Conv2d) and conv.bias is not None:
+        if isinstance(conv, (nn.Conv2d, PlaneConv)) and conv.bias is not None:
             conv.bias -= 2.5 * bool(SCORES & set(name.split(".")))
             conv.weight *= 0.3 if BOXES & set(name.split(".")) else 1.0
     return calibrated(network, points, run=network.maps)
@@ -159,6 +159,7 @@ VOXEL_ANCHORS = {k: v for k, v in anchor_settings(**VOXEL_PLACE).items() if "pil
 VOXEL_CENTERS = {**VOXEL_PLACE, "classes": NAMES, "head": CENTERS["head"]}
 SMALL_NECK = BackboneNeck((1, 1), (1, 2), (8, 16), (1, 2), (16, 16), down=4)
 PLAIN, RESIDUAL = Sizes((1, 2, 1), (6, 8, 10)), Sizes((1, 2, 1), (6, 8, 10), blocks=True)
+JOINED = Sizes((1, 1, 2, 1), (6, 8, 10, 10), blocks=True, bias=True, joined=2)
 ON_VOXELS = {"grid": VOXEL_GRID, "backbone_neck": SMALL_NECK}
 HEATS_ON_VOXELS = {**ON_VOXELS, "tasks": TASKS, "shared": 8}
 CONV_NECK = {"backbone_neck": replace(SMALL_NECK, conv_at_one=True)}
@@ -183,6 +184,11 @@ SMALL |= {
         {**HEATS_ON_VOXELS, **CONV_NECK, "filters": replace(RESIDUAL, bias=True, old=True),
          "clockwise": True},
         *(RESIDUAL_TENSORS + 8 + 7 + 2 * 6 * 9, VOXEL_CENTERS),
+    ),
+    "openpcdet rows": (
+        *(pcdet.VoxelNeXt, 5),
+        {"grid": VOXEL_GRID, "tasks": TASKS, "shared": 8, "filters": JOINED},
+        *(216, {**VOXEL_CENTERS, "sparse.joined": 2}),
     ),
     "mmdet3d voxels": (
         *(mmdet.Second, 4),
@@ -239,6 +245,11 @@ DETECTORS |= {
     "openpcdet nuScenes voxels": (
         *(pcdet.CenterPointVoxel, 5, 558, NUSCENES_VOXELS, NUSCENES_TASKS, VOXEL_NECK),
         Sizes((2, 2, 2, 2), (16, 32, 64, 128), blocks=True, bias=True, last=128),
+    ),
+    "openpcdet nuScenes rows": (
+        *(pcdet.VoxelNeXt, 5, 542, NUSCENES_VOXELS, NUSCENES_TASKS),
+        replace(JOINED, layers=[2] * 6, widths=(16, 32, 64, 128, 128, 128), last=128, joined=3),
+        *(1, 128),
     ),
 }
 

@@ -70,13 +70,15 @@ def detector_parity(imported, points=None):
     kinds = CENTER_KINDS if "conv_bias" in config["head"] else ANCHOR_KINDS
     differences: Dict[str, float] = {}
     for kind, ours, others in zip(kinds, mine, theirs, strict=True):
-        apart = [float((a - b).abs().max()) for a, b in zip(ours, others, strict=True)]
+        pairs = zip(ours, others, strict=True)
+        # Both may be -inf in cells without a row.
+        apart = [float(torch.where(a == b, 0.0, (a - b).abs()).max()) for a, b in pairs]
         if apart:
             differences[kind] = max(apart)
     boxes, scores, labels, used, _ = model(points[None], count)
     n = int(used[0])
     found = reference.detect(points)
-    output = max(float(m.abs().max()) for kind in theirs for m in kind)
+    output = max(float(m[m != -torch.inf].abs().max()) for kind in theirs for m in kind)
     there = boxes_from(found.boxes, imported.layout.boxes), found.scores, found.labels
     boxes = agreement(there, (boxes[0, :n], scores[0, :n], labels[0, :n]))
     return DetectorReport(imported, words, output, differences, boxes)

@@ -9,8 +9,8 @@ from torch import nn
 
 from .boxes import ROTATIONS, AnchorRules, anchors, decoded, joined, selected
 from .heads import AnchorNet, CenterNet
-from .pillars import NUSCENES_BACKBONE_NECK, PillarNet, conv3x3
-from .voxels import Voxels
+from .pillars import NUSCENES_BACKBONE_NECK, BackboneNeck, PillarNet, conv3x3
+from .voxels import Norm, PlaneConv, Relu, Voxels, plane_of
 
 NAMES = ("vfe", "backbone_2d", "backbone_2d", "dense_head")
 MULTI = AnchorRules(iou=0.2, pre=1000, post=83)
@@ -115,3 +115,48 @@ class CenterPoint(CenterNet):
 
 class CenterPointVoxel(Voxels, CenterPoint):
     NAMES = Second.NAMES
+
+
+class RowsOnly(BackboneNeck):
+    """None of either."""
+
+    stride = property(lambda self: self.down)
+
+
+class VoxelNeXt(CenterPointVoxel):
+    """filters: Sizes, of which some levels are joined. size: cells of the kernels in branches."""
+
+    def __init__(self, columns, grid, tasks, filters, size=1, shared=64, **more):
+        self.size, self.joined, self.last = size, filters.joined, filters.last
+        down = 2 ** (len(filters.widths) - filters.joined)
+        behind = RowsOnly((), (), (), (), (), down=down)
+        super().__init__(columns, grid, tasks, behind, filters, shared=shared, **more)
+        conv = PlaneConv(filters.widths[-1], self.last, 3, (0, 1, 1), bias=False)
+        self.backbone_3d.conv_out = nn.Sequential(conv, Norm(self.last), Relu())
+        self.backbone_3d.shared_conv = self.dense_head.shared_conv
+        del self.dense_head.shared_conv
+
+    def layer(self, channels, width, bias):
+        """Without channels behind the last layer, the shared one."""
+        conv = PlaneConv(channels or self.last, width, self.size if channels else 3, bias=bias)
+        return nn.Sequential(conv, Norm(width, 1e-5), Relu())
+
+    def branch(self, shared, out, bias):
+        return nn.Sequential(self.layer(shared, shared, bias), PlaneConv(shared, out, 1))
+
+    def maps(self, points):
+        """Heat is -inf where no row is."""
+        levels = [self.means(points)]
+        for name, part in self.backbone_3d.named_children():
+            rows = levels[-self.joined :]
+            levels.append(part(plane_of(rows) if name == "conv_out" else rows[-1]))
+        return [
+            [self.placed(task[kind](levels[-1]), kind) for task in self.tasks if kind in task]
+            for kind in self.KINDS
+        ]
+
+    def placed(self, rows, kind):
+        empty = -torch.inf if kind == "hm" else 0.0
+        grid = torch.full((1, rows.features.size(1), *rows.shape[1:]), empty)
+        grid[0, :, rows.cells[:, 1], rows.cells[:, 2]] = rows.features.T
+        return grid

@@ -37,6 +37,8 @@ def reference_detector(imported):
 
 def _network(layout, config, old):
     program = {"openpcdet": openpcdet, "det3d": det3d}.get(layout, mmdet3d)
+    if "joined" in config.get("sparse", ()):
+        return _rows(config)
     net, head = _common(config, old), config["head"]
     encoder = config.get("encoder", {"pad_semantics": "reference"})
     how = (
@@ -74,6 +76,18 @@ def _common(config, old):
         "backbone_neck": BackboneNeck(*sizes, *more),
         "filters": filters if sparse else config["encoder"]["channels"],
     }
+
+
+def _rows(config):
+    """VoxelNeXt."""
+    sparse, caps = config["sparse"], (config["max_points"], config["max_voxels"][1])
+    sizes = Sizes(
+        *(sparse["layers"], sparse["channels"], sparse["block"] == "residual", sparse["bias"]),
+        **{"last": sparse["out_channels"], "joined": sparse["joined"]},
+    )
+    grid, size = Grid(config["voxel_size"], config["point_cloud_range"], *caps), "kernel"
+    net = {"columns": config["columns"], "grid": grid, "filters": sizes}
+    return openpcdet.VoxelNeXt(**net, size=config["head"][size], **_centers(config))
 
 
 def _anchors(config):

@@ -16,7 +16,7 @@ from .pillars import PFN_EPS, pillars_of
 @dataclass(frozen=True)
 class Sizes:
     """layers, widths: of each level. blocks: residual ones, with `bias`. old: weights [kz, ky, kx,
-    in, out]. last: width of the last convolution."""
+    in, out]. last: width of the last convolution. joined: levels that become one plane."""
 
     layers: Sequence[int]
     widths: Sequence[int]
@@ -24,6 +24,7 @@ class Sizes:
     bias: bool = False
     old: bool = False
     last: int = 8
+    joined: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,15 @@ class Conv(nn.Module):
         keys = torch.cat(keys).unique()
         return torch.stack(torch.unravel_index(keys[keys >= 0], out.shape), 1), out.shape
 
+    def table(self):
+        return self.weight.permute(self.order).flatten(0, 2)
+
     def forward(self, x):
-        padding = (1, 1, 1) if self.padding is None else self.padding
+        same = [size // 2 for size in self.kernel]
+        padding = same if self.padding is None else self.padding
         cells, shape = (x.cells, x.shape) if self.padding is None else self.reached(x, padding)
         known, row = x.keys(x.cells).sort()
-        weight = self.weight.permute(self.order).flatten(0, 2)  # [K, in, out]
+        weight = self.table()  # [K, in, out]
         out = torch.zeros(len(cells), weight.size(2))
         out += 0 if self.bias is None else self.bias
         for k, offset in enumerate(itertools.product(*map(range, self.kernel))):
@@ -79,9 +84,24 @@ class Conv(nn.Module):
         return Rows(out, cells, shape)
 
 
+class PlaneConv(Conv):
+    """Of two axes. spconv takes the memory of a weight [out, 1, 1, in] for [in, out]."""
+
+    def __init__(self, channels, width, size, padding=None, bias=True):
+        super().__init__(Sizes((), ()), channels, width, (1, size, size), padding=padding)
+        self.weight = nn.Parameter(self.weight[:, 0].clone())
+        self.bias = nn.Parameter(torch.randn(width) / 4) if bias else None
+
+    def table(self):
+        width, size, _, channels = self.weight.shape
+        if size == 1:
+            return self.weight.view(1, channels, width)
+        return self.weight.flatten(1, 2).permute(1, 2, 0)
+
+
 class Norm(nn.BatchNorm1d):
-    def __init__(self, width):
-        super().__init__(width, eps=PFN_EPS, momentum=0.01)
+    def __init__(self, width, eps=PFN_EPS):
+        super().__init__(width, eps=eps, momentum=0.01)
 
     def forward(self, x):
         return replace(x, features=super().forward(x.features))
@@ -117,11 +137,20 @@ def levels(sizes):
     """Of each level, the strided layer (None for the first one) and the others."""
     last, width = len(sizes.widths) - 1, sizes.widths[0]
     for i, (count, channels) in enumerate(zip(sizes.layers, sizes.widths, strict=True)):
-        padding = (int(i < last), 1, 1)
+        padding = (int(i < last or sizes.joined > 0), 1, 1)
         down = layer(sizes, width, channels, stride=(2, 2, 2), padding=padding) if i else None
         one = Block if sizes.blocks else lambda s, c: layer(s, c, c)
         yield down, [one(sizes, channels) for _ in range(count)]
         width = channels
+
+
+def plane_of(levels):
+    """One plane of the cells of the first level; each further one has half as many."""
+    cells = torch.cat([x.cells[:, 1:] * 2**i for i, x in enumerate(levels)])
+    cells, row = cells.unique(dim=0, return_inverse=True)
+    features = torch.cat([x.features for x in levels])
+    total = torch.zeros(len(cells), features.size(1)).index_add_(0, row, features)
+    return Rows(total, nn.functional.pad(cells, (1, 0)), [1, *levels[0].shape[1:]])
 
 
 def pcdet_net(sizes, flat=False):
@@ -164,12 +193,15 @@ class Voxels:
             left = (left + 2 * padding - 3) // 2 + 1
         return sizes.last * left
 
-    def seen(self, points):
+    def means(self, points):
         pillars = pillars_of(points, self.grid)
         total = torch.zeros(len(pillars.cells), points.size(1))
         total.index_add_(0, pillars.pillar, pillars.rows)
         count = torch.bincount(pillars.pillar, minlength=len(total))
-        x = Rows(total / count[:, None], pillars.cells, [self.planes, *self.grid.shape])
+        return Rows(total / count[:, None], pillars.cells, [self.planes, *self.grid.shape])
+
+    def seen(self, points):
+        x = self.means(points)
         for part in self.parts()[0].children():
             x = part(x)
         grid = torch.zeros(x.features.size(1), *x.shape)

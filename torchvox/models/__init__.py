@@ -33,6 +33,6 @@ __all__ = [
     "CenterPointVoxelConfig", "CheckpointError", "Conventions", "Detector", "Level", "MinkUNet",
     "ModelWeights", "PointNet2Classifier", "PointNet2PartSegmenter", "PointNet2Segmenter",
     "PointPillars", "PointPillarsConfig", "Second", "SecondConfig", "VoxelNeXt", "VoxelNeXtConfig",
-    "export_model", "export_program", "fuse_batch_norms", "get_model", "get_model_weights", "import_checkpoint",
-    "list_models", "load", "measure_rows", "merge_heads", "parity", "save",
+    "export_model", "export_program", "fuse_batch_norms", "get_model", "get_model_weights",
+    "import_checkpoint", "list_models", "load", "measure_rows", "merge_heads", "parity", "save",
 ]  # fmt: skip

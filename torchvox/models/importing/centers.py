@@ -67,20 +67,22 @@ def center_head(
     return list(classes), head, unknown
 
 
-def task_pairs(config: Mapping[str, Any], names: TaskNames) -> List[Pair]:
-    """Of any head in tasks."""
+def task_pairs(config: Mapping[str, Any], names: TaskNames, rows: bool = False) -> List[Pair]:
+    """Of any head in tasks. rows: one of sparse convolutions, whose layers are numbered."""
     head = config["head"]
     bias = head.get("conv_bias", False)
-    pairs = conv(names.shared[0], "head.shared.conv", bias)
-    pairs += norm(names.shared[1], "head.shared.norm")
+    first = ("0", "1") if rows else ("conv", "norm")
+    pairs = conv(names.shared[0], f"head.shared.{first[0]}", bias)
+    pairs += norm(names.shared[1], f"head.shared.{first[1]}")
     for t in range(len(head["tasks"])):
         for part in names.parts:
             if part == "vel" and not head.get("velocity", True):
                 continue
             ours = f"head.tasks.{t}.{part}"
             for k in range(head["convs"]):
-                pairs += conv(names.at(t, part, names.conv, k), f"{ours}.layers.{k}.conv", bias)
-                pairs += norm(names.at(t, part, names.norm, k), f"{ours}.layers.{k}.norm")
+                own = (3 * k, 3 * k + 1) if rows else (f"{k}.conv", f"{k}.norm")
+                pairs += conv(names.at(t, part, names.conv, k), f"{ours}.layers.{own[0]}", bias)
+                pairs += norm(names.at(t, part, names.norm, k), f"{ours}.layers.{own[1]}")
             pairs += conv(names.at(t, part, names.last, head["convs"]), f"{ours}.out", bias=True)
     return pairs
 

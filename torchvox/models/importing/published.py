@@ -37,6 +37,10 @@ NUSCENES_VOXELS: Dict[str, Any] = {
     "column_scale": NUSCENES["column_scale"],
     "max_rows": [200_000, 100_000, 40_000, 30_000],
 }
+NUSCENES_ROWS: Dict[str, Any] = {
+    **NUSCENES_VOXELS,
+    "max_rows": [200_000, 100_000, 40_000, 15_000, 6_000, 30_000],
+}
 
 KITTI_ANCHORS: Dict[str, Tuple[Size, float]] = {
     "Car": ((3.9, 1.6, 1.56), -1.78),

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Tuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from torchvox.models.checkpoints import CheckpointError
 from torchvox.models.importing.backbone_neck import (
@@ -22,6 +22,8 @@ from torchvox.models.importing.settings import SHAPES, Settings
 from torchvox.nn.sparse import SparseBatchNorm
 from torchvox.nn.sparse_conv import SparseConvolution
 
+SHARED_ROWS = "backbone_3d.shared_conv.0.weight"
+
 
 def is_old(state: State) -> bool:
     """Whether weights are [kz, ky, kx, Cin, Cout], those of spconv 1 and mmcv, not [Cout, kz, ky,
@@ -29,8 +31,23 @@ def is_old(state: State) -> bool:
     return any(tuple(t.shape[:3]) == (3, 1, 1) for t in state.values() if t.dim() == 5)
 
 
+def of_rows(state: State) -> bool:
+    """Whether the network is VoxelNeXt, with sparse convolutions of two axes."""
+    return SHARED_ROWS in state
+
+
+def _of_one_cell(weight: Tensor) -> Tensor:
+    """spconv 2 takes the memory of a weight [Cout, 1, 1, Cin] for [Cin, Cout]."""
+    if weight.dim() != 4 or weight.shape[1:3] != (1, 1):
+        return weight
+    return weight.reshape(weight.size(3), weight.size(0)).t().reshape(weight.shape)
+
+
 def in_our_order(state: State) -> State:
-    """The tensors with weights of sparse convolutions as of spconv 2."""
+    """The tensors with weights of sparse convolutions as we take them: as spconv 2 has them, but
+    for kernels of one cell."""
+    if of_rows(state):
+        return {key: _of_one_cell(tensor) for key, tensor in state.items()}
     if not is_old(state):
         return state
     return {k: t.permute(4, 0, 1, 2, 3) if t.dim() == 5 else t for k, t in state.items()}
@@ -51,8 +68,10 @@ class VoxelNames(BevNames):
             rank = 2 * own.startswith(("conv_out.", "extra_conv.")) + (own[:6] != "conv_i")
             return rank, [int(number) for number in re.findall(r"\d+", own)]
 
-        found = [name[:-7] for name, tensor in state.items() if tensor.dim() == 5]
-        found = sorted((name for name in found if name.startswith(self.prefix)), key=place)
+        sparse = (5, 4) if of_rows(state) else (5,)
+        found = [name[:-7] for name, tensor in state.items() if tensor.dim() in sparse]
+        found = [name for name in found if name.startswith(self.prefix)]
+        found = sorted((name for name in found if f"{name}.weight" != SHARED_ROWS), key=place)
         if len(found) < 2 or not found[0].startswith(f"{self.prefix}conv_input."):
             raise CheckpointError(f"the checkpoint has no {self.prefix}conv_input and what follows")
         return found
@@ -72,7 +91,7 @@ class VoxelNames(BevNames):
     ) -> Dict[str, Any]:
         """As of `PillarNames`, some of whose arguments say nothing here."""
         names, ours = self.convs(state), in_our_order(state)
-        widths = {name: shape(ours, f"{name}.weight", 5)[0] for name in names}
+        widths = {name: shape(ours, f"{name}.weight", 4)[0] for name in names}
         in_blocks = [name for name in names if _in_block(name)]
         layers, channels, level = [0], [widths[names[0]]], 1
         for name in names[1:-1]:
@@ -86,7 +105,12 @@ class VoxelNames(BevNames):
             else:
                 layers[-1] += 1
         place = grid_of(settings, {k: v for k, v in grid.items() if k != "max_rows"}, unknown)
-        rows = [] if unknown else grid["max_rows"]
+        rows, last = [] if unknown else grid["max_rows"], {"last_pad": 0}
+        behind: Dict[str, Any] = {}
+        if of_rows(state):
+            last = {"joined": 3}
+        else:
+            behind = self.backbone_neck(state, settings, stride_one, first_stride=1)
         return {
             **place,
             "columns": settings.choose("columns", self.inputs(state), SHAPES),
@@ -96,10 +120,10 @@ class VoxelNames(BevNames):
                 "block": "residual" if in_blocks else "conv",
                 "bias": any(f"{name}.bias" in state for name in in_blocks),
                 "out_channels": widths[names[-1]],
-                "last_pad": settings.choose("sparse.last_pad", 0),
                 "max_rows": settings.choose("sparse.max_rows", rows),
+                **settings.choices("sparse", last),
             },
-            **self.backbone_neck(state, settings, stride_one, first_stride=1),
+            **behind,
         }
 
     def pairs(self, model: nn.Module, state: State) -> List[Pair]:
@@ -112,7 +136,7 @@ class VoxelNames(BevNames):
             head, _, last = theirs.rpartition(".")
             name = last.replace("conv", "bn") if _in_block(theirs) else str(int(last) + 1)
             pairs += norm(f"{head}.{name}", normed)
-        return pairs + self.bev_pairs(model.config()["config"])
+        return pairs if of_rows(state) else pairs + self.bev_pairs(model.config()["config"])
 
 
 def of_voxels(settings: Mapping[str, Any]) -> Dict[str, Any]:

@@ -2,6 +2,7 @@
 """Detectors of open-mmlab/OpenPCDet on pillars and voxels: names of its tensors, and its
 configurations."""
 
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Dict, List, Mapping, Union
 
@@ -21,12 +22,12 @@ from torchvox.models.importing.backbone_neck import (
 from torchvox.models.importing.centers import TaskNames, center_detections, center_head, task_pairs
 from torchvox.models.importing.layouts import Found, Layout
 from torchvox.models.importing.settings import SHAPES, Declared, Settings, detections, least, pick
-from torchvox.models.importing.voxels import VoxelNames, nuscenes_voxels, of_voxels
+from torchvox.models.importing.voxels import VoxelNames, nuscenes_voxels, of_rows, of_voxels
 from torchvox.ops.detection import ANCHOR_DECODE_NMS_CONVENTIONS
 
 Config = Mapping[str, Any]
 ENCODERS = ("PillarVFE", "DynPillarVFE", "MeanVFE", "DynMeanVFE")
-BACKBONES = ("VoxelBackBone8x", "VoxelResBackBone8x")
+BACKBONES = ("VoxelBackBone8x", "VoxelResBackBone8x", "VoxelResBackBone8xVoxelNeXt")
 PARTS = ["reg:2", "height:1", "size:3", "angle:2", "velo:2"]
 HEAD_WIDTHS = {"center": 2, "center_z": 1, "dim": 3, "rot": 2, "vel": 2}
 BEV = ("backbone_2d.blocks", "backbone_2d.deblocks", 1)
@@ -41,6 +42,7 @@ CENTERS = TaskNames(
     "{0}.1",
     "{0}",
 )
+ROWS = replace(CENTERS, shared=("backbone_3d.shared_conv.0", "backbone_3d.shared_conv.1"))
 # Parts in the order of the code of a box.
 CODE = {"reg": "reg", "z": "height", "dim": "size", "rot": "angle", "vel": "velo"}
 HEADS = TaskNames(
@@ -132,14 +134,19 @@ def _centers(state: State, settings: Settings) -> Found:
     grid = dict(published.NUSCENES)
     if padding == "none":
         grid |= {"max_points": -1, "max_pillars": [-1, -1]}
-    classes, head, unknown = center_head(state, settings, CENTERS, "openpcdet")
+    rows = of_rows(state)
+    tasks = ROWS if rows else CENTERS
+    classes, head, unknown = center_head(state, settings, tasks, "openpcdet")
     names = _names(state)
-    if names is VOXELS:
+    if rows:
+        grid = published.NUSCENES_ROWS
+        head["kernel"] = shape(state, tasks.at(0, "hm", tasks.conv, 0) + ".weight", 4)[1]
+    elif names is VOXELS:
         grid = nuscenes_voxels(settings, [120_000, 160_000])
     config = names.describe(state, settings, grid, unknown, "transposed", pad_semantics=padding)
     config |= {"head": head, "detections": center_detections(settings, "openpcdet")}
     kind = "CenterPointVoxel" if names is VOXELS else "CenterPointPillars"
-    return Found(kind, {"classes": classes, **config})
+    return Found("VoxelNeXt" if rows else kind, {"classes": classes, **config})
 
 
 def _pairs(model: nn.Module, state: State) -> List[Pair]:
@@ -147,7 +154,8 @@ def _pairs(model: nn.Module, state: State) -> List[Pair]:
     pairs: List[Pair] = [(STEP, None)] if STEP in state else []
     pairs += _names(state).pairs(model, state)
     if "conv_bias" in config["head"]:
-        return pairs + task_pairs(config, CENTERS)
+        rows = of_rows(state)
+        return pairs + task_pairs(config, ROWS if rows else CENTERS, rows)
     if "tasks" not in config["head"]:
         for theirs, ours in (("cls", "cls"), ("box", "box"), ("dir_cls", "dir")):
             if ours != "dir" or config["head"]["direction"] is not None:
@@ -158,9 +166,9 @@ def _pairs(model: nn.Module, state: State) -> List[Pair]:
 
 
 NOTES = dict.fromkeys(
-    ("CenterPointPillars", "CenterPointVoxel"),
+    ("CenterPointPillars", "CenterPointVoxel", "VoxelNeXt"),
     (
-        "published centerpoint weights were trained with code weights of another order (0.2 on "
+        "published weights of this net were trained with code weights of another order (0.2 on "
         "rot, not on vel): their angles are worse than the net can be",
     ),
 )
@@ -218,6 +226,8 @@ def _declared(content: Config, model: Config) -> Declared:
         if sparse.get("NAME") not in BACKBONES:
             known = ", ".join(BACKBONES)
             raise CheckpointError(f"BACKBONE_3D.NAME {sparse.get('NAME')} is unknown: {known} are")
+        if any(size != 3 for size in sparse.get("SPCONV_KERNEL_SIZES", [])):
+            raise CheckpointError("BACKBONE_3D.SPCONV_KERNEL_SIZES other than 3 are not known")
         settings = of_voxels(settings | pick(sparse, {"sparse.last_pad": "last_pad"}))
     if "CLASS_NAMES_EACH_HEAD" not in head:
         settings |= _declared_anchors(head, settings.get("classes", []))
