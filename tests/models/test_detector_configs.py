@@ -64,7 +64,6 @@ ROWS = "voxelnext_nuscenes"
         (SECOND, "model.args.sparse.layers=[1, 2]", "sparse must have as many layers as channels"),
         (SECOND, "model.args.sparse.max_rows=[9]", "one number per level, 4, got [9]"),
         (ROWS, "model.args.backbone={}", "unknown key backbone"),
-        (ROWS, "model.args.loss={}", "unknown key loss"),
         (ROWS, "model.args.sparse.joined=6", "joined must be below the number of levels, 6, got 6"),
         (ROWS, "model.args.sparse.joined=4", "channels must end with 4 equal ones"),
         (ROWS, "model.args.head.kernel=2", "head.kernel must be one of 1, 3, got 2"),

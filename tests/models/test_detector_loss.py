@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import torchvox
-from torchvox.models import CenterPointPillars, CenterPointVoxel, PointPillars, Second
+from torchvox.models import CenterPointPillars, CenterPointVoxel, PointPillars, Second, VoxelNeXt
+from torchvox.models.detection.config import CenterLossConfig
+from torchvox.models.detection.losses import gaussian_radius
 
 BASE = {
     "classes": ["Car", "Pedestrian", "Cyclist"],
@@ -83,6 +85,15 @@ def second():
     return on_voxels(anchored)
 
 
+def rows():
+    """Of sparse convolutions alone."""
+    kept = {k: v for k, v in on_voxels(centered).config()["config"].items() if k not in DENSE}
+    torch.manual_seed(0)
+    sparse = {"layers": [1] * 4, "channels": [8, 8, 16, 16], "joined": 2, "out_channels": 16}
+    return VoxelNeXt({**kept, "voxel_size": [0.5, 0.5, 0.2], "sparse": sparse})
+
+
+DENSE = ("backbone", "neck")
 NOT_OF_VOXELS = ("pillar_size", "max_pillars", "encoder", "visibility")
 MODELS = {
     "anchors": anchored,
@@ -90,6 +101,7 @@ MODELS = {
     "centers": centered,
     "anchors, voxels": second,
     "centers, voxels": lambda: on_voxels(centered),
+    "centers, rows": rows,
 }
 
 
@@ -135,7 +147,8 @@ def test_scores_of_its_class_do_not_matter_at_an_ignored_box(make, device):
     # Of cars, whose box 2 of scan 0 is at this cell.
     known = {anchored: (0, slice(0, 6)), second: (0, slice(0, 6)), headed: (1, slice(4, 8))}
     task, scores = known.get(make, (1, slice(1, 2)))
-    maps[0][task].data[0, scores, 13, 12] += 3.0
+    row, column = (6, 6) if make is rows else (13, 12)
+    maps[0][task].data[0, scores, row, column] += 3.0
     assert torch.equal(classes(weight), before[0])
     assert classes(torch.ones_like(weight)) != before[1]
 
@@ -208,6 +221,58 @@ def test_center_terms_are_those_of_the_formulas(loss):
     assert float(found["boxes"]) == pytest.approx(expected[1], rel=2e-6)
 
 
+@torch.no_grad()
+def test_rows_are_taught_by_their_distance_to_a_center_and_the_row_nearest_to_it():
+    """In cells of 2 m; of two boxes of a class, one without a row at its center, the nearer."""
+    model = rows().eval()
+    given = batch()
+    given[0][0, :, :2] = given[0][0, :, :2].clamp(min=-3.9)
+    given[2][0, 3] = torch.tensor([9.1, -7.3, -1.0, 7.9, 5.1, 1.5, 0.3, 1.0, -0.5])
+    given[3][0, 3], given[4][0], given[5][0, 3] = 0, 4, 1
+    maps = model.maps(*given[:2])
+    found = model.criterion.targets(maps, *given[2:])
+    active = (maps[0][0][:, 0] > -math.inf).nonzero().tolist()
+    away = (given[2][..., :2] - torch.tensor([0.0, -8.0])) / 2
+    expected, nearest = torch.full((3, 3, 8, 8), -1.0), {}
+    for b, y, x in active:
+        most = {(c, hidden): 0.0 for c in range(3) for hidden in (False, True)}
+        for g in range(int(given[4][b])):
+            at = away[b, g].tolist()
+            best = min((math.dist(at, (u, v)), v, u) for a, v, u in active if a == b)[2:0:-1]
+            nearest[b, g] = best[1] * 8 + best[0]
+            sizes = [torch.tensor(float(s) / 2) for s in given[2][b, g, 3:5]]
+            spread = (2 * float(gaussian_radius(*sizes, model.criterion.config)) + 1) / 6
+            apart = min(math.dist((x, y), place) for place in (at, best))
+            kind = int(given[3][b, g]), bool(given[5][b, g] == 0)
+            most[kind] = max(most[kind], math.exp(-(apart**2) / (2 * spread**2)))
+        for c in range(3):
+            own, hidden = most[c, False], most[c, True]
+            expected[b, c, y, x] = -1.0 if hidden > own else own
+    torch.testing.assert_close(found.heatmap, expected)
+    slots = {}
+    for b in range(3):
+        pairs = zip(found.box[b].flatten().tolist(), found.cell[b].flatten().tolist(), strict=True)
+        slots |= {(b, g): cell for g, cell in pairs if g >= 0}
+    assert slots == {place: nearest[place] for place in slots} and len(slots) == 4
+    assert nearest[0, 3] // 8 > 0 and (found.heatmap == 1).sum() == 4
+    with_slot = torchvox.center_targets(
+        *(given[2], given[3], given[5], given[4], BASE["point_cloud_range"], BASE["pillar_size"]),
+        *(4, [8, 8], [1, 0, 1]),
+    )
+    assert torch.equal(found.box, with_slot.box) and torch.equal(found.count, with_slot.count)
+
+
+@pytest.mark.parametrize("length", [1.1, 3.7, 4.4, 9.0])
+def test_the_radius_of_a_box_is_that_of_the_op(length):
+    """As the Gaussian of a neighbor of its center tells."""
+    boxes, label = torch.tensor([[[8.5, 0.5, 0, length * 2, length, 1, 0]]]), torch.zeros(1, 1)
+    grid = [0, 0, 0, 32, 32, 1], [1, 1, 1], 1, [32, 32], [0]
+    heat = torchvox.center_targets(boxes, label.int(), None, None, *grid, min_radius=1).heatmap
+    sizes, config = boxes[0, 0, 3:5].unbind(), CenterLossConfig(min_radius=1)
+    radius = float(gaussian_radius(*sizes, config))
+    assert float(heat[0, 0, 0, 9]) == pytest.approx(math.exp(-18 / (2 * radius + 1) ** 2))
+
+
 def test_maps_that_hold_the_targets_are_decoded_to_the_boxes():
     model = centered().eval()
     points, num_points, boxes, labels, num_boxes, _ = batch()
@@ -237,7 +302,7 @@ def test_maps_that_hold_the_targets_are_decoded_to_the_boxes():
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("make", list(MODELS.values())[:-1], ids=list(MODELS)[:-1])
 def test_heads_give_the_same_maps_in_training_and_stay_in_half_precision(make, dtype, device):
     head = make().head.to(device)
     for module in head.modules():  # statistics that are those of evaluation

@@ -53,6 +53,7 @@ HEADS = {
     },
 }  # fmt: skip
 HEADS |= {"center_voxel": HEADS["center_pointpillars"], "second": HEADS["pointpillars"]}
+HEADS["voxelnext"] = HEADS["center_pointpillars"]
 
 
 def content(kind="center_pointpillars", **train):
@@ -61,9 +62,12 @@ def content(kind="center_pointpillars", **train):
     some |= {"paste": {"counts": {"Car": 2, "Pedestrian": 1}, "points": 512}, **train}
     data = {"kind": "world", "sensor": "vlp16", "points": 2048, "train_size": 8, "val_size": 6}
     args = {**MODEL, **HEADS[kind]}
-    if kind in ("second", "center_voxel"):
+    if kind in ("second", "center_voxel", "voxelnext"):
         kept = {k: v for k, v in args.items() if k not in ("encoder", "pillar_size", "max_pillars")}
         args = {**kept, **VOXELS}
+    if kind == "voxelnext":
+        kept = {k: v for k, v in args.items() if k not in ("backbone", "neck")}
+        args = {**kept, "sparse": {**VOXELS["sparse"], "joined": 2}}
     model = {"kind": kind, "args": args}
     return {"task": "detect", "model": model, "data": data, "train": some}
 

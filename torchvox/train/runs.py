@@ -91,6 +91,8 @@ def _fit(config: Config, output: Path, resume: bool, quiet: bool) -> dict[str, f
         on_gpu = config.train.device != "cpu" and torch.cuda.is_available()
         model = convert_batch_norm(model, on_gpu)
     if config.train.compile:  # in place, so that checkpoints have the same names
+        if not hasattr(model, "neck"):
+            raise WrongUseError(f"train.compile: {type(model).__name__} has no dense convolutions")
         for part in (model.backbone, model.neck, model.head):
             part.compile()
     about = describe(config, labels)

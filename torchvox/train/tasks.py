@@ -93,8 +93,6 @@ def checked_detector(model: ModelConfig, labels: Labels, name: str) -> tuple[str
         if (mine := getattr(config, key)) != value:
             mine, value = (list(v) if isinstance(v, tuple) else v for v in (mine, value))
             raise WrongUseError(f"{name}: model.args.{key} must be {value} of data, got {mine}")
-    if not hasattr(config, "loss"):
-        raise WrongUseError(f"{name}: {kind} cannot be trained yet, its weights can be imported")
     if config.loss is None:
         raise WrongUseError(f"{name}: model.args.loss is required for training")
     return kind, config

@@ -43,8 +43,8 @@ class CenterDecoder(Decoder):
     def __init__(
         self,
         labels: Sequence[int],
-        pillar_size: Sequence[float],
         point_cloud_range: Sequence[float],
+        pillar_size: Sequence[float],
         cells: int,
         rot: str,
         detections: DetectionsConfig,

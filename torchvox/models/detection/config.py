@@ -270,18 +270,15 @@ class SparseBackboneConfig(SparseLevelsConfig):
 
 @dataclass(frozen=True)
 class JoinedLevelsConfig(SparseLevelsConfig):
-    """Levels of which the last `joined` become one plane: rows of one place along x and y are
-    summed, each in the cell of the first of these levels where its own cell begins. The last
-    convolution, of 3 x 3 cells, adds rows around them."""
+    """Levels of which the last `joined` become one plane: rows are summed in the cell of the first
+    of these levels, along x and y, where their own begins. The last convolution, of 3 x 3 cells,
+    adds rows around them."""
 
-    layers: Annotated[Tuple[int, ...], Limits(ge=0)] = (2, 2, 2, 2, 2, 2)
-    channels: Sizes = (16, 32, 64, 128, 128, 128)
-    block: Literal["conv", "residual"] = "residual"
-    bias: bool = True
     joined: Positive = 3
 
 
 RESIDUAL = SparseBackboneConfig((2, 2, 2, 2), (16, 32, 64, 128), "residual", bias=True)
+JOINED = JoinedLevelsConfig((2,) * 6, (16, 32, 64, 128, 128, 128), "residual", bias=True)
 BEHIND_VOXELS = BackboneConfig((5, 5), (1, 2), (128, 256)), NeckConfig((1.0, 2.0), (256, 256))
 
 
@@ -389,12 +386,13 @@ class CenterPointVoxelConfig(VoxelConfig):
 @dataclass(frozen=True)
 class VoxelNeXtConfig(_OnVoxels):
     """A detector on voxels whose head sees rows, no map. Fields as `CenterPointVoxelConfig`,
-    without backbone, neck and loss."""
+    without backbone and neck."""
 
     head: RowHeadConfig
     max_points: int = 10
     max_voxels: Tuple[int, int] = (120_000, 160_000)
-    sparse: JoinedLevelsConfig = JoinedLevelsConfig()
+    sparse: JoinedLevelsConfig = JOINED
+    loss: Optional[CenterLossConfig] = CenterLossConfig()
 
 
 CanvasConfig = Union[

@@ -6,7 +6,7 @@ Raw points in, boxes out, with one `forward` for eager, TorchScript, torch.expor
 CUDA graphs: fixed shapes, no host synchronization.
 """
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,18 @@ class DetectionNet(nn.Module):
         self.classes: List[str] = list(config.classes)
         self._config = config
 
+    def add_centers(
+        self, config: AnyConfig, head: CenterHeadConfig, loss: Type[CenterLoss]
+    ) -> None:
+        """The decoder of a center head, and its loss."""
+        groups = _groups(config.classes, head.tasks)
+        grid = config.point_cloud_range, config.cell, stride_of(config)
+        labels = [label for group in groups for label in group]
+        self.decoder: nn.Module = CenterDecoder(labels, *grid, head.rot, config.detections)
+        if isinstance(config.loss, CenterLossConfig):
+            nx, ny = map_size(config)
+            self.criterion: nn.Module = loss(groups, *grid, (ny, nx), head, config.loss)
+
     def check(self, points: Tensor, num_points: Tensor) -> None:
         if points.dim() != 3 or points.size(2) != self.columns:
             raise ValueError(f"points must be [B, N, {self.columns}], got {list(points.shape)}")
@@ -142,9 +154,8 @@ class DetectionNet(nn.Module):
         Raises ValueError without `loss` in the configuration, or where boxes are not "lwh".
         """
         config = self._config
-        none = getattr(config, "loss", None) is None
-        if none or config.detections.box_format != "lwh":
-            why = "has no loss" if none else "must have boxes as lwh for a loss"
+        if config.loss is None or config.detections.box_format != "lwh":
+            why = "has no loss" if config.loss is None else "must have boxes as lwh for a loss"
             raise ValueError(f"{type(self).__name__}: the configuration {why}")
         maps = self.maps(points, num_points)
         with torch.autocast(points.device.type, enabled=False):
@@ -206,16 +217,11 @@ class CanvasNet(DetectionNet):
         )
         if isinstance(config.loss, AnchorLossConfig):
             rotations = [len(anchor.rotations) for anchor in head.anchors]
-            self.criterion: nn.Module = AnchorLoss(groups, rotations, config.loss, head.direction)
+            self.criterion = AnchorLoss(groups, rotations, config.loss, head.direction)
 
     def _add_center_head(self, config: CanvasConfig, head: CenterHeadConfig) -> None:
         self.head = CenterHead(self.neck.out_channels, head)
-        groups = _groups(config.classes, head.tasks)
-        self.decoder = center_decoder(config, head)
-        if isinstance(config.loss, CenterLossConfig):
-            nx, ny = map_size(config)
-            grid = config.point_cloud_range, config.cell, stride_of(config), (ny, nx)
-            self.criterion = CenterLoss(groups, *grid, head, config.loss)
+        self.add_centers(config, head, CenterLoss)
 
     def canvas(self, points: Tensor, num_points: Tensor) -> Tensor:
         """The features of every cell at its place: [B, C, ny, nx], channels last in memory."""
@@ -351,17 +357,6 @@ def _is_one(batch: int) -> bool:
     if torch.jit.is_scripting():
         return batch == 1
     return isinstance(batch, int) and batch == 1
-
-
-def center_decoder(config: AnyConfig, head: CenterHeadConfig) -> CenterDecoder:
-    return CenterDecoder(
-        [config.classes.index(name) for names in head.tasks for name in names],
-        config.cell,
-        config.point_cloud_range,
-        stride_of(config),
-        head.rot,
-        config.detections,
-    )
 
 
 def _groups(classes: Sequence[str], tasks: Sequence[Sequence[str]]) -> List[List[int]]:

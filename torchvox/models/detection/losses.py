@@ -4,7 +4,7 @@ host synchronization. `PointPillars.loss` and `CenterPointPillars.loss` call the
 
 import itertools
 import math
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torchvox.models.detection.config import (
     CenterLossConfig,
     DirectionConfig,
 )
-from torchvox.ops.targets import anchor_loss, anchor_targets, center_targets
+from torchvox.ops.targets import CenterTargets, anchor_loss, anchor_targets, center_targets
 
 TINY = 1e-4  # probabilities of heat maps stay so far from 0 and 1
 
@@ -149,20 +149,7 @@ class CenterLoss:
         weight: Optional[Tensor],
     ) -> Dict[str, Tensor]:
         config = self.config
-        heat, cell, box, count = center_targets(
-            boxes,
-            labels,
-            weight,
-            num_boxes,
-            self.range,
-            self.pillar_size,
-            self.cells,
-            self.size,
-            self.task_of_class,
-            max_objects=config.max_objects,
-            overlap=config.overlap,
-            min_radius=config.min_radius,
-        )
+        heat, cell, box, count = self.targets(maps, boxes, labels, num_boxes, weight)
         first = maps[0][0]
         terms = [first.new_zeros(()).float(), first.new_zeros(()).float()]
         for task, mine in enumerate(self.classes):
@@ -173,6 +160,30 @@ class CenterLoss:
             rows = torch.cat([part.float().flatten(2) for part in parts], 1)
             terms[1] = terms[1] + self.box_loss(rows, boxes, cell[:, task], box[:, task], objects)
         return {"heat": terms[0] * config.heat_weight, "boxes": terms[1] * config.box_weight}
+
+    def targets(
+        self,
+        maps: List[List[Tensor]],
+        boxes: Tensor,
+        labels: Tensor,
+        num_boxes: Optional[Tensor],
+        weight: Optional[Tensor],
+    ) -> CenterTargets:
+        """What the maps are to hold."""
+        return center_targets(
+            boxes,
+            labels,
+            weight,
+            num_boxes,
+            self.range,
+            self.pillar_size,
+            self.cells,
+            self.size,
+            self.task_of_class,
+            max_objects=self.config.max_objects,
+            overlap=self.config.overlap,
+            min_radius=self.config.min_radius,
+        )
 
     def heat_loss(self, logits: Tensor, target: Tensor, objects: Tensor) -> Tensor:
         """Focal loss of a task's maps [B, C, H, W]; targets below 0 do not count."""
@@ -213,3 +224,75 @@ class CenterLoss:
         unknown = torch.full_like(rows[..., 0], math.nan)
         speeds = rows[..., 7:9].unbind(-1) if rows.size(2) > 8 else [unknown, unknown]
         return torch.stack([*offsets, rows[..., 2], *sizes, *turn, *speeds], -1)
+
+
+class RowLoss(CenterLoss):
+    """The loss where rows alone have heat, not -inf (Chen et al., VoxelNeXt, CVPR 2023). A box is
+    regressed at the row nearest to its center. The heat of a row is the Gaussian of its distance to
+    the center or that row, whichever is less, without an end."""
+
+    @torch.no_grad()
+    def targets(
+        self,
+        maps: List[List[Tensor]],
+        boxes: Tensor,
+        labels: Tensor,
+        num_boxes: Optional[Tensor],
+        weight: Optional[Tensor],
+    ) -> CenterTargets:
+        taught = super().targets(maps, boxes, labels, num_boxes, weight)
+        rows = maps[0][0][:, :1].flatten(2) > -math.inf  # [B, 1, H * W]
+        heat, nearest = self.near(boxes.float(), rows)
+        object_heat = self.by_class(heat, labels, taught.box)
+        if weight is not None:
+            others = super().targets(maps, boxes, labels, num_boxes, (weight == 0).float())
+            hidden = self.by_class(heat, labels, others.box) > object_heat
+            object_heat = object_heat.masked_fill(hidden, -1.0)
+        place = taught.box.clamp(min=0).long().flatten(1)
+        cell = nearest.gather(1, place).view_as(taught.cell)
+        found = (taught.cell >= 0) & rows.any(2, keepdim=True)
+        return CenterTargets(
+            object_heat.masked_fill(~rows, -1.0).unflatten(2, self.size),
+            torch.where(found, cell, -1),
+            taught.box,
+            taught.count,
+        )
+
+    def near(self, boxes: Tensor, rows: Tensor) -> Tuple[Tensor, Tensor]:
+        """The Gaussians of boxes [B, G, H * W] at rows, and the row nearest to each [B, G]."""
+        cell = torch.arange(rows.size(2), device=boxes.device)
+        width, unit = self.size[1], [size * self.cells for size in self.pillar_size]
+        place = [(boxes[..., i] - self.range[i]) / unit[i] for i in range(2)]
+
+        def squares(x: Tensor, y: Tensor) -> Tensor:
+            """Of distances to all cells."""
+            dy = torch.div(cell, width, rounding_mode="floor") - y[..., None]
+            return (cell % width - x[..., None]).square() + dy.square()
+
+        apart = squares(*place).masked_fill(~rows, math.inf)
+        nearest = apart.argmin(2)
+        of_row = squares(nearest % width, torch.div(nearest, width, rounding_mode="floor"))
+        radius = gaussian_radius(boxes[..., 3] / unit[0], boxes[..., 4] / unit[1], self.config)
+        spread = 2 * ((2 * radius + 1) / 6).square()
+        return torch.exp(-torch.minimum(apart, of_row) / spread[..., None]), nearest
+
+    def by_class(self, heat: Tensor, labels: Tensor, box: Tensor) -> Tensor:
+        """The most heat of each class [B, classes, H * W] of the boxes that have a slot."""
+        number = torch.arange(heat.size(1), device=heat.device)
+        used = (box.flatten(1)[..., None] == number).any(1)
+        count = len(self.task_of_class)
+        label = torch.where(used, labels.long(), count)[..., None].expand_as(heat)
+        none = heat.new_zeros(heat.size(0), count + 1, heat.size(2))
+        return none.scatter_reduce(1, label, heat, "amax")[:, :count]
+
+
+def gaussian_radius(length: Tensor, width: Tensor, config: CenterLossConfig) -> Tensor:
+    """Of boxes in cells, whole cells, as in `center_targets`."""
+    both, area, overlap = length + width, length * width, config.overlap
+    ways = (
+        (both, 4 * area * (1 - overlap) / (1 + overlap)),
+        (2 * both, 16 * (1 - overlap) * area),
+        (-2 * overlap * both, 16 * overlap * (overlap - 1) * area),
+    )
+    roots = [(b + (b * b - square).clamp(min=0).sqrt()) / 2 for b, square in ways]
+    return torch.stack(roots).amin(0).floor().clamp(min=config.min_radius)

@@ -12,7 +12,6 @@ from torchvox._util.values import Limits, from_plain, plain
 from torchvox.models.detection.config import (
     AnchorLossConfig,
     AnyConfig,
-    CanvasConfig,
     CenterHeadConfig,
     MultiHeadConfig,
     PillarConfig,
@@ -38,13 +37,10 @@ def validated(kind: Type[D], values: Union[D, Mapping[str, Any]]) -> D:
     config = from_plain(kind, plain(values))
     _check_points(config)
     _check_parts(config)
-    dense = not isinstance(config, VoxelNeXtConfig)  # which takes any grid and has no loss
-    if dense:
-        map_size(config)
+    map_size(config)
     _check_head(config)
     _check_detections(config)
-    if dense:
-        _check_loss(config)
+    _check_loss(config)
     return config
 
 
@@ -69,15 +65,17 @@ def _sparse_stride(config: AnyConfig) -> int:
     return 2 ** (len(config.sparse.channels) - last)
 
 
-def map_size(config: CanvasConfig) -> Tuple[int, int]:
+def map_size(config: AnyConfig) -> Tuple[int, int]:
     """(nx, ny) of the last map."""
     nx, ny, nz = torch.ops.torchvox.grid_size(list(config.cell), list(config.point_cloud_range))
+    stride = stride_of(config)
+    if isinstance(config, VoxelNeXtConfig):  # rows of any grid can be joined
+        return -(-nx // stride), -(-ny // stride)
     if isinstance(config, PillarConfig):
         expect(nz == 1, "pillar_size must span the height of the range, in one cell", nz)
     else:
         planes = depth_after(config.sparse, nz + 1)
         expect(planes > 0, "the grid must have more cells along z for the layers of sparse", nz)
-    stride = stride_of(config)
     for cells in (_sparse_stride(config) * math.prod(config.backbone.strides), stride):
         rule = f"the grid must have a multiple of {cells} cells along x and y"
         expect(nx % cells == 0 and ny % cells == 0, rule, (nx, ny))
@@ -197,7 +195,7 @@ def _check_detections(config: AnyConfig) -> None:
     expect(count in (1, groups), rule, count)
 
 
-def _check_loss(config: CanvasConfig) -> None:
+def _check_loss(config: AnyConfig) -> None:
     loss, count = config.loss, len(config.classes)
     if not isinstance(loss, AnchorLossConfig) or isinstance(config.head, CenterHeadConfig):
         return

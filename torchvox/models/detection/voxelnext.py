@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from torchvox.models.detection.config import PARTS, RowHeadConfig, VoxelNeXtConfig
-from torchvox.models.detection.detector import DetectionNet, center_decoder
+from torchvox.models.detection.detector import DetectionNet
+from torchvox.models.detection.losses import RowLoss
 from torchvox.models.detection.sparse_backbone import MeanVoxels, SparseBackbone
 from torchvox.models.detection.validation import validated
 from torchvox.nn.sparse import SparseSequential, SparseTensor, dense_cells, with_features
@@ -123,7 +124,7 @@ class RowHead(nn.Module):
 
 class VoxelNeXt(DetectionNet):
     """VoxelNeXt: a heat map per class on the rows of sparse convolutions alone, without a dense
-    network. It has no loss yet: weights are imported. Everything else as `PointPillars`."""
+    network. Everything else as `CenterPointVoxel`."""
 
     def __init__(self, config: Union[VoxelNeXtConfig, Mapping[str, Any]]) -> None:
         config = validated(VoxelNeXtConfig, config)
@@ -131,7 +132,7 @@ class VoxelNeXt(DetectionNet):
         self.voxels = MeanVoxels(config)
         self.sparse_backbone = SparseBackbone(config.columns, config.sparse)
         self.head = RowHead(config.sparse.out_channels, config.head)
-        self.decoder = center_decoder(config, config.head)
+        self.add_centers(config, config.head, RowLoss)
 
     def maps(self, points: Tensor, num_points: Tensor) -> List[List[Tensor]]:
         rows, offsets = self.packed(points, num_points)
