@@ -298,6 +298,11 @@ def test_configurations_of_voxels_are_declared():
         assert flags["backbone.strides"][0] == [1, 2] and flags["detections.score"] == (0.2, BY)
     content["MODEL"]["VFE"] = {"NAME": "DynMeanVFE"}
     assert openpcdet_config(content).settings["max_voxels"] == [-1, -1]
-    content["MODEL"]["BACKBONE_3D"] = {"NAME": "UNetV2"}
-    with pytest.raises(CheckpointError, match="UNetV2 is unknown"):
-        openpcdet_config(content)
+    wide = {"NAME": "VoxelResBackBone8xVoxelNeXt", "SPCONV_KERNEL_SIZES": [3, 5]}
+    for other, words in (
+        (wide, "KERNEL_SIZES other than 3"),
+        ({"NAME": "UNetV2"}, "UNetV2 is unk"),
+    ):
+        content["MODEL"]["BACKBONE_3D"] = other
+        with pytest.raises(CheckpointError, match=words):
+            openpcdet_config(content)

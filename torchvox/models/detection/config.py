@@ -270,9 +270,8 @@ class SparseBackboneConfig(SparseLevelsConfig):
 
 @dataclass(frozen=True)
 class JoinedLevelsConfig(SparseLevelsConfig):
-    """Levels of which the last `joined` become one plane: rows are summed in the cell of the first
-    of these levels, along x and y, where their own begins. The last convolution, of 3 x 3 cells,
-    adds rows around them."""
+    """Levels of which the last `joined` become one plane: rows are summed in that cell of the first
+    of these, along x and y, where their own begins. The last convolution of 3 x 3 adds rows."""
 
     joined: Positive = 3
 
@@ -385,8 +384,7 @@ class CenterPointVoxelConfig(VoxelConfig):
 
 @dataclass(frozen=True)
 class VoxelNeXtConfig(_OnVoxels):
-    """A detector on voxels whose head sees rows, no map. Fields as `CenterPointVoxelConfig`,
-    without backbone and neck."""
+    """A detector on rows alone. Fields as `CenterPointVoxelConfig` without backbone and neck."""
 
     head: RowHeadConfig
     max_points: int = 10
