@@ -246,6 +246,11 @@ def test_configurations_that_cannot_be_trained_are_refused(change, words):
         make_config(whole)
 
 
+def test_a_network_without_dense_convolutions_is_not_compiled(tmp_path):
+    with pytest.raises(WrongUseError, match="train.compile: VoxelNeXt has no dense conv"):
+        fit(make_config(content("voxelnext", compile=True)), tmp_path, quiet=True)
+
+
 @pytest.mark.parametrize("columns", [7, 9])
 def test_velocities_are_scored_and_told_where_boxes_have_some(columns, capsys):
     boxes = torch.tensor([[[10.0, 0, 0, 4, 2, 2, 0, 3, 0], [20, 5, 0, 4, 2, 2, 0, 0, 0]]])

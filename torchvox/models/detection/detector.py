@@ -195,7 +195,8 @@ class CanvasNet(DetectionNet):
         self.backbone = Backbone(channels, config.backbone)
         self.neck = Neck(list(config.backbone.channels), config.neck)
         if isinstance(config.head, CenterHeadConfig):
-            self._add_center_head(config, config.head)
+            self.head = CenterHead(self.neck.out_channels, config.head)
+            self.add_centers(config, config.head, CenterLoss)
         else:
             self._add_anchor_head(config, config.head)
 
@@ -218,10 +219,6 @@ class CanvasNet(DetectionNet):
         if isinstance(config.loss, AnchorLossConfig):
             rotations = [len(anchor.rotations) for anchor in head.anchors]
             self.criterion = AnchorLoss(groups, rotations, config.loss, head.direction)
-
-    def _add_center_head(self, config: CanvasConfig, head: CenterHeadConfig) -> None:
-        self.head = CenterHead(self.neck.out_channels, head)
-        self.add_centers(config, head, CenterLoss)
 
     def canvas(self, points: Tensor, num_points: Tensor) -> Tensor:
         """The features of every cell at its place: [B, C, ny, nx], channels last in memory."""
