@@ -229,6 +229,7 @@ def test_rows_are_taught_by_their_distance_to_a_center_and_the_row_nearest_to_it
     given[0][0, :, :2] = given[0][0, :, :2].clamp(min=-3.9)
     given[2][0, 3] = torch.tensor([9.1, -7.3, -1.0, 7.9, 5.1, 1.5, 0.3, 1.0, -0.5])
     given[3][0, 3], given[4][0], given[5][0, 3] = 0, 4, 1
+    given[2][1, 3] = math.nan  # not in use
     maps = model.maps(*given[:2])
     found = model.criterion.targets(maps, *given[2:])
     active = (maps[0][0][:, 0] > -math.inf).nonzero().tolist()

@@ -247,7 +247,7 @@ def test_configurations_that_cannot_be_trained_are_refused(change, words):
 
 
 def test_a_network_without_dense_convolutions_is_not_compiled(tmp_path):
-    with pytest.raises(WrongUseError, match="train.compile: VoxelNeXt has no dense conv"):
+    with pytest.raises(WrongUseError, match=r"train.compile: VoxelNeXt has no dense"):
         fit(make_config(content("voxelnext", compile=True)), tmp_path, quiet=True)
 
 

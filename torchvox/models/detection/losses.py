@@ -280,10 +280,10 @@ class RowLoss(CenterLoss):
         """The most heat of each class [B, classes, H * W] of the boxes that have a slot."""
         number = torch.arange(heat.size(1), device=heat.device)
         used = (box.flatten(1)[..., None] == number).any(1)
-        count = len(self.task_of_class)
-        label = torch.where(used, labels.long(), count)[..., None].expand_as(heat)
-        none = heat.new_zeros(heat.size(0), count + 1, heat.size(2))
-        return none.scatter_reduce(1, label, heat, "amax")[:, :count]
+        heats = []
+        for label in range(len(self.task_of_class)):
+            heats.append(torch.where((used & (labels == label))[..., None], heat, 0.0).amax(1))
+        return torch.stack(heats, 1)
 
 
 def gaussian_radius(length: Tensor, width: Tensor, config: CenterLossConfig) -> Tensor:
