@@ -150,9 +150,9 @@ def test_demo_on_a_file_without_intensity_omits_that_picture(torchvox_cli, tmp_p
 def test_doctor_tries_ops_and_names_versions_and_absent_extras(torchvox_cli, monkeypatch):
     result = torchvox_cli("doctor")
     result.ok("torch", "numpy", "compiler", "voxelize on cpu", "bev_max_height on cpu")
-    find, absent = util.find_spec, {"laspy", "tensorboard"}
+    find, absent = util.find_spec, {"laspy", "rosbags", "tensorboard"}
     monkeypatch.setattr(util, "find_spec", lambda name: None if name in absent else find(name))
-    assert "pip install laspy tensorboard" in torchvox_cli("doctor").out
+    assert "pip install laspy rosbags tensorboard" in torchvox_cli("doctor").out
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,7 @@ def test_a_damaged_file_is_exit_code_1(torchvox_cli, tmp_path, command, content)
         ("laspy", ("info", "a.laz"), "laspy lazrs"),
         ("lazrs", ("info", "a.laz"), "lazrs"),
         ("pypcd4", ("info", "a.pcd"), "pypcd4"),
+        ("rosbags", ("info", "a.bag"), "rosbags"),
         ("matplotlib", ("demo",), "matplotlib"),
         ("yaml", ("voxelize", "scan.bin", *KITTI, "--grid", "sweep_02"), "PyYAML"),
         ("typer", ("info", "scan.bin"), "typer rich PyYAML"),
@@ -217,6 +218,7 @@ def test_a_missing_extra_names_its_command(
 ):
     for name in ("a.laz", "a.pcd"):
         (tmp_path / name).write_bytes(b"LASF")
+    (tmp_path / "a.bag").write_bytes(b"#ROSBAG V2.0\n")
     real = importlib.import_module
 
     def without(name, *rest, **options):

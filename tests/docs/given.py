@@ -44,6 +44,15 @@ def downsample() -> Names:
     return {}
 
 
+def recordings() -> Names:
+    pytest.importorskip("rosbags", reason="the extra ros is not installed")
+    from recordings import cloud, points, write_recording
+
+    write_recording(".", "mcap", {"/points": [cloud(points())]})
+    Path("drive/drive.mcap").rename("drive.mcap")
+    return {"torchvox": torchvox}
+
+
 def evaluation() -> Names:
     boxes = np.array([[20.0, 3.0, 0.0, 3.9, 1.6, 1.5, 0.1], [15.0, -4.0, 0.0, 4.1, 1.7, 1.5, 3.0]])
     score, name = {"score": np.ones(2)}, np.array(["Car", "Cyclist"])

@@ -15,6 +15,7 @@ EXTRAS = {
     "laspy": ("laspy", "las"),
     "lazrs": ("lazrs", "las"),
     "pypcd4": ("pypcd4", "pcd"),
+    "rosbags": ("rosbags", "ros"),
     "h5py": ("h5py", "hdf5"),
     "lightning": ("lightning", "train"),
     "torchmetrics": ("torchmetrics", "train"),

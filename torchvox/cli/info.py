@@ -20,12 +20,14 @@ from torchvox._util.errors import short
 from torchvox.cli import options
 from torchvox.cli.commands import write_json
 from torchvox.cli.options import argument, option, option_class
+from torchvox.cli.recordings import recording_facts, recording_lines
 from torchvox.cli.work import attempt_each, console, table_of
 from torchvox.filter import suggest_voxel_size, voxels_by_level
-from torchvox.io import PointReader, PointTable, find_clouds, grid_around, open_points
+from torchvox.io import PointReader, PointTable, find_clouds, grid_around, is_recording, open_points
 from torchvox.io.crs import crs_of
 from torchvox.io.las import class_title
 from torchvox.io.las_records import LasSource
+from torchvox.io.recording import ScanReader
 from torchvox.io.roles import column_named
 from torchvox.io.table import flat, named
 from torchvox.mapping import MapContents, files, read_graph
@@ -41,8 +43,10 @@ LEVELS = 7  # rows of the table of voxel sizes, from a quarter of the suggested 
 
 
 @option_class
-class InfoOptions:
-    paths: list[Path] = argument(..., "Point clouds, maps, or folders.", metavar="PATH...")
+class InfoOptions(options.ScanOptions):
+    paths: list[Path] = argument(
+        ..., "Point clouds, maps, recordings, or folders.", metavar="PATH..."
+    )
     layout: options.Layout = None
     header: bool = option(False, "Show the header only.")
     voxel_sizes: bool = option(False, "Count the voxels for a range of voxel sizes.")
@@ -51,21 +55,27 @@ class InfoOptions:
 
 @options.command
 def info(args: InfoOptions) -> None:
-    """Show format, columns, bounds and statistics of point clouds, and the contents of maps.
+    """Show format, columns, bounds and statistics of point clouds, and the contents of maps and
+    recordings.
 
     Examples:
         torchvox info tile.laz
         torchvox info scan.bin --layout kitti --voxel-sizes
         torchvox info tiles/ --json facts.json
+        torchvox info drive.mcap
     """
-    paths = find_clouds(args.paths)
-    clouds = [path for path in paths if not _is_map(path)]
+    paths, recordings = _found(args)
+    clouds = [path for path in paths if not (path in recordings or _is_map(path))]
     read = options.cloud_reader(clouds, args.layout, open_points) if clouds else open_points
     report: list[dict[str, Any]] = []
     options.check_outputs(paths, {"--json": args.json})
 
     def line(at: int) -> str | None:
         path = paths[at]
+        if path in recordings:
+            report.append(recording_facts(path, args.topic, args.header))
+            text = recording_lines(report[-1])
+            return text if len(paths) == 1 else f"{path.name}\n{text}"
         if path not in clouds:
             facts = _graph_facts(path) if is_graph(path) else _map_facts(path, files.read(path))
             report.append({"path": str(path), **dict(facts)})
@@ -83,6 +93,16 @@ def info(args: InfoOptions) -> None:
     write_json(args.json, {"schema": REPORT_SCHEMA, "files": report})
     if failed:
         raise typer.Exit(1)
+
+
+def _found(args: InfoOptions) -> tuple[list[Path], set[Path]]:
+    """The inputs, and which of them are recordings: these are described whole, unless options
+    choose their scans."""
+    recordings = {path for path in args.paths if is_recording(path)}
+    if not recordings or not (args.every is None and args.scans is None):
+        return args.clouds(args.paths), set()
+    each = ([path] if path in recordings else find_clouds([path]) for path in args.paths)
+    return [path for paths in each for path in paths], recordings
 
 
 def _describe(reader: PointReader, statistics: Statistics | None, voxel_sizes: bool) -> None:
@@ -128,7 +148,7 @@ def _facts(reader: PointReader) -> list[tuple[str, str]]:
     facts = [
         ("format", _format(reader)),
         ("points", f"{reader.count:,}"),
-        ("size", f"{reader.path.stat().st_size:,} bytes"),
+        ("size", f"{reader.size:,} bytes"),
         ("columns", f"x y z {_type(schema.xyz.dtype)}{', ' if columns else ''}{columns}"),
         ("unit", schema.unit),
     ]
@@ -154,6 +174,8 @@ def _format(reader: PointReader) -> str:
     if isinstance(source, LasSource):
         head, points = source.head, source.point_format
         return f"{kind} {head[24]}.{head[25]}, point format {points.id}"
+    if isinstance(reader, ScanReader):
+        return reader.format
     return f"{kind}, {source.format}" if hasattr(source, "format") else kind
 
 
@@ -164,7 +186,7 @@ def _json(reader: PointReader, statistics: Statistics | None) -> dict[str, Any]:
     places = {"box": box, "scale": schema.scale, "offset": schema.offset}
     facts: dict[str, Any] = {
         **{"path": str(reader.path), "format": _format(reader), "points": reader.count},
-        **{"bytes": reader.path.stat().st_size, "problems": reader.problems},
+        **{"bytes": reader.size, "problems": reader.problems},
         **{"columns": dict.fromkeys("xyz", _type(schema.xyz.dtype)) | types, "unit": schema.unit},
         **{name: None if place is None else place.tolist() for name, place in places.items()},
         "crs": crs_of(schema)._asdict(),

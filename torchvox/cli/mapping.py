@@ -17,7 +17,6 @@ from torchvox.cli import options
 from torchvox.cli.notes import noted_warnings, open_noted
 from torchvox.cli.options import argument, declare, numbers, option, option_class
 from torchvox.cli.work import attempt_each, choose_device, console, milliseconds, note, spans
-from torchvox.io import find_clouds
 from torchvox.io.writers import write_whole
 from torchvox.mapping import MapVoxels, OccupancyMap
 from torchvox.mapping.counts import STATUS
@@ -51,9 +50,9 @@ def _height(text: str, option: str) -> tuple[float, ...]:
 
 
 @option_class
-class MapCommand(MapOptions):
+class MapCommand(options.ScanOptions, MapOptions):
     paths: list[Path] = argument(
-        ..., "Scans, folders of them, .graph files; or maps.", metavar="PATH..."
+        ..., "Scans, folders or recordings of them, .graph files; or maps.", metavar="PATH..."
     )
     output: Path = option(
         Path("map.npz"), f"Format by its suffix: {' '.join(SUFFIXES)}", "--output", "-o"
@@ -97,7 +96,7 @@ def map_(args: MapCommand) -> None:
         torchvox map scans/ --layout kitti --poses tum.txt --times names -o map.bt
         torchvox map map.npz -o map.png --slice 0.2,1.8 --ros-yaml
     """
-    files = find_clouds(args.paths)
+    files = args.clouds(args.paths)
     outputs = MapOutputs(args.output, args.page, args.ros_yaml)
     times = Path(args.times) if args.times not in (None, "names") else None
     inputs = [*files, args.poses, times, args.trajectory, args.extrinsic]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -147,8 +148,35 @@ def command(run: Callable[[Any], None]) -> Callable[..., None]:
     return call
 
 
+def _scans(text: str, option: str) -> slice:
+    match = re.fullmatch(r"(\d*):(\d*)", text)
+    if match is None:
+        raise WrongUseError(f"{option} takes A:B, scans A to B - 1, either may lack; got {text!r}")
+    first, end = (int(word) if word else None for word in match.groups())
+    return slice(first, end)
+
+
 @option_class
-class FileOptions:
+class ScanOptions:
+    """Options that choose scans of recordings."""
+
+    topic: str | None = option(None, "Topic of a recording, needed if it has several of clouds.")
+    every: int | None = option(None, "Take each K-th scan of a recording.", min=1, metavar="K")
+    scans: slice | None = option(
+        None, "Take scans A to B - 1 of a recording.", metavar="A:B", parse=_scans
+    )
+
+    def clouds(self, paths: Iterable[Path]) -> list[Path]:
+        """`find_clouds` with these options."""
+        numbers = self.scans
+        if self.every is not None:
+            ends = numbers or slice(None)
+            numbers = slice(ends.start, ends.stop, self.every)
+        return find_clouds(paths, topic=self.topic, scans=numbers)
+
+
+@option_class
+class FileOptions(ScanOptions):
     """Options of commands that write an output for each input file."""
 
     paths: list[Path] = argument(..., "Point-cloud files, or folders of them.", metavar="PATH...")
@@ -164,7 +192,7 @@ class FileOptions:
         self, kind: str, formats: tuple[str, ...], file_format: str | None = None
     ) -> tuple[list[Path], list[Path]]:
         """The input files and their outputs (`output_paths`)."""
-        files = find_clouds(self.paths)
+        files = self.clouds(self.paths)
         return files, output_paths(files, self.output, kind, formats, file_format)
 
 
@@ -397,7 +425,8 @@ def output_paths(
         if output.exists() and not output.is_dir():
             raise WrongUseError(f"--output must be a folder or {', '.join(formats)}, got {output}")
         middle = f".{kind}" if kind else ""
-        endings = [path.suffix.lower() if file_format == "" else default for path in inputs]
+        own = [path.suffix.lower() or ".pcd" for path in inputs]  # of scans of recordings
+        endings = own if file_format == "" else [default] * len(inputs)
         stems = map(cloud_stem, inputs)
         paths = [output / f"{stem}{middle}{end}" for stem, end in zip(stems, endings, strict=True)]
     if len(set(paths)) < len(paths):

@@ -17,7 +17,7 @@ from torchvox.cli.commands import write_json
 from torchvox.cli.options import option, option_class
 from torchvox.cli.work import attempt_each, cloud_title, console, table_of, use_device
 from torchvox.data.readers import objects
-from torchvox.io import PointCloud, find_clouds, write_npz
+from torchvox.io import PointCloud, write_npz
 from torchvox.io.readers import FOLDER_SUFFIXES
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def predict(args: PredictOptions) -> None:
     options.check_model(args.model)
     trained = load_checkpoint(args.model, use_device(args.device), args.trust_code)
     is_classifier = trained.config.task == "classify"
-    files = find_clouds(_clouds(args.paths) if is_classifier else args.paths)
+    files = args.clouds(_clouds(args.paths) if is_classifier else args.paths)
     read, names = options.cloud_reader(files, args.layout), _names(files)
     if is_classifier and (args.output != options.OUTPUT or args.file_format):
         option = "--format" if args.file_format else f"--output {args.output}"

@@ -13,7 +13,7 @@ from torchvox.cli import options
 from torchvox.cli.options import option, option_class
 from torchvox.cli.work import note, warn_of_none
 from torchvox.filter.selection import Selection
-from torchvox.io import PointReader, find_clouds
+from torchvox.io import PointReader
 from torchvox.io.table import union_box
 from torchvox.io.where import parse_where
 from torchvox.io.writers import POINT_SUFFIXES, point_writer
@@ -55,7 +55,7 @@ class SelectionOptions(options.FileOptions):
     def outputs(self, kind: str) -> tuple[dict[Path, list[Path]], list[Path]]:
         """The inputs of each output, by the first of them, and the outputs. kind: in the names of
         outputs. Raises WrongUseError, also for what a format cannot hold."""
-        inputs = find_clouds(self.paths)
+        inputs = self.clouds(self.paths)
         sources = {path: [path] for path in inputs}
         if self.merge:
             if (output := self.output).suffix == "" or output.is_dir():

@@ -22,7 +22,7 @@ from torchvox.cli.work import console
 from torchvox.data.folder import read_boxes
 from torchvox.filter import suggest_voxel_size
 from torchvox.filter.selection import MergedReader
-from torchvox.io import PointReader, PointTable, find_clouds
+from torchvox.io import PointReader, PointTable, find_clouds, is_recording
 from torchvox.io.las import class_title
 from torchvox.io.roles import column_named, is_whole, with_colors
 from torchvox.io.table import COLORS, color_depth, colors_8
@@ -64,7 +64,7 @@ class Layer:
 
 
 @option_class
-class ViewOptions:
+class ViewOptions(options.ScanOptions):
     cloud: Path = argument(..., "A point-cloud file, or a folder of them as one.", metavar="A")
     other: Path | None = argument(None, "Another, to show beside it.", metavar="B")
     layout: options.Layout = None
@@ -100,7 +100,8 @@ def view(args: ViewOptions) -> None:
     if suffix not in MAX_POINTS:
         raise WrongUseError(f"{output}: views are written as .html or .png")
     panes = [args.cloud] if args.other is None else [args.cloud, args.other]
-    parts = [[path] if path.suffix and not path.is_dir() else find_clouds([path]) for path in panes]
+    recorded = any(map(is_recording, panes))
+    parts = [_files(path, args, recorded) for path in panes]
     files = [path for paths in parts for path in paths]
     options.check_outputs([*files, args.boxes], {"--output": output})
     if args.boxes is not None and suffix != ".html":
@@ -162,6 +163,13 @@ def _write(
         facts = [*facts, f"histogram at {size:g} {unit}, where A has as many voxels"]
     look = " · ".join(facts), scale, counts, unit, classes
     save(comparison_picture(panes, title, *look), args.output)
+
+
+def _files(path: Path, args: ViewOptions, recorded: bool) -> list[Path]:
+    """The files of a pane. recorded: whether there is a recording, which takes the options."""
+    if is_recording(path) or not recorded:
+        return args.clouds([path]) if path.exists() or not path.suffix else [path]
+    return find_clouds([path])
 
 
 def _joined(path: Path, files: list[Path], read: Callable[[Path], PointReader]) -> PointReader:

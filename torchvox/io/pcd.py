@@ -144,10 +144,15 @@ def _columns(header: Header, body: bytes, problems: list[str]) -> dict[str, np.n
             continue
         if header.data == "ascii" and field.dtype.kind == "f" and np.isnan(field).any():
             problems.append(f"its {name} is NaN at some points, which have no real colors")
-        bits = np.ascontiguousarray(field).view(np.uint32)
-        for channel, shift in zip(PACKED[name], SHIFTS, strict=False):
-            columns[channel] = (bits >> shift).astype(np.uint8)
+        columns |= channels(name, field)
     return columns
+
+
+def channels(name: str, field: np.ndarray) -> dict[str, np.ndarray]:
+    """The colors, [N] uint8 each, of a field [N] of PACKED in native byte order."""
+    bits = np.ascontiguousarray(field).view(np.uint32)
+    both = zip(PACKED[name], SHIFTS, strict=False)
+    return {channel: (bits >> shift).astype(np.uint8) for channel, shift in both}
 
 
 def _values(header: Header, body: bytes, problems: list[str]) -> list[np.ndarray]:

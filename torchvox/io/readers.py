@@ -13,6 +13,7 @@ from torchvox.io.las import LasReader
 from torchvox.io.layouts import parse_layout
 from torchvox.io.pcd import open_pcd
 from torchvox.io.ply import open_ply
+from torchvox.io.recording import ScanReader, is_recording, open_recording, scan_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +30,7 @@ def open_points(
     """A reader of a file of points, whose format is known by its suffix; it reads in chunks.
 
     path: .bin (KITTI, nuScenes and the like), .npy, .npz, .pcd, .las, .laz (COPC too), .ply, .xyz,
-        .txt, .csv or .pts.
+        .txt, .csv or .pts; or a scan of a recording, as drive.mcap/000123 (`find_clouds`).
     layout: columns of a file that does not name them: see layouts.parse_layout. Required for
         .bin, optional for .npy, .npz and text, an error for the formats that name their columns.
     salvage: read what can be recovered from a truncated LAS file; `problems` says so.
@@ -38,6 +39,12 @@ def open_points(
     """
     path = Path(path)
     suffix = path.suffix.lower()
+    if (scan := scan_of(path)) is not None:
+        if layout is not None:
+            raise WrongUseError(f"{path}: a recording names its columns; remove --layout")
+        return ScanReader(path, scan)
+    if is_recording(path):
+        raise WrongUseError(f"{path} is a recording: name one of its scans, as {path}/000000")
     if path.is_dir():
         raise CloudFileError(f"{path} is a folder, not a point-cloud file")
     if suffix in TREES:
@@ -75,21 +82,39 @@ def read_cloud(
 
 
 def cloud_stem(path: str | Path) -> str:
-    """The file name without its format suffix; .pcd.bin (nuScenes) and .copc.laz are one suffix."""
+    """The file name without its format suffix; .pcd.bin (nuScenes) and .copc.laz are one suffix.
+    Of a scan of a recording drive.000123, with a topic drive.ouster_points.000123."""
     path = Path(path)
+    if (scan := scan_of(path)) is not None:
+        name = scan.recording.name if scan.recording.is_dir() else scan.recording.stem
+        return ".".join([name, *scan.topic.split("/", 1)[1:], path.name]).replace("/", "_")
     double = next((s for s in (".pcd.bin", ".copc.laz") if path.name.lower().endswith(s)), "")
     return path.name[: -len(double)] if double else path.stem
 
 
-def find_clouds(paths: Iterable[str | Path]) -> list[Path]:
+def find_clouds(
+    paths: Iterable[str | Path], *, topic: str | None = None, scans: slice | None = None
+) -> list[Path]:
     """The files in order; a folder stands for the point-cloud files in it, sorted by name, without
-    hidden ones and without .txt and .csv files, which are often something else.
+    hidden ones and without .txt and .csv files, which are often something else. A recording stands
+    for its scans: drive.mcap/000123, or drive.mcap/ouster/points/000123 if it has several topics.
 
-    Raises WrongUseError for a path that does not exist or a folder without point clouds.
+    topic, scans: of the scans of recordings, which topic and numbers; a topic is needed if there
+        are several of clouds. The number of scans comes from the index of a recording.
+    Raises WrongUseError for a path that does not exist, a folder without point clouds, and for
+    topic or scans without a recording, CloudFileError for a damaged recording.
     """
     files: list[Path] = []
-    for path in map(Path, paths):
-        if not path.exists():
+    given = [*map(Path, paths)]
+    recordings = {path for path in given if is_recording(path)}
+    if not recordings and not (topic is None and scans is None):
+        what = "--topic, --every and --scans choose scans of a recording"
+        raise WrongUseError(f"{what}, but there is none among {', '.join(map(str, given[:3]))}")
+    for path in given:
+        if path in recordings:
+            files += open_recording(path, topic).paths(scans or slice(None))
+            continue
+        if not path.exists() and scan_of(path) is None:
             raise WrongUseError(f"{path} does not exist")
         if not path.is_dir():
             files.append(path)
@@ -100,6 +125,7 @@ def find_clouds(paths: Iterable[str | Path]) -> list[Path]:
         )  # a reader reports links
         if not inside:
             below = ", and folders in it are not searched" * any(p.is_dir() for p in path.iterdir())
+            below += "; name the recordings in it" * any(map(is_recording, path.iterdir()))
             kinds = ", ".join(FOLDER_SUFFIXES)
             raise WrongUseError(f"{path} holds no point clouds ({kinds}){below}")
         files += inside
@@ -111,6 +137,6 @@ _BY_LAYOUT = {".bin": open_bin, ".npy": open_npy, ".npz": open_npz}
 _BY_LAYOUT |= dict.fromkeys(text.SUFFIXES, text.open_text)
 TREES = (".bt", ".ot")  # OctoMap's
 _NAMED = {".pcd": open_pcd, ".ply": open_ply}
-NAMED = (".pcd", ".las", ".laz", ".ply")  # formats that name their columns
+NAMED = (".pcd", ".las", ".laz", ".ply", "")  # formats that name their columns; "": scans
 SUFFIXES = (".bin", ".npy", ".npz", ".pcd", ".las", ".laz", ".ply", *text.SUFFIXES)
 FOLDER_SUFFIXES = tuple(s for s in SUFFIXES if s not in (".txt", ".csv"))  # often something else

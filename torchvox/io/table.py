@@ -236,6 +236,11 @@ class PointReader:
         return self.schema.columns
 
     @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.path.stat().st_size
+
+    @property
     def scale(self) -> np.ndarray | None:
         """Step of the coordinates [3] float64, None unless they are integers."""
         return self.schema.scale

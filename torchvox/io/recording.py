@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings, whose scans have paths: drive.mcap/000123 is scan 123 of drive.mcap."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from torchvox._util.errors import CloudFileError, WrongUseError, short
+from torchvox.io.bags import CLOUD, Bag, Topic, format_of
+from torchvox.io.pointcloud2 import point_times, table_of_message
+from torchvox.io.table import PointReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+
+    from torchvox.io.table import PointTable
+
+
+def is_recording(path: str | Path) -> bool:
+    """Whether this is a ROS 1 bag, an MCAP file, a .db3 of ROS 2 or the folder of a ROS 2 bag, by
+    its content."""
+    return format_of(Path(path)) is not None
+
+
+class ScanPath(NamedTuple):
+    """What the path of a scan says. topic: with its leading slash, or ""."""
+
+    recording: Path
+    topic: str
+    number: int
+
+
+def scan_of(path: str | Path) -> ScanPath | None:
+    """The parts of the path of a scan; None for other paths."""
+    path = Path(path)
+    if not re.fullmatch("[0-9]{6,18}", path.name):
+        return None
+    recording = next(filter(os.path.exists, path.parents), None)
+    if recording is None or not is_recording(recording):
+        return None
+    topic = "/".join(["", *path.relative_to(recording).parts[:-1]])
+    return ScanPath(recording, topic, int(path.name))
+
+
+@dataclass
+class Scan:
+    """A scan of a recording.
+
+    number: from 0, in the order of the recording. stamp: ns since 1970, as the message tells it.
+    sensor: name of the frame. table: the points in that frame, with the columns and types of the
+    message. size: bytes of the message. shape: rows and columns of an organised scan.
+    problems: sentences about what was converted. time_field: see `times`.
+    """
+
+    number: int
+    stamp: int
+    sensor: str
+    table: PointTable
+    size: int
+    shape: tuple[int, int]
+    problems: list[str] = field(default_factory=list)
+    time_field: str | None = None
+
+    @cached_property
+    def times(self) -> np.ndarray | None:
+        """[N] int64, ns since 1970; None for points without times. The least int64 stands for a
+        time that is not finite. Raises CloudFileError for times far from the stamp."""
+        return point_times(self.table, self.stamp, self.time_field)[0]
+
+
+class Recording:
+    """An open recording; see `open_recording`.
+
+    path, format: the file or folder, and what it is. topics: all of them.
+    start, seconds: of the first message in ns since 1970, and from it to the last one.
+    """
+
+    def __init__(self, path: Path, topic: str | None, time_field: str | None) -> None:
+        self._bag = Bag(path)
+        self.path, self.format, self.topics = path, self._bag.format, self._bag.topics
+        self.start, self.seconds = self._bag.start, self._bag.seconds
+        self._asked, self._time_field = topic, time_field
+        self._messages: Iterator[tuple[int, bytes]] | None = None
+        self._next, self._unstamped = 0, False
+        self._last: Scan | None = None
+        self._broken: CloudFileError | None = None
+
+    @property
+    def sensors(self) -> list[Topic]:
+        """The topics of point clouds."""
+        return [topic for topic in self.topics if topic.type == CLOUD]
+
+    @cached_property
+    def topic(self) -> Topic:
+        """The topic whose scans are read. Raises WrongUseError if it is not clear which."""
+        own, rule = self.sensors, f"--topic names none of the topics of clouds in {self.path}"
+        if self._asked is not None:
+            own = [topic for topic in own if topic.name.strip("/") == self._asked.strip("/")]
+        elif len(own) > 1:
+            rule = f"{self.path} has several topics of clouds: choose one by --topic"
+        if len(own) == 1:
+            return own[0]
+        if not self.sensors:
+            others = [f"{topic.name} is {topic.type}" for topic in self.topics]
+            rule = f"{self.path} has no topic of {CLOUD}, which torchvox reads"
+            raise WrongUseError(f"{rule}: {short('; '.join(others) or 'it has no topics')}")
+        names = [f"{t.name} ({t.messages:,} scans, {t.rate:.3g} Hz)" for t in self.sensors]
+        raise WrongUseError(f"{rule}: {short(', '.join(names))}")
+
+    @property
+    def count(self) -> int:
+        """The number of scans, which the index of the recording tells."""
+        return self.topic.messages
+
+    @cached_property
+    def _below(self) -> Path:
+        return self.path / self.topic.name.strip("/") if len(self.sensors) > 1 else self.path
+
+    def paths(self, scans: slice = slice(None)) -> list[Path]:
+        """The paths of scans, of all by default. Raises WrongUseError if there is none."""
+        if not (numbers := range(self.count)[scans]):
+            which = "" if scans == slice(None) else " that --scans takes"
+            raise WrongUseError(f"{self.path} has {self.count} scans, none{which}")
+        return [self._below / f"{number:06d}" for number in numbers]
+
+    def scan(self, number: int) -> Scan:
+        """One scan. The next one is read without seeking, an earlier one from the start on.
+
+        Raises WrongUseError for a number that there is not, CloudFileError for a damaged message.
+        """
+        if self._last is None or self._last.number != number:
+            self._last = None  # of two scans only one is in memory
+            self._last = self._read(number)
+        return self._last
+
+    def scans(self, first: int = 0) -> Iterator[Scan]:
+        """The scans from a number on. Raises CloudFileError for the first damaged one."""
+        for number in range(first, self.count):
+            yield self.scan(number)
+
+    def _read(self, number: int) -> Scan:
+        if not 0 <= number < self.count:
+            raise WrongUseError(f"{self.path} has no scan {number}: it has {self.count}, from 0 on")
+        if self._broken is not None and number >= self._next:
+            raise self._broken
+        if self._messages is None or number < self._next:
+            self._messages, self._next, self._broken = self._bag.messages(self.topic.name), 0, None
+        try:
+            while self._next <= number:
+                time, data = next(self._messages)
+                self._next += 1
+        except StopIteration:
+            text = f"{self.path} holds {self._next} scans of the {self.count} that its index lists"
+            self._broken = CloudFileError(text)
+            raise self._broken from None
+        except CloudFileError as error:
+            words = str(error).removeprefix(str(self.path)).strip()
+            self._broken = CloudFileError(f"{self.path} ends at scan {self._next}: it {words}")
+            raise self._broken from error
+        return self._decoded(number, time, data)
+
+    def _decoded(self, number: int, time: int, data: bytes) -> Scan:
+        path = self._below / f"{number:06d}"
+        try:
+            message = self._bag.decoded(data)
+            stamp = message.header.stamp
+            nanoseconds, sensor = stamp.sec * 10**9 + stamp.nanosec, message.header.frame_id
+            table, problems = table_of_message(message, path)
+        except CloudFileError:
+            raise
+        except Exception as error:  # a damaged message can fail anywhere
+            reason = short(str(error).splitlines()[0] if str(error) else type(error).__name__)
+            raise CloudFileError(f"{path} is not a readable {CLOUD}: {reason}") from error
+        if nanoseconds == 0:
+            if not self._unstamped:
+                problems.append("its stamp is 0: the times of the recording are taken")
+            nanoseconds, self._unstamped = time, True
+        shape = message.height, message.width
+        size, own = len(data), self._time_field
+        return Scan(number, nanoseconds, sensor.strip("/"), table, size, shape, problems, own)
+
+    def close(self) -> None:
+        self._messages = None
+        self._bag.close()
+
+
+def open_recording(
+    path: str | Path, topic: str | None = None, *, time_field: str | None = None
+) -> Recording:
+    """A recording of scans: a ROS 1 bag, an MCAP file or .db3 of ROS 2, or the folder of a bag.
+
+    topic: of sensor_msgs/PointCloud2, by default the only one.
+    time_field: the column of the times of points, "none" for no times; by default the first of t,
+        time, timestamp, time_stamp, offset_time, time_offset, point_time_offset that there is.
+    Opening reads the index, and no scan. Raises CloudFileError for a damaged file or one that was
+    not closed, MissingExtraError without the package rosbags.
+    """
+    path = Path(path)
+    if not is_recording(path):
+        what = "is not a bag of ROS 1 or ROS 2, nor an MCAP file"
+        raise CloudFileError(f"{path} {what if path.exists() else 'does not exist'}")
+    return Recording(path, topic, time_field)
+
+
+# ---- scans as files ------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_opened: dict[tuple[object, ...], Recording] = {}  # the recording that was used last
+
+
+def _scan_at(place: ScanPath) -> tuple[Recording, Scan]:
+    with _lock:
+        stat = place.recording.stat()
+        key = os.getpid(), place.recording, place.topic, stat.st_mtime_ns, stat.st_size
+        if key not in _opened:
+            for (process, *_), recording in _opened.items():
+                if process == os.getpid():  # a forked process shares files with its parent
+                    recording.close()
+            _opened.clear()
+            _opened[key] = open_recording(place.recording, place.topic or None)
+        return _opened[key], _opened[key].scan(place.number)
+
+
+class ScanReader(PointReader):
+    """A reader of a scan of a recording, which is read again when its points are needed after
+    those of another one."""
+
+    def __init__(self, path: Path, place: ScanPath) -> None:
+        recording, scan = _scan_at(place)
+        super().__init__(path, len(scan.table), scan.table.schema)
+        self.name, self.problems = f"{recording.path.name}/{path.name}", scan.problems
+        self.format = f"{CLOUD}, frame {short(scan.sensor) or 'none'}, stamp {scan.stamp} ns"
+        self._place, self._size = place, scan.size
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def _chunks(self, size: int, first: int, names: tuple[str, ...]) -> Iterator[PointTable]:
+        _, scan = _scan_at(self._place)
+        for at in range(first, self.count, size):
+            yield scan.table.rows(slice(at, at + size), names)
