@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings written by rosbags' own writers."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -49,45 +50,100 @@ def cloud(rows, stamp=STAMP, height=1, pad=0, frame="/os_sensor", **changes):
     ) | changes  # fmt: skip
 
 
-def write_recording(folder, kind, topics, others=(), **options):
+TF = "tf2_msgs/msg/TFMessage"
+
+
+class Messages:
+    """Makes and encodes messages of ROS 1 or 2."""
+
+    def __init__(self, first):
+        from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+
+        self.first = first
+        self.store = get_typestore(Stores.ROS1_NOETIC if first else Stores.ROS2_HUMBLE)
+        if first:
+            text = "geometry_msgs/TransformStamped[] transforms"
+            self.store.register(get_types_from_msg(text, TF))
+
+    def make(self, name, /, **fields):
+        return self.store.types[name.replace("/", "/msg/")](**fields)
+
+    def encoded(self, message):
+        write = self.store.serialize_ros1 if self.first else self.store.serialize_cdr
+        return write(message, message.__msgtype__)
+
+    def header(self, ns, frame):
+        time = self.make("builtin_interfaces/Time", sec=ns // 10**9, nanosec=ns % 10**9)
+        return self.make("std_msgs/Header", stamp=time, frame_id=frame, **{"seq": 0} if self.first
+                         else {})  # fmt: skip
+
+    def cloud(self, stamp, frame, fields, **rest):
+        names = "name", "offset", "datatype", "count"
+        fields = [self.make("sensor_msgs/PointField", **dict(zip(names, f, strict=True)))
+                  for f in fields]  # fmt: skip
+        header = self.header(stamp, frame)
+        return self.make("sensor_msgs/PointCloud2", header=header, fields=fields, **rest)
+
+    def posed(self, type_, frame, ns, numbers):
+        """A message of a type with a pose. frame: its child; of tf parent->child."""
+
+        def of(name, /, **fields):
+            return self.make(f"geometry_msgs/{name}", **fields)
+
+        place, turn = dict(zip("xyz", numbers, strict=False)), dict(zip("xyzw", numbers[3:],
+                                                                        strict=True))  # fmt: skip
+        turn = of("Quaternion", **turn)
+        if type_ == TF:
+            parent, child = frame.split("->")
+            moved = of("Transform", translation=of("Vector3", **place), rotation=turn)
+            one = of("TransformStamped", header=self.header(ns, parent), child_frame_id=child,
+                     transform=moved)  # fmt: skip
+            return self.store.types[TF](transforms=[one])
+        pose = of("Pose", position=of("Point", **place), orientation=turn)
+        header = self.header(ns, "odom")
+        stamped = of("PoseStamped", header=header, pose=pose)
+        if type_.endswith("PoseStamped"):
+            return stamped
+        if type_.endswith("Path"):
+            return self.make("nav_msgs/Path", header=header, poses=[stamped])
+        zero, no = of("Vector3", x=0.0, y=0.0, z=0.0), np.zeros(36)
+        twist = of("TwistWithCovariance", twist=of("Twist", linear=zero, angular=zero),
+                   covariance=no)  # fmt: skip
+        pose = of("PoseWithCovariance", pose=pose, covariance=no)
+        return self.make("nav_msgs/Odometry", header=header, child_frame_id=frame, pose=pose,
+                         twist=twist)  # fmt: skip
+
+
+def write_recording(folder, kind, topics, poses=(), others=(), **options):
     """The path of a recording. kind: of KINDS; topics: name -> clouds, None for an undecodable one;
-    others: names of topics of odometry, without messages. options: of the writer."""
+    poses: (topic, type, frame, [(ns, 7 numbers)]), see Messages.posed; others: names of topics of
+    odometry, without messages. options: of the writer."""
     from rosbags import rosbag1, rosbag2
-    from rosbags.typesys import Stores, get_typestore
 
-    first = kind == "bag"
-    store = get_typestore(Stores.ROS1_NOETIC if first else Stores.ROS2_HUMBLE)
-    write = store.serialize_ros1 if first else store.serialize_cdr
-    types = store.types
-    path = Path(folder) / ("drive.bag" if first else "drive")
-    if first:
-        writer = rosbag1.Writer(path)
-        if compression := options.get("compression"):
-            writer.set_compression(compression)
+    messages = Messages(kind == "bag")
+    path = Path(folder) / ("drive.bag" if kind == "bag" else "drive")
+    if kind == "bag":
+        writer, more = rosbag1.Writer(path), ()
     else:
-        plugins = rosbag2.StoragePlugin
-        plugin = plugins.MCAP if kind == "mcap" else plugins.SQLITE3
+        plugin = rosbag2.StoragePlugin.MCAP if kind == "mcap" else rosbag2.StoragePlugin.SQLITE3
         writer = rosbag2.Writer(path, version=9, storage_plugin=plugin)
-        if compression := options.get("compression"):
-            writer.set_compression(compression, rosbag2.CompressionFormat.ZSTD)
-
-    def encoded(stamp, frame, fields, **rest):
-        time = types["builtin_interfaces/msg/Time"](sec=stamp // 10**9, nanosec=stamp % 10**9)
-        number = {"seq": 0} if first else {}
-        header = types["std_msgs/msg/Header"](stamp=time, frame_id=frame, **number)
-        field = types["sensor_msgs/msg/PointField"]
-        fields = [
-            field(**dict(zip(("name", "offset", "datatype", "count"), f, strict=True)))
-            for f in fields
-        ]
-        return write(types[CLOUD](header=header, fields=fields, **rest), CLOUD)
-
+        more = (rosbag2.CompressionFormat.ZSTD,)
+    if compression := options.get("compression"):
+        writer.set_compression(compression, *more)
     with writer:
+        connect = functools.cache(
+            functools.partial(writer.add_connection, typestore=messages.store)
+        )
         for name in others:
-            writer.add_connection(name, "nav_msgs/msg/Odometry", typestore=store)
+            connect(name, "nav_msgs/msg/Odometry")
+        for name, type_, frame, own in poses:
+            for ns, numbers in own:
+                data = messages.encoded(messages.posed(type_, frame, ns, numbers))
+                writer.write(connect(name, type_), ns, data)
         for name, clouds in topics.items():
-            connection = writer.add_connection(name, CLOUD, typestore=store)
             for i, each in enumerate(clouds):
-                data = b"\0\1\0\0" + bytes(5) if each is None else encoded(**each)
-                writer.write(connection, STAMP + i * 10**8, data)
+                data = b"\0\1\0\0" + bytes(5) if each is None else messages.encoded(
+                    messages.cloud(**each)
+                )  # fmt: skip
+                writer.write(connect(name, CLOUD), STAMP + i * 10**8, data)
     return path

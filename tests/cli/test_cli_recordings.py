@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from recordings import cloud, points, write_recording
+from recordings import STAMP, cloud, points, write_recording
 
 from torchvox.io import open_points
 from torchvox.mapping import OccupancyMap
@@ -57,6 +57,34 @@ def test_scans_are_files_of_commands(torchvox_cli, drive, tmp_path):
     mapped = torchvox_cli("map", drive, "--poses", "poses.txt", "--device", "cpu", "-o", "m.npz")
     mapped.ok("rays      46 of 46, in 4 calls")
     assert OccupancyMap.load("m.npz").extract("occupied").count > 0
+
+
+def test_map_takes_the_poses_of_the_recording(torchvox_cli, drive, tmp_path):
+    rows = [(STAMP + i * 10**8, [0.1 * i, 0, 0, 0, 0, 0, 1]) for i in range(5)]
+    poses = [
+        ("/odom", "nav_msgs/msg/Odometry", "os_sensor", rows),
+        ("/p", "geometry_msgs/msg/PoseStamped", None, rows),
+    ]
+    clouds = [cloud(points(), STAMP + i * 10**8) for i in range(4)]
+    (tmp_path / "scans").mkdir()
+    write_recording(tmp_path / "scans", "bag", {"/points": clouds}, poses=poses)
+    torchvox_cli("info", "scans/drive.bag").ok("\nposes     /odom\n")
+    words = "map", "scans/drive.bag", "--voxel", "0.5", "--device", "cpu", "-o", "m.npz"
+    lines = "rays      240 of 240, in 4 calls", "faster than real time; "
+    torchvox_cli(*words).ok(*lines)
+    torchvox_cli(*words, "--odom", "/p", "--extrinsic", "identity", "--no-deskew").ok(*lines)
+    (tmp_path / "poses.txt").write_text("1 0 0 0 0 1 0 0 0 0 1 0\n" * 4)
+    for more, sentence in (
+        (("--odom", "/q"), "--odom /q is not a topic of poses: there are /odom"),
+        (("--odom", "/p"), "no static transforms from base_link, whose poses it has, to os_sensor"),
+        (("--odom", "/p", "--poses", "poses.txt"), "--odom is for recordings without --poses"),
+        (("--trajectory", "poses.txt"), "recordings take --poses, or their own"),
+        (("--relative",), "--relative needs --poses"),
+    ):
+        torchvox_cli(*words, *more).assert_one_sentence(2, sentence)
+    wrong = "map", "scan.npy", "--no-deskew", "--poses", "poses.txt"
+    np.save("scan.npy", np.ones((9, 3), np.float32))
+    torchvox_cli(*wrong).assert_one_sentence(2, "--no-deskew is for recordings")
 
 
 def test_detect(torchvox_cli, drive, detector_file):

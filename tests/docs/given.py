@@ -46,9 +46,10 @@ def downsample() -> Names:
 
 def recordings() -> Names:
     pytest.importorskip("rosbags", reason="the extra ros is not installed")
-    from recordings import cloud, points, write_recording
+    from recordings import STAMP, cloud, points, write_recording
 
-    write_recording(".", "mcap", {"/points": [cloud(points())]})
+    poses = [("/odom", "nav_msgs/msg/Odometry", "os_sensor", [(STAMP, [0, 0, 0, 0, 0, 0, 1])])]
+    write_recording(".", "mcap", {"/points": [cloud(points())]}, poses=poses)
     Path("drive/drive.mcap").rename("drive.mcap")
     return {"torchvox": torchvox}
 

@@ -22,13 +22,16 @@ from torchvox.mapping import MapVoxels, OccupancyMap
 from torchvox.mapping.counts import STATUS
 from torchvox.mapping.files import MAP_SUFFIXES, VOXEL_SUFFIXES
 from torchvox.mapping.job import MapJob, MapOptions, Tally, kind_of
+from torchvox.mapping.recorded import recorded
 from torchvox.ops.annotations import Select
 from torchvox.viz.map_page import map_page
 from torchvox.viz.plan import plan_image, write_gray_png, write_ros_yaml
 
 SUFFIXES = (*MAP_SUFFIXES, *VOXEL_SUFFIXES, ".png", ".html")
 Height = tuple[float, ...] | None  # lowest, highest
-POSED = ("poses", "times", "trajectory", "extrinsic", "relative", "layout", "batch_seconds")
+RECORDED = ("odom", "no_deskew", "time_field")
+POSED = ("poses", "times", "trajectory", "extrinsic", "relative", "layout", "batch_seconds",
+         *RECORDED)  # fmt: skip
 MODEL = ("voxel_size", "origin", "point_cloud_range", "min_range", "max_range", "preset", "layers",
          "ndt")  # fmt: skip
 BOX = "X0,Y0,Z0,X1,Y1,Z1"
@@ -94,6 +97,7 @@ def map_(args: MapCommand) -> None:
     Examples:
         torchvox map scans/ --layout kitti --poses poses.txt -o map.npz --html
         torchvox map scans/ --layout kitti --poses tum.txt --times names -o map.bt
+        torchvox map drive.mcap -o map.npz
         torchvox map map.npz -o map.png --slice 0.2,1.8 --ros-yaml
     """
     files = args.clouds(args.paths)
@@ -105,7 +109,7 @@ def map_(args: MapCommand) -> None:
     if (args.height or args.select) and whole:
         raise WrongUseError(f"{args.output}: a map is written whole: remove --slice and --select")
     kind = kind_of(files)
-    _check(args, kind)
+    _check(args, kind, files)
     read = options.cloud_reader(files, args.layout, open_noted) if kind == "scans" else open_noted
     where, device_name = choose_device(args.device)
     start = time.perf_counter()
@@ -132,7 +136,7 @@ def map_(args: MapCommand) -> None:
         raise typer.Exit(1)
 
 
-def _check(args: MapOptions, kind: str) -> None:
+def _check(args: MapOptions, kind: str, files: list[Path]) -> None:
     """Raises WrongUseError for options that do not go together, or not with these files."""
     if not 0 < args.threshold < 1:
         raise WrongUseError(f"--threshold must be between 0 and 1, got {args.threshold:g}")
@@ -146,8 +150,15 @@ def _check(args: MapOptions, kind: str) -> None:
     if wrong:
         words = ", ".join(wrong)
         raise WrongUseError(f"remove {words}: {why}")
+    own = kind == "scans" and recorded(files) is not None
+    if own and args.trajectory is not None:
+        raise WrongUseError("recordings take --poses, or their own: remove --trajectory")
+    given = RECORDED if not own else RECORDED[:1] if args.poses else ()
+    for name in args.chosen(*given):
+        option = name.replace("_", "-")
+        raise WrongUseError(f"--{option} is for recordings{' without --poses' * own}")
     if kind == "scans":
-        if (args.poses is None) == (args.trajectory is None):
+        if not own and (args.poses is None) == (args.trajectory is None):
             raise WrongUseError("scans need either --poses, one each, or --trajectory for gps_time")
         if (alone := [*args.chosen("relative", "times")]) and args.poses is None:
             raise WrongUseError(f"--{alone[0]} needs --poses")

@@ -7,8 +7,10 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from torchvox._util.errors import TorchvoxError, short
+from torchvox._util.errors import TorchvoxError, WrongUseError, short
 from torchvox.io import Recording, open_recording
+from torchvox.io.bags import Topic
+from torchvox.io.frames import TRANSFORMS, pose_topic
 from torchvox.io.pointcloud2 import point_times
 
 
@@ -17,18 +19,29 @@ def recording_facts(path: Path, topic: str | None, header: bool) -> dict[str, An
     recording = open_recording(path, topic)
     files = path.rglob("*") if path.is_dir() else [path]
     own = recording.topics if topic is None else [recording.topic]
-    facts = {
+    facts: dict[str, Any] = {
         **{"path": str(path), "format": recording.format},
         **{"bytes": sum(file.stat().st_size for file in files if file.is_file())},
         **{"start": str(recording.start), "seconds": recording.seconds},
         "topics": [dict(name=t.name, type=t.type, messages=t.messages, hz=t.rate) for t in own],
     }
+    facts["poses"] = _poses(recording.topics)
     clouds = {sensor.name for sensor in recording.sensors if sensor.messages}
     recording.close()
     for each in facts["topics"]:
         if each["name"] in clouds and not header:
             each |= _first_scan(open_recording(path, each["name"]))
     return facts
+
+
+def _poses(topics: list[Topic]) -> str:
+    """Where torchvox map finds the poses of scans."""
+    try:
+        chosen = pose_topic(topics, None)
+    except WrongUseError as error:
+        return str(error)
+    has_tf = any(topic.type in TRANSFORMS and topic.messages for topic in topics)
+    return chosen.name if chosen is not None else "tf" if has_tf else "none"
 
 
 def _first_scan(recording: Recording) -> dict[str, Any]:
@@ -65,4 +78,4 @@ def recording_lines(facts: dict[str, Any]) -> str:
         if "time" in topic:
             lines.append(f"          times of points: {topic['time']}")
         lines += [f"          {short(problem)}" for problem in topic.get("problems", ())]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"poses     {short(facts['poses'])}"])

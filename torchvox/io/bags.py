@@ -121,6 +121,10 @@ class Bag:
 def _decoder(ros_1: bool) -> Callable[[bytes, str], Any]:
     types = require("rosbags.typesys", "to read recordings")
     store = types.get_typestore(types.Stores.ROS1_NOETIC if ros_1 else types.Stores.ROS2_HUMBLE)
+    if ros_1:  # where tf is missing
+        for name in ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage"):
+            text = "geometry_msgs/TransformStamped[] transforms"
+            store.register(types.get_types_from_msg(text, name))
     return store.deserialize_ros1 if ros_1 else store.deserialize_cdr
 
 

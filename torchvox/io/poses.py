@@ -132,11 +132,17 @@ def read_times(source: str | Path, scans: Sequence[Path]) -> np.ndarray:
 
 def read_extrinsic(path: str | Path) -> np.ndarray:
     """The pose [3, 4] float64 of the lidar in the camera's frame, from a calibration file of KITTI:
-    Tr (odometry), Tr_velo_to_cam (objects), Tr_velo_cam (tracking), or R and T (raw data). Raises
-    CloudFileError."""
+    Tr (odometry), Tr_velo_to_cam (objects), Tr_velo_cam (tracking), or R and T (raw data). Or in
+    any frame, from 7 numbers (x y z qx qy qz qw) or 12 (rows of [3, 4]). Raises CloudFileError."""
     path = Path(path)
     with explained(path, "calibration"):
         lines: dict[str, list[str]] = {}
+        words = path.read_text(encoding="utf-8-sig").split()
+        if len(words) in (7, KITTI) and are_numbers(words):
+            own = np.array(words, np.float64)
+            if len(words) == KITTI:
+                return _matrix(own.reshape(3, 4))
+            return np.concatenate([rotations(own[None, 3:])[0], own[:3, None]], axis=1)
         for line in path.read_text(encoding="utf-8-sig").splitlines():
             name, *numbers = line.replace(":", " ", 1).split() or [""]
             lines.setdefault(name, numbers)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from torchvox._util.errors import CloudFileError, WrongUseError, short
 from torchvox.io.bags import CLOUD, Bag, Topic, format_of
@@ -19,8 +22,9 @@ from torchvox.io.table import PointReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
+    from numpy.typing import ArrayLike
 
+    from torchvox.io.poses import Trajectory
     from torchvox.io.table import PointTable
 
 
@@ -187,6 +191,37 @@ class Recording:
         size, own = len(data), self._time_field
         return Scan(number, nanoseconds, sensor.strip("/"), table, size, shape, problems, own)
 
+    def trajectory(
+        self,
+        odom: str | None = None,
+        extrinsic: ArrayLike | None = None,
+        max_gap: float = 0.5,
+    ) -> Trajectory:
+        """The poses of the sensor, at times in seconds after `start`.
+
+        odom: topic of the poses; by default the only one of nav_msgs/Odometry, else of PoseStamped
+            or PoseWithCovarianceStamped, else of nav_msgs/Path, else tf.
+        extrinsic: [3, 4], the sensor in the frame whose poses these are; by default by tf.
+        max_gap: in seconds, see `Trajectory`.
+        Raises WrongUseError where the topic or the extrinsic is not clear, CloudFileError.
+        """
+        from torchvox.io.frames import trajectory_of  # after readers, which import this module
+
+        bag = Bag(self.path)  # of its own: scans may be read meanwhile
+        turn = None if extrinsic is None else np.asarray(extrinsic, np.float64)
+        try:
+            return trajectory_of(bag, self._sensor, odom, turn, max_gap)
+        finally:
+            bag.close()
+
+    @cached_property
+    def _sensor(self) -> str:
+        """The frame of the first scan that can be read."""
+        for number in range(self.count):
+            with contextlib.suppress(CloudFileError):
+                return self.scan(number).sensor
+        raise CloudFileError(f"{self.path} has no scan of {self.topic.name} that can be read")
+
     def close(self) -> None:
         self._messages = None
         self._bag.close()
@@ -244,7 +279,12 @@ class ScanReader(PointReader):
     def size(self) -> int:
         return self._size
 
+    @property
+    def scan(self) -> Scan:
+        """The scan, read again if it was not the last one."""
+        return _scan_at(self._place)[1]
+
     def _chunks(self, size: int, first: int, names: tuple[str, ...]) -> Iterator[PointTable]:
-        _, scan = _scan_at(self._place)
+        scan = self.scan
         for at in range(first, self.count, size):
             yield scan.table.rows(slice(at, at + size), names)

@@ -23,10 +23,12 @@ import torch
 from torchvox._util.errors import CloudFileError, TorchvoxError, WrongUseError
 from torchvox.io import PointReader, Trajectory, open_points, read_extrinsic, read_poses, read_times
 from torchvox.io.poses import ROUNDING, from_first
+from torchvox.io.recording import ScanReader
 from torchvox.mapping.counts import IntegrateCounts
 from torchvox.mapping.files import is_map
 from torchvox.mapping.map import OccupancyMap
 from torchvox.mapping.octomap import read_graph
+from torchvox.mapping.recorded import RecordedScans, has_times, recorded, with_return
 from torchvox.mapping.sensor import PRESETS
 from torchvox.mapping.store import RegionStore
 
@@ -48,9 +50,20 @@ class MapOptions:
         "seconds, or whole nanoseconds. Default: line i of --poses is for scan i.",
     ] = None
     extrinsic: Annotated[
-        Path | None, "KITTI calib.txt (its Tr is needed: KITTI poses are camera poses)."
+        Path | None,
+        "Pose of the sensor in the frame whose poses are given: KITTI calib.txt (its Tr is needed: "
+        "KITTI poses are camera poses), 7 numbers x y z qx qy qz qw, or 12; or identity.",
     ] = None
     relative: Annotated[bool, "Use the frame of the first scan as that of the map."] = False
+    odom: Annotated[
+        str | None, "Topic of a recording's poses, where there are several; without --poses."
+    ] = None
+    no_deskew: Annotated[
+        bool, "Take one pose for each scan of a recording, also where points have times."
+    ] = False
+    time_field: Annotated[
+        str | None, "Column of the times of a recording's points, or none. Default: by its name."
+    ] = None
     trajectory: Annotated[Path | None, "TUM or EuRoC poses, for points with gps_time."] = None
     max_gap: Annotated[
         float, "Longest gap between two poses of --trajectory or --times, in seconds."
@@ -163,17 +176,30 @@ class MapJob:
         batches: Iterator[Batch]
         if self.kind == "graphs":
             batches = (Batch(*scan) for scan in read_graph(path))
+        elif self._recorded is not None:
+            scan = self.read(path)
+            assert isinstance(scan, ScanReader)
+            batches = iter([Batch(**self._recorded.batch(scan))])
         elif self._moving is not None:
             reader = self._opened.pop(path, None) or self.read(path)
             batches = _moving_batches(reader, self._moving, self.options.batch_seconds)
         else:  # a scan is a batch, whatever its size: its misses count before its hits
-            batches = iter([Batch(self.read(path).coordinates(), self._poses[i])])
+            reader = self.read(path)
+            dropped: dict[str, int] = {}
+            points = reader.coordinates()
+            if isinstance(reader, ScanReader):
+                points, dropped = with_return(points)
+            batches = iter([Batch(points, self._poses[i], dropped=dropped)])
         for batch in batches:
             self._integrate(self.map, batch)
 
     def _read_poses(self) -> None:
         """Poses of scans, or a trajectory."""
-        options = self.options
+        options, places = self.options, recorded(self.files)
+        self._recorded: RecordedScans | None = None
+        if places is not None and (options.poses is None or has_times(options, places)):
+            self._recorded = RecordedScans(places, options)
+            return
         extrinsic = None if options.extrinsic is None else read_extrinsic(options.extrinsic)
         self._moving: Trajectory | None = None
         self._opened: dict[Path, PointReader] = {}

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scans of a recording as rays, each point from where the sensor was when it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from torchvox._util.errors import WrongUseError
+from torchvox.io.pointcloud2 import NO_TIME, point_times
+from torchvox.io.poses import Trajectory, read_extrinsic, read_poses
+from torchvox.io.recording import ScanPath, ScanReader, open_recording, scan_of
+from torchvox.ops import transform_points
+
+if TYPE_CHECKING:
+    from torchvox.mapping.job import MapOptions
+
+NO_RETURN = 1e-6  # m; sensors write (0, 0, 0) for rays that met nothing
+NEAR = 10.0  # s: poses with times that near to a recording are matched by time
+
+
+def recorded(files: Sequence[Path]) -> list[ScanPath] | None:
+    """The parts of the paths of scans; None if one is not of a recording."""
+    places = [place for path in files if (place := scan_of(path)) is not None]
+    return places if len(places) == len(files) > 0 else None
+
+
+def has_times(options: MapOptions, places: list[ScanPath]) -> bool:
+    """Whether the poses of a file are matched with the scans by time: their times are those of the
+    recording, and no other times are given."""
+    if options.poses is None or options.times is not None or options.relative:
+        return False
+    times = read_poses(options.poses).times
+    recording = open_recording(places[0].recording, places[0].topic or None)
+    start = recording.start / 1e9
+    recording.close()
+    if times is None:
+        return False
+    return bool(((times >= start - NEAR) & (times <= start + recording.seconds + NEAR)).any())
+
+
+class RecordedScans:
+    """Scans of one recording, and their poses: its own, or those of a file with times.
+
+    Raises WrongUseError for scans of several recordings or topics, and as `Recording.trajectory`.
+    """
+
+    def __init__(self, places: list[ScanPath], options: MapOptions) -> None:
+        first = places[0]
+        if any(place[:2] != first[:2] for place in places):
+            raise WrongUseError("poses are of one recording and topic: map them one by one")
+        recording = open_recording(first.recording, first.topic or None)
+        self._start, self._options, self._stamp = recording.start, options, 0
+        extrinsic = None
+        if options.extrinsic is not None:
+            is_same = str(options.extrinsic) == "identity"
+            extrinsic = np.eye(3, 4) if is_same else read_extrinsic(options.extrinsic)
+        if options.poses is None:
+            self._moving = recording.trajectory(options.odom, extrinsic, options.max_gap)
+        else:
+            poses = read_poses(options.poses)
+            assert poses.times is not None
+            times = poses.times - recording.start / 1e9
+            self._moving = Trajectory(
+                times, poses.matrices, extrinsic=extrinsic, max_gap=options.max_gap
+            )
+        recording.close()
+
+    def batch(self, reader: ScanReader) -> dict[str, Any]:
+        """The fields of the Batch of a scan. Raises WrongUseError if no point has a pose."""
+        scan, options = reader.scan, self._options
+        xyz, dropped = with_return(scan.table.xyz)
+        before, self._stamp = self._stamp or scan.stamp, scan.stamp
+        facts = {"seconds": max(0, scan.stamp - before) / 1e9, "dropped": dropped}
+        times = None
+        if not options.no_deskew:
+            times, _ = point_times(scan.table, scan.stamp, options.time_field)
+        if times is None:
+            pose = self._moving.at([(scan.stamp - self._start) / 1e9]).poses[0]
+            return facts | {"points": xyz, "pose": pose}
+        times = times[_is_return(scan.table.xyz)]
+        moments, index = np.unique(times, return_inverse=True)
+        moments = np.where(moments == NO_TIME, np.nan, (moments.clip(0) - self._start) / 1e9)
+        poses = self._moving.at(moments)
+        kept = poses.kept[index]
+        in_gap = int((~kept & (moments[index] >= self._moving.times[0])
+                      & (moments[index] <= self._moving.times[-1])).sum())  # fmt: skip
+        dropped["outside of the trajectory"] = int((~kept).sum()) - in_gap
+        dropped["in its gaps"] = in_gap
+        points = transform_points(
+            torch.from_numpy(xyz[kept]),
+            torch.from_numpy(poses.poses),
+            pose_index=torch.from_numpy(index[kept]),
+        )
+        origins = poses.poses[:, :, 3][index[kept]]
+        return facts | {"points": points.numpy(), "origins": origins}
+
+
+def with_return(xyz: np.ndarray) -> tuple[np.ndarray, dict[str, int]]:
+    """The points [N, 3] away from the sensor, those that are not finite included, and how many
+    are dropped."""
+    good = _is_return(xyz)
+    return xyz[good], {"without a return": int((~good).sum())}
+
+
+def _is_return(xyz: np.ndarray) -> np.ndarray:
+    return ~(np.abs(xyz) < NO_RETURN).all(axis=1)
