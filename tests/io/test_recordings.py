@@ -206,6 +206,7 @@ def cut(data):
          "not closed.*rosbag reindex"),
         ("bag", lambda d: d[:-30], "rosbag reindex drive.bag"),
         ("mcap", lambda d: d.replace(b"\4\0\0\0ros2", b"\4\0\0\0ros1"), "profile ros2.*'ros1'"),
+        ("mcap", lambda d: d[:9] + b"\xff" * 8 + d[17:], "more bytes than memory can hold"),
         ("db3", lambda d: d[:5000], "not a readable ROS 2 bag"),
     ],
 )  # fmt: skip

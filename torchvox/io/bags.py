@@ -95,6 +95,9 @@ class Bag:
         with explained(self.path, self.format):
             try:
                 yield
+            except (MemoryError, OverflowError) as error:
+                rule = "is damaged: it claims more bytes than memory can hold"
+                raise CloudFileError(f"{self.path} {rule}") from error
             except Exception as error:
                 for sign, words in REMEDIES.items():
                     if sign in str(error):
