@@ -158,6 +158,18 @@ def test_points_are_mapped_from_where_the_sensor_was(deskewed, files):
     assert job.tally.measured == pytest.approx(0.3)
 
 
+def test_a_file_has_a_pose_for_each_scan_or_each_that_is_taken(files, tmp_path):
+    rows = DRIVEN[:5].reshape(5, 12)
+    np.savetxt(tmp_path / "all.txt", rows)
+    np.savetxt(tmp_path / "some.txt", rows[1::2])
+    all_, some = (mapped(files[1::2], poses=tmp_path / f"{n}.txt") for n in ("all", "some"))
+    assert all_[1] == [] and all_[0].map.equal(some[0].map)
+    assert all_[0].tally.dropped["without a return"] == 4
+    np.savetxt(tmp_path / "some.txt", rows[:3])
+    with pytest.raises(TorchvoxError, match="has 3 poses for 2 scans"):
+        mapped(files[1::2], poses=tmp_path / "some.txt")
+
+
 def test_poses_of_a_file_are_matched_by_time(files, tmp_path):
     lines = [f"{ns // 10**9}.{ns % 10**9:09d} " + " ".join(map(str, n)) for ns, n in driven()]
     (tmp_path / "tum.txt").write_text("\n".join(lines))

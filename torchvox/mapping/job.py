@@ -28,7 +28,7 @@ from torchvox.mapping.counts import IntegrateCounts
 from torchvox.mapping.files import is_map
 from torchvox.mapping.map import OccupancyMap
 from torchvox.mapping.octomap import read_graph
-from torchvox.mapping.recorded import RecordedScans, has_times, recorded, with_return
+from torchvox.mapping.recorded import RecordedScans, has_times, of_taken, recorded, with_return
 from torchvox.mapping.sensor import PRESETS
 from torchvox.mapping.store import RegionStore
 
@@ -271,13 +271,14 @@ def poses_of_scans(
     """
     assert options.poses is not None
     if options.times is None:
-        lines = read_poses(options.poses, extrinsic, relative=options.relative)
-        if len(lines.matrices) != len(files):
+        lines = read_poses(options.poses, extrinsic)
+        matrices = of_taken(lines.matrices, files)
+        if len(matrices) != len(files):
             hint = "--times FILE or --times names matches them by time"
             hint = hint if lines.times is not None else "poses with times could be matched: --times"
             number = f"{len(lines.matrices)} poses for {len(files)} scans"
             raise CloudFileError(f"{options.poses} has {number}: {hint}")
-        return lines.matrices
+        return from_first(matrices) if options.relative else matrices
     moving = _trajectory(options.poses, "--times", extrinsic, options.max_gap)
     times = read_times(options.times, files)
     first, last = moving.times[[0, -1]]

@@ -29,6 +29,18 @@ def recorded(files: Sequence[Path]) -> list[ScanPath] | None:
     return places if len(places) == len(files) > 0 else None
 
 
+def of_taken(matrices: np.ndarray, files: Sequence[Path]) -> np.ndarray:
+    """The poses [S, 3, 4] of the scans that are taken, where there is one for each scan of their
+    recording; else the same."""
+    places = recorded(files) if len(matrices) != len(files) else None
+    if places is None or len({place[:2] for place in places}) > 1:
+        return matrices
+    recording = open_recording(places[0].recording, places[0].topic or None)
+    count = recording.count
+    recording.close()
+    return matrices[[place.number for place in places]] if count == len(matrices) else matrices
+
+
 def has_times(options: MapOptions, places: list[ScanPath]) -> bool:
     """Whether the poses of a file are matched with the scans by time: their times are those of the
     recording, and no other times are given."""
