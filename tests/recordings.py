@@ -117,7 +117,8 @@ class Messages:
 def write_recording(folder, kind, topics, poses=(), others=(), **options):
     """The path of a recording. kind: of KINDS; topics: name -> clouds, None for an undecodable one;
     poses: (topic, type, frame, [(ns, 7 numbers)]), see Messages.posed; others: names of topics of
-    odometry, without messages. options: of the writer."""
+    odometry, without messages, beside which is one of a type whose definition is broken.
+    options: of the writer."""
     from rosbags import rosbag1, rosbag2
 
     messages = Messages(kind == "bag")
@@ -136,6 +137,9 @@ def write_recording(folder, kind, topics, poses=(), others=(), **options):
         )
         for name in others:
             connect(name, "nav_msgs/msg/Odometry")
+        if others:
+            digest = {"md5sum": "0"} if kind == "bag" else {"rihs01": f"RIHS01_{0:064}"}
+            writer.add_connection("/odd", "my_msgs/msg/Odd", msgdef="?? [", **digest)
         for name, type_, frame, own in poses:
             for ns, numbers in own:
                 data = messages.encoded(messages.posed(type_, frame, ns, numbers))

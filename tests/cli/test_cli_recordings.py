@@ -35,7 +35,7 @@ def test_info(torchvox_cli, drive):
     torchvox_cli("info", drive).ok(*lines)
     assert "frame" not in torchvox_cli("info", drive, "--header").ok(lines[3]).out
     (facts,) = json.loads(torchvox_cli("info", drive, "--json").out)["files"]
-    assert facts["topics"][1]["points"] == 10 and facts["start"] == "1700000000000000000"
+    assert facts["topics"][-1]["points"] == 10 and facts["start"] == "1700000000000000000"
     torchvox_cli("info", drive, "--scans", "1:3").ok("000001  11 points", "000002  12 points")
     scan = torchvox_cli("info", drive / "000003").ok("points    13", "finite    13 of 13")
     assert "frame os_sensor, stamp 1700000000000000000 ns" in scan.out

@@ -177,9 +177,10 @@ def test_scans_have_paths(tmp_path, monkeypatch):
         io.open_points(path)
 
 
-def test_topics(tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_topics(kind, tmp_path):
     own = {"/a/points": [cloud(points(count=i + 1)) for i in range(3)], "/b": [cloud(ROWS)] * 2}
-    path = write_recording(tmp_path, "db3", own, others=["/odom"])
+    path = write_recording(tmp_path, kind, own, others=["/odom"])
     with pytest.raises(WrongUseError, match=r"choose one .*: /a/points \(3 scans, 10 Hz\), /b"):
         io.find_clouds([path])
     with pytest.raises(WrongUseError, match=r"names none of .*: /a/points"):
@@ -189,8 +190,8 @@ def test_topics(tmp_path):
     assert io.cloud_stem(scans[2]) == "drive.a_points.000002"
     assert [len(io.read_cloud(scan)) for scan in scans] == [1, 2, 3]
     (tmp_path / "none").mkdir()
-    empty = write_recording(tmp_path / "none", "mcap", {}, others=["/odom"])
-    with pytest.raises(WrongUseError, match=r"no topic .*: /odom is nav_msgs/msg/Odometry"):
+    empty = write_recording(tmp_path / "none", kind, {}, others=["/odom"])
+    with pytest.raises(WrongUseError, match=r"no topic .*: /odd is .*; /odom is nav_msgs/msg/Odom"):
         io.find_clouds([empty])
 
 
