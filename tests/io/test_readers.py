@@ -12,7 +12,7 @@ import pytest
 from torchvox._util.errors import CloudFileError, WrongUseError
 from torchvox.io import PointCloud, atomic_path, find_clouds, open_points, read_cloud, write_cloud
 from torchvox.io.layouts import parse_layout
-from torchvox.io.readers import cloud_stem
+from torchvox.io.paths import cloud_stem
 from torchvox.io.writers import write_text
 
 COLUMNS = ("x", "y", "z", "intensity")

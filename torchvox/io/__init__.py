@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from torchvox.io.cloud import PointCloud
 from torchvox.io.grids import Grid, grid_around, grid_names, load_grid
 from torchvox.io.layouts import LAYOUTS, parse_layout
+from torchvox.io.paths import cloud_stem
 from torchvox.io.poses import Trajectory, read_extrinsic, read_poses, read_times
-from torchvox.io.readers import SUFFIXES, cloud_stem, find_clouds, open_points, read_cloud
+from torchvox.io.readers import SUFFIXES, find_clouds, open_points, read_cloud
 from torchvox.io.recording import Recording, Scan, is_recording, open_recording
 from torchvox.io.table import PointReader, PointTable, PointWriter
 from torchvox.io.writers import atomic_path, create_points, write_cloud, write_npy, write_npz

@@ -14,7 +14,7 @@ import numpy as np
 
 from torchvox._util.errors import CloudFileError, WrongUseError, expect, explained
 from torchvox.io.binary import load_npy
-from torchvox.io.readers import cloud_stem
+from torchvox.io.paths import cloud_stem
 from torchvox.io.words import are_numbers
 
 if TYPE_CHECKING:

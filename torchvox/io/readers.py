@@ -11,9 +11,10 @@ from torchvox.io import text
 from torchvox.io.binary import map_words, open_bin, open_npy, open_npz
 from torchvox.io.las import LasReader
 from torchvox.io.layouts import parse_layout
+from torchvox.io.paths import scan_of
 from torchvox.io.pcd import open_pcd
 from torchvox.io.ply import open_ply
-from torchvox.io.recording import ScanReader, is_recording, open_recording, scan_of
+from torchvox.io.recording import ScanReader, is_recording, open_recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,17 +80,6 @@ def read_cloud(
     reader = open_points(path, layout)
     with file_errors(reader.path):
         return reader.cloud(origin)
-
-
-def cloud_stem(path: str | Path) -> str:
-    """The file name without its format suffix; .pcd.bin (nuScenes) and .copc.laz are one suffix.
-    Of a scan of a recording drive.000123, with a topic drive.ouster_points.000123."""
-    path = Path(path)
-    if (scan := scan_of(path)) is not None:
-        name = scan.recording.name if scan.recording.is_dir() else scan.recording.stem
-        return ".".join([name, *scan.topic.split("/", 1)[1:], path.name]).replace("/", "_")
-    double = next((s for s in (".pcd.bin", ".copc.laz") if path.name.lower().endswith(s)), "")
-    return path.name[: -len(double)] if double else path.stem
 
 
 def find_clouds(

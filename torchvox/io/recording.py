@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torchvox._util.errors import CloudFileError, WrongUseError, short
 from torchvox.io.bags import CLOUD, Bag, Topic, format_of
+from torchvox.io.frames import trajectory_of
+from torchvox.io.paths import ScanPath
 from torchvox.io.pointcloud2 import point_times, table_of_message
 from torchvox.io.table import PointReader
 
@@ -32,26 +33,6 @@ def is_recording(path: str | Path) -> bool:
     """Whether this is a ROS 1 bag, an MCAP file, a .db3 of ROS 2 or the folder of a ROS 2 bag, by
     its content."""
     return format_of(Path(path)) is not None
-
-
-class ScanPath(NamedTuple):
-    """What the path of a scan says. topic: with its leading slash, or ""."""
-
-    recording: Path
-    topic: str
-    number: int
-
-
-def scan_of(path: str | Path) -> ScanPath | None:
-    """The parts of the path of a scan; None for other paths."""
-    path = Path(path)
-    if not re.fullmatch("[0-9]{6,18}", path.name):
-        return None
-    recording = next(filter(os.path.exists, path.parents), None)
-    if recording is None or not is_recording(recording):
-        return None
-    topic = "/".join(["", *path.relative_to(recording).parts[:-1]])
-    return ScanPath(recording, topic, int(path.name))
 
 
 @dataclass
@@ -205,8 +186,6 @@ class Recording:
         max_gap: in seconds, see `Trajectory`.
         Raises WrongUseError where the topic or the extrinsic is not clear, CloudFileError.
         """
-        from torchvox.io.frames import trajectory_of  # after readers, which import this module
-
         bag = Bag(self.path)  # of its own: scans may be read meanwhile
         turn = None if extrinsic is None else np.asarray(extrinsic, np.float64)
         try:

@@ -8,14 +8,13 @@ merged into the first one.
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,85 +27,10 @@ from torchvox.mapping.counts import IntegrateCounts
 from torchvox.mapping.files import is_map
 from torchvox.mapping.map import OccupancyMap
 from torchvox.mapping.octomap import read_graph
+from torchvox.mapping.options import MapOptions
 from torchvox.mapping.recorded import RecordedScans, has_times, of_taken, recorded, with_return
-from torchvox.mapping.sensor import PRESETS
-from torchvox.mapping.store import RegionStore
 
 OUTSIDE = "outside of the trajectory"
-
-
-@dataclass(frozen=True)
-class MapOptions:
-    """How files become a map: arguments of `OccupancyMap`, `integrate`, `read_poses`, `Trajectory`
-    and `open_points`, None for their defaults. The text of each field is the help of its option."""
-
-    poses: Annotated[
-        Path | None, "Poses, one per scan or with --times: KITTI, TUM, EuRoC, [4, 4] or .npy."
-    ] = None
-    times: Annotated[
-        str | None,
-        "Times of the scans, to interpolate --poses (TUM, EuRoC) at: a file with one per line "
-        "(KITTI's times.txt), or names, for the number that ends the name of each scan; in "
-        "seconds, or whole nanoseconds. Default: line i of --poses is for scan i.",
-    ] = None
-    extrinsic: Annotated[
-        Path | None,
-        "Pose of the sensor in the frame whose poses are given: KITTI calib.txt (its Tr is needed: "
-        "KITTI poses are camera poses), 7 numbers x y z qx qy qz qw, or 12; or identity.",
-    ] = None
-    relative: Annotated[bool, "Use the frame of the first scan as that of the map."] = False
-    odom: Annotated[
-        str | None, "Topic of a recording's poses, where there are several; without --poses."
-    ] = None
-    no_deskew: Annotated[
-        bool, "Take one pose for each scan of a recording, also where points have times."
-    ] = False
-    time_field: Annotated[
-        str | None, "Column of the times of a recording's points, or none. Default: by its name."
-    ] = None
-    trajectory: Annotated[Path | None, "TUM or EuRoC poses, for points with gps_time."] = None
-    max_gap: Annotated[
-        float, "Longest gap between two poses of --trajectory or --times, in seconds."
-    ] = 0.5
-    batch_seconds: Annotated[
-        float | None, "Integrate points in batches of this many seconds of gps_time."
-    ] = None
-    layout: Annotated[
-        str | None,
-        "Columns of .bin files: kitti, nuscenes, xyz, xyzrgb, or a list such as x,y,z,_,ring.",
-    ] = None
-    voxel_size: Annotated[float | None, "Voxel size, in meters."] = None
-    origin: Annotated[tuple[float, ...] | None, "A corner of a voxel."] = None
-    point_cloud_range: Annotated[tuple[float, ...] | None, "Map only this box."] = None
-    min_range: Annotated[float | None, "Ignore shorter rays."] = None
-    max_range: Annotated[float | None, "Cut longer rays."] = None
-    preset: Annotated[str | None, f"Sensor model: {', '.join(PRESETS)}."] = None
-    layers: Annotated[tuple[str, ...] | None, "logodds, or logodds,hit_miss."] = None
-    ndt: Annotated[bool, "Keep a normal distribution of the points in each voxel."] = False
-    capacity: Annotated[str | None, "Limit, e.g. 2GiB; without it the map grows."] = None
-    memory: Annotated[
-        str | None, "Device cache, e.g. 4GiB; the map itself stays in host memory."
-    ] = None
-    threshold: Annotated[float, "Voxels of at least this probability are occupied."] = 0.5
-
-    def chosen(self, *names: str) -> dict[str, Any]:
-        """Options that are neither None nor False."""
-        values = {name: getattr(self, name) for name in names}
-        return {k: value for k, value in values.items() if not (value is None or value is False)}
-
-    @property
-    def rays(self) -> dict[str, Any]:
-        return self.chosen("point_cloud_range", "min_range", "max_range")
-
-    @property
-    def room(self) -> dict[str, Any]:
-        if self.memory is not None:
-            return {"capacity": self.memory, "store": RegionStore()}
-        if self.capacity is None:
-            return {}
-        number = re.fullmatch(r"\d+", self.capacity)
-        capacity = int(self.capacity) if number else self.capacity
-        return {"capacity": capacity, "on_overflow": "raise"}
 
 
 class Batch(NamedTuple):

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 
 from torchvox._util.errors import WrongUseError
+from torchvox.io.paths import ScanPath, scan_of
 from torchvox.io.pointcloud2 import NO_TIME, point_times
 from torchvox.io.poses import Trajectory, read_extrinsic, read_poses
-from torchvox.io.recording import ScanPath, ScanReader, open_recording, scan_of
+from torchvox.io.recording import ScanReader, open_recording
 from torchvox.ops import transform_points
 
 if TYPE_CHECKING:
-    from torchvox.mapping.job import MapOptions
+    from torchvox.mapping.options import MapOptions
 
 NO_RETURN = 1e-6  # m; sensors write (0, 0, 0) for rays that met nothing
 NEAR = 10.0  # s: poses with times that near to a recording are matched by time

@@ -33,7 +33,8 @@ from torchvox._util.errors import CloudFileError, WrongUseError, expect, explain
 from torchvox.data.counter_random import Draws
 from torchvox.data.generated import Device, Generated
 from torchvox.io import read_cloud
-from torchvox.io.readers import cloud_stem, find_clouds
+from torchvox.io.paths import cloud_stem
+from torchvox.io.readers import find_clouds
 
 PLACE = ("x", "y", "z", "l", "w", "h", "yaw")
 NAMES = ("class", *PLACE)

@@ -27,7 +27,8 @@ from torchvox.data.generated import Device, Generated
 from torchvox.data.readers.folder import VAL, Scan, by_name, listed_scans
 from torchvox.data.readers.stored import draw_points
 from torchvox.io import PointCloud, read_cloud
-from torchvox.io.readers import NAMED, SUFFIXES, cloud_stem
+from torchvox.io.paths import cloud_stem
+from torchvox.io.readers import NAMED, SUFFIXES
 from torchvox.io.roles import COLORS
 
 XYZ, NORMALS = ("x", "y", "z"), ("nx", "ny", "nz")
