@@ -375,9 +375,7 @@ def check_outputs(
             if other := next((taken[key] for key in keys if key in taken), None):
                 raise WrongUseError(f"{name} would replace {other}: give another name")
             if option == "--json" and path.exists() and path.suffix.lower() != ".json":
-                rest = (
-                    "give it a .json file, or put it last to print"  # it may be meant as an input
-                )
+                rest = "give it a .json file, or put it last to print"  # this may be an input
                 raise WrongUseError(f"{name} would replace a file that is not .json: {rest}")
             taken |= dict.fromkeys(keys, name)
             places[Path(os.path.realpath(path))] = name
