@@ -49,6 +49,7 @@ class OpInfo:
     kernels: int = 1  # GPU kernels and memsets of one call(1000, 0)
     backward_kernels: int = 1  # and of its backward, from a contiguous gradient
     plans: tuple[str, ...] = ()  # launch plans of its kernels, see helpers.PLANS
+    exact: dict[str, int] = field(default_factory=dict)  # plans with which CUDA has the CPU's bits
     layout: str = ""  # of an op that has an OpInfo for each layout of its batch
 
     def __str__(self) -> str:

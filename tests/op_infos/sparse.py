@@ -277,6 +277,7 @@ CONV = OpInfo(
     },
     lowered=(*LEAVES, "residual"), error_inputs=CONV_REFUSED,
     kernels=2, backward_kernels=6, plans=("sparse_cpu", "sparse_order"),  # two more if sorted
+    exact={"sparse_tensor_cores": 0},
 )  # fmt: skip
 OPS = [
     # Two memsets and one launch; a guess.
@@ -336,5 +337,6 @@ OPS = [
             ("inverse", None, ValueError, "inverse must be given, or submanifold be True"),
         ),
         kernels=6, plans=("sparse_cpu", "sparse_order", "sparse_wave"),
+        exact={"sparse_tensor_cores": 0},
     ),
 ]  # fmt: skip

@@ -361,7 +361,8 @@ def test_a_fused_block_is_a_map_and_two_launches():
     x = tensor_of(*scene())
     with Calls() as calls:
         fused(x)
-    assert calls.names == ["sparse_subm_map", "new_empty", "sparse_conv", "sparse_conv"]
+    launches = [name for name in calls.names if name != "new_empty"]
+    assert launches == ["sparse_subm_map", "sparse_conv", "sparse_conv"]
 
 
 def test_repeated_modules_of_a_sequence_fuse_where_they_stand():

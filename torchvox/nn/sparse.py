@@ -17,6 +17,7 @@ class SparseTables(NamedTuple):
 
     neighbors: [K, C'] int32.
     inverse: [K, C] int32; [0, 0] for a submanifold map.
+    schedule: int32, of neighbors for a GPU; [0]: none.
     kernel_size: cells.
     out_level: the level of the rows C'.
     indices, num_valid, spatial_shape, level: those of the rows C, as in `SparseTensor`.
@@ -24,6 +25,7 @@ class SparseTables(NamedTuple):
 
     neighbors: Tensor
     inverse: Tensor
+    schedule: Tensor
     kernel_size: List[int]
     out_level: str
     indices: Tensor

@@ -14,6 +14,7 @@ from torchvox.nn.sparse import SparseTables, SparseTensor, with_features
 from torchvox.ops.annotations import Sequence
 
 Size = Union[int, Sequence[int]]
+Rows = Tuple[SparseTensor, Tensor, Optional[Tensor], Optional[Tensor]]
 OPTIONS = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation",
            "indice_key", "max_rows", "per_sample", "growth")  # fmt: skip
 
@@ -61,9 +62,10 @@ class SparseConvolution(SparseLayer):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
-    def rows(self, x: SparseTensor) -> Tuple[SparseTensor, Tensor, Optional[Tensor]]:
-        """The rows of the output, still with the features of x; the table that they read, and the
-        other one of its map, None for a submanifold table."""
+    def rows(self, x: SparseTensor) -> Rows:
+        """The rows of the output, still with the features of x; the table that they read, the other
+        one of its map, None for a submanifold table, and a schedule of the first, if there is one.
+        """
         raise NotImplementedError
 
     def convolve(self, x: SparseTensor, residual: Optional[Tensor], relu: bool) -> SparseTensor:
@@ -73,7 +75,7 @@ class SparseConvolution(SparseLayer):
                 f"{self.layer}: features must have {self.in_channels} channels, got "
                 f"{x.features.size(1)}"
             )
-        out, neighbors, inverse = self.rows(x)
+        out, neighbors, inverse, schedule = self.rows(x)
         weight = self.weight
         if weight.dim() == 4:
             weight = weight.unsqueeze(1)
@@ -86,6 +88,7 @@ class SparseConvolution(SparseLayer):
             relu=relu,
             inverse=inverse,
             submanifold=inverse is None,
+            schedule=schedule,
             num_valid=out.num_valid,
         )
         return with_features(out, features)
@@ -121,10 +124,11 @@ class SubMConv3d(SparseConvolution):
         self.map_name = f"#{self.kernel_size}{self.dilation}"
         self.pointwise = max(self.kernel_size) == 1
 
-    def rows(self, x: SparseTensor) -> Tuple[SparseTensor, Tensor, Optional[Tensor]]:
+    def rows(self, x: SparseTensor) -> Rows:
         if self.pointwise:
             row = torch.arange(x.indices.size(0), dtype=torch.int32, device=x.indices.device)
-            return x, torch.where(row < x.num_valid.flatten()[0], row, -1).unsqueeze(0), None
+            itself = torch.where(row < x.num_valid.flatten()[0], row, -1).unsqueeze(0)
+            return x, itself, None, None
         name = x.level + self.map_name
         if name not in x.maps:
             grid = (x.indices, x.spatial_shape, x.batch_size, self.kernel_size)
@@ -133,14 +137,18 @@ class SubMConv3d(SparseConvolution):
             )
             none = x.indices.new_empty([0, 0])
             x.maps[name] = _tables(x, neighbors, none, self.kernel_size, x.level)
-        return x, x.maps[name].neighbors, None
+        schedule = x.maps[name].schedule
+        return x, x.maps[name].neighbors, None, schedule if schedule.size(0) > 0 else None
 
 
 def _tables(
     x: SparseTensor, neighbors: Tensor, inverse: Tensor, kernel_size: List[int], out_level: str
 ) -> SparseTables:
+    schedule = neighbors.new_empty([0])
+    if neighbors.is_cuda and inverse.size(0) == 0:  # of a submanifold map, which many layers take
+        schedule = torch.ops.torchvox.sparse_schedule(neighbors, kernel_size)
     rows = (x.indices, x.num_valid, x.spatial_shape, x.level)
-    return SparseTables(neighbors, inverse, kernel_size, out_level, *rows)
+    return SparseTables(neighbors, inverse, schedule, kernel_size, out_level, *rows)
 
 
 class StridedMap(SparseLayer):
@@ -237,8 +245,9 @@ class SparseConv3d(StridedMap, SparseConvolution):
         super().__init__(in_channels, out_channels, kernel_size, bias)
         self.set_map(stride, padding, dilation, indice_key, max_rows, growth, per_sample)
 
-    def rows(self, x: SparseTensor) -> Tuple[SparseTensor, Tensor, Optional[Tensor]]:
-        return self.strided_rows(x)
+    def rows(self, x: SparseTensor) -> Rows:
+        out, neighbors, inverse = self.strided_rows(x)
+        return out, neighbors, inverse, None
 
 
 class SparseInverseConv3d(SparseConvolution):
@@ -263,7 +272,7 @@ class SparseInverseConv3d(SparseConvolution):
         super().__init__(in_channels, out_channels, kernel_size, bias)
         self.indice_key = str(indice_key)
 
-    def rows(self, x: SparseTensor) -> Tuple[SparseTensor, Tensor, Optional[Tensor]]:
+    def rows(self, x: SparseTensor) -> Rows:
         key = "=" + self.indice_key
         if key not in x.maps:
             raise ValueError(
@@ -282,7 +291,7 @@ class SparseInverseConv3d(SparseConvolution):
                 f"{found.out_level}, got {x.level}"
             )
         rows = (found.indices, found.num_valid, found.spatial_shape, x.batch_size, found.level)
-        return SparseTensor(x.features, *rows, x.maps), found.inverse, found.neighbors
+        return SparseTensor(x.features, *rows, x.maps), found.inverse, found.neighbors, None
 
 
 class SparseMaxPool3d(StridedMap):

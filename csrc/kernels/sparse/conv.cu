@@ -15,14 +15,13 @@ struct Plan {
 
   static Plan of(const SparseConvArgs& args, const Target& target) {
     const bool halves = args.dtype == DType::kHalf || args.dtype == DType::kBFloat16;
-    const int64_t forced = sparse_tensor_cores_plan.value();
-    const int64_t plan = forced == kAutomatic ? 0 : forced;
+    const int64_t plan = sparse_tensor_cores_plan.value();
     if (!halves || target.compute_capability < 80 || plan == 0) {
       return {sparse_exact_bytes, launch_sparse_exact, true};
     }
 #ifdef TORCHVOX_HOPPER
     // With few channels, blocks of mma.sync, which are smaller, keep more rows in flight.
-    if (plan == 2 && target.compute_capability == 90 && target.shared_bytes >= 227 << 10 &&
+    if (plan != 1 && target.compute_capability == 90 && target.shared_bytes >= 227 << 10 &&
         std::min(args.in_channels, args.out_channels) > (args.schedule ? 16 : 32)) {
       return {sparse_hopper_bytes, launch_sparse_hopper, false};
     }

@@ -151,7 +151,7 @@ template <class T>
 cudaError_t launch_sums(const SparseConvWeightArgs& args, int64_t first, int64_t wave,
                         compute_t<T>* sums, const CudaContext& context) {
   if constexpr (sizeof(T) == 2) {
-    if (sparse_tensor_cores_plan.value() > 0 && context.target.compute_capability >= 80) {
+    if (sparse_tensor_cores_plan.value() != 0 && context.target.compute_capability >= 80) {
       return launch_sparse_weight_mma(args, first, wave, sums, context);
     }
   }
