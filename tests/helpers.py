@@ -47,7 +47,7 @@ PLANS = {
     "pillar_lists": Plan(CUDA, {"fixed": 0, "packed": 1}),
     "pillar_common": Plan(CUDA, {"general": 0, "common": 1}),
     "pillar_cpu": INSTRUCTIONS,
-    "sparse_map": Plan(CUDA, {"one launch": 0, "a kernel per step": 1}),
+    "sparse_map": Plan(CPU + CUDA, {"small": 0, "large": 1}),
     "sparse_cpu": INSTRUCTIONS,
     "sparse_order": Plan(CUDA, {"of the table": 0, "sorted": 1}),
     "sparse_tensor_cores": Plan(CUDA, {"exact": 0, "mma.sync": 1, "Hopper": 2}),

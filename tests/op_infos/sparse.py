@@ -280,11 +280,10 @@ CONV = OpInfo(
     exact={"sparse_tensor_cores": 0},
 )  # fmt: skip
 OPS = [
-    # Two memsets and one launch; a guess.
     OpInfo("sparse_subm_map", map_call, varying={"indices": 0}, sample_inputs=SUBM_SAMPLES,
            error_inputs=(*GRIDS, *SUBM_ERRORS), kernels=3, plans=("sparse_map",)),
     OpInfo("sparse_conv_map", conv_map_call, varying={"indices": 0}, sample_inputs=CONV_SAMPLES,
-           error_inputs=(*GRIDS, *CONV_ERRORS), kernels=3, plans=("sparse_map",)),
+           error_inputs=(*GRIDS, *CONV_ERRORS), kernels=4, plans=("sparse_map",)),
     OpInfo(
         "sparse_schedule", schedule_call, varying={"neighbors": 1},
         sample_inputs={

@@ -1,159 +1,141 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Maps of sparse convolutions on the GPU: all steps in one cooperative launch with barriers between
-// them, or a launch each.
-#include "csrc/kernels/core/grid_barrier.cuh"
+// Maps of sparse convolutions on the GPU: a chain of three kernels for a submanifold map, else of
+// four, or of six where the output grid is large.
 #include "csrc/kernels/core/launch.cuh"
-#include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/sparse/map.h"
+#include "csrc/kernels/spatial/scan.cuh"
 
 namespace torchvox {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kMostBlocks = kThreads;  // whose sums one block adds up
+constexpr int kThreads = kScanThreads;
+constexpr int kEach = 4;  // words that a thread counts
 
-enum Step {
-  kEnterSegments,
-  kCountLeaves,
-  kEnterCells,
-  kCountCells,
-  kChooseRows,
-  kWriteTables,
-  kSteps
-};
+// The memory of a call, and of the two counts of bits.
+struct DeviceMapWork : SparseMapWork {
+  int64_t tiles;  // of either count
+  uint64_t* status;  // [2, tiles]
+  uint32_t* tickets;  // [2]
 
-// The memory of the launch. `sums` and what follows it up to row_of are cleared at once.
-struct DeviceMemory {
-  uint32_t* leaves;  // [2]: of the trees
-  GridBarrier* barriers;  // [kSteps]
-  uint32_t* sums;  // [2 levels, 2 trees, kMostBlocks]: kReady and the bits in the words of a block
-
-  explicit DeviceMemory(Workspace& workspace)
-      : leaves(workspace.take<uint32_t>(2)),
-        barriers(workspace.take<GridBarrier>(kSteps)),
-        sums(workspace.take<uint32_t>(4 * kMostBlocks)) {}
-};
-struct DeviceMapWork : DeviceMemory, SparseMapWork {
   DeviceMapWork(const SparseMapArgs& args, Workspace& workspace)
-      : DeviceMemory(workspace), SparseMapWork(args, workspace) {}
-
-  __device__ uint32_t* sums_of(bool leaves, int tree) const {
-    return sums + (2 * leaves + tree) * kMostBlocks;
-  }
+      : SparseMapWork(args, workspace),
+        tiles(std::max(out.words(), out.most_leaves) / (kEach * kThreads) + 1),  // and the total
+        status(workspace.take<uint64_t>(2 * tiles)),
+        tickets(workspace.take<uint32_t>(2)) {}
 };
-constexpr uint32_t kReady = 1u << 31;
 
 template <class T>
 __device__ __forceinline__ void fill(T* data, int64_t count, T value) {
   for (int64_t i = global_thread(); i < count; i += global_stride()) data[i] = value;
 }
 
-// Writes the number of bits before each word; returns that of all. Words of a thread are neighbors,
-// so that sums run from thread to thread and block to block. Every block waits for the sums of all
-// others.
-__device__ uint32_t count_bits(const uint64_t* words, int64_t count, uint32_t* sums,
-                               uint32_t* before, uint32_t* shared) {
-  const int64_t each = ceil_div<int64_t>(count, global_stride());
-  const int64_t begin = min(count, each * global_thread()), end = min(count, begin + each);
-  uint32_t bits = 0, total, earlier, all;
-  for (int64_t i = begin; i < end; ++i) bits += bit_count(words[i]);
-  uint32_t sum = block_prefix(bits, shared, &total);
-  if (threadIdx.x == 0) store_relaxed(&sums[blockIdx.x], kReady | total);
-  uint32_t other = 0;
-  while (threadIdx.x < gridDim.x && !((other = load_relaxed(&sums[threadIdx.x])) & kReady)) {
-  }
-  other &= ~kReady;
-  block_prefix(threadIdx.x < blockIdx.x ? other : 0u, shared, &earlier);
-  block_prefix(other, shared, &all);
-  sum += earlier;
-  for (int64_t i = begin; i < end; ++i) {
-    before[i] = sum;
-    sum += bit_count(words[i]);
-  }
-  return all;
+__global__ void __launch_bounds__(kThreads)
+    clear_kernel(const __grid_constant__ SparseMapArgs args,
+                 const __grid_constant__ DeviceMapWork work) {
+  let_next_begin();
+  fill(work.table.lines, work.table.places, CellTable::kNoLine);
+  fill(work.table.rows, work.table.places * CellTable::kLine, CellTable::kNoRow);
+  fill(work.later, args.rows, uint8_t{0});
+  fill(args.counts, (args.batches + 1) * kCountColumns, 0);
+  if (args.submanifold) return;
+  fill(work.out.segments, work.out.words(), uint64_t{0});
+  fill(work.out.leaves, work.out.most_leaves, uint64_t{0});
+  fill(work.status, 2 * work.tiles, ~uint64_t{0});
+  fill(work.tickets, 2, ~0u);
 }
 
-// Adds up the counts of a warp's rows, which mostly are of one sample.
-__device__ __forceinline__ void add_warp_counts(const SparseMapArgs& args, RowCounts counts) {
+// One thread per row and, unless submanifold, kz. The first time the tables are filled with -1,
+// too.
+template <bool kFirst>
+__global__ void __launch_bounds__(kThreads)
+    enter_kernel(const __grid_constant__ SparseMapArgs args,
+                 const __grid_constant__ DeviceMapWork work) {
+  const int64_t valid = args.valid(), planes = args.submanifold ? 1 : args.axes[0].kernel;
+  let_next_begin();
+  if (kFirst && !args.submanifold) {
+    fill(args.neighbors, args.volume() * args.out_rows, -1);
+    fill(args.out_indices, args.out_rows, SparseIndex{-1, -1, -1, -1});
+  }
+  wait_for_previous();
+  for (int64_t i = global_thread(); i < planes * valid; i += global_stride()) {
+    const int64_t kz = divide(i, valid);
+    enter_row(args, work, i - kz * valid, static_cast<int>(kz), static_cast<int>(kz) + 1, kFirst);
+  }
+}
+
+// Writes the numbers of bits before the words of a level, a tile per block.
+template <bool kLeaves>
+__global__ void __launch_bounds__(kThreads)
+    count_kernel(const __grid_constant__ DeviceMapWork work) {
+  __shared__ ScanShared shared;
+  const uint64_t* words = kLeaves ? work.out.leaves : work.out.segments;
+  uint32_t* before = kLeaves ? work.out.cells_before : work.out.leaves_before;
+  let_next_begin();
+  wait_for_previous();
+  const int64_t tile = block_ticket(&work.tickets[kLeaves]);
+  const int64_t count = kLeaves ? work.out.leaf_count() : work.out.words();
+  const int64_t begin = (tile * kThreads + threadIdx.x) * kEach;
+  uint32_t bits[kEach];
+  uint64_t sum = 0, all;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    bits[i] = begin + i < count ? bit_count(words[begin + i]) : 0;
+    sum += bits[i];
+  }
+  sum = block_prefix(sum, shared.sums, &all);
+  sum += tile_prefix(work.status + kLeaves * work.tiles, tile, all, shared);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (begin + i <= count) before[begin + i] = static_cast<uint32_t>(sum);
+    sum += bits[i];
+  }
+}
+
+// Adds up the counts of a warp's rows, which mostly are of one sample. `sums` takes those of the
+// call and of the first samples, over the rows of the block.
+__device__ void add_warp_counts(const SparseMapArgs& args, RowCounts counts, uint32_t* sums) {
   int same;
   __match_all_sync(kFullWarp, static_cast<int>(counts.sample), &same);
-  if (!same) return add_counts(args, counts);
-  counts.pairs = warp_sum(counts.pairs);
-  counts.skipped = warp_sum(counts.skipped);
-  if (threadIdx.x % 32 == 0) add_counts(args, counts);
+  if (same) {
+    counts.active = warp_sum(counts.active);
+    counts.pairs = warp_sum(counts.pairs);
+    counts.skipped = warp_sum(counts.skipped);
+    if (threadIdx.x % 32 != 0) return;
+  }
+  add_counts(counts, [&](int64_t row) {
+    const int64_t at = kCountColumns * row;
+    return (at < kThreads ? sums : reinterpret_cast<uint32_t*>(args.counts)) + at;
+  });
 }
 
-// Every thread takes rows, or words of the trees, one after the other; neighboring threads write
-// neighboring rows of a table.
-__device__ void run_step(const SparseMapArgs& args, const DeviceMapWork& work, int step,
-                         uint32_t* shared) {
-  const RankTree* trees[2] = {&work.in, &work.out};
-  const int count = args.submanifold ? 1 : 2;
-  const int64_t valid = args.valid();
-  if (step == kCountLeaves || step == kCountCells) {
-    for (int t = 0; t < count; ++t) {
-      const RankTree& tree = *trees[t];
-      if (step == kCountLeaves) {
-        const uint32_t leaves = count_bits(tree.segments, tree.words(), work.sums_of(false, t),
-                                           tree.leaves_before, shared);
-        fill(tree.leaves, leaves, uint64_t{0});
-        if (global_thread() == 0) work.leaves[t] = leaves;
-      } else {
-        const uint32_t cells = count_bits(tree.leaves, work.leaves[t], work.sums_of(true, t),
-                                          tree.cells_before, shared);
-        if (global_thread() == 0) tree.cells_before[work.leaves[t]] = cells;
-      }
-    }
-    return;
-  }
-  if (step == kEnterSegments || step == kEnterCells) {
-    const int planes = args.submanifold ? 1 : args.axes[0].kernel;
-    for (int64_t i = global_thread(); i < planes * valid; i += global_stride()) {
-      const int64_t kz = divide(i, valid);
-      enter_row(args, work, i - kz * valid, static_cast<int>(kz), step == kEnterCells);
-    }
-    if (step == kEnterCells) return;
-    fill(args.counts, (args.batches + 1) * kCountColumns, 0);
-    if (!args.submanifold) {
-      fill(args.neighbors, args.volume() * args.out_rows, -1);
-      fill(args.out_indices, args.out_rows, SparseIndex{-1, -1, -1, -1});
-    }
-    return;
-  }
-  if (step == kChooseRows) {
-    for (int64_t row = global_thread(); row < valid; row += global_stride()) {
-      choose_row(args, work, row);
-    }
-    return;
-  }
-  const int64_t entries = args.axes[0].kernel * args.rows;
+// One thread per row and kz; neighboring threads write neighboring rows.
+template <bool kSubmanifold>
+__global__ void __launch_bounds__(kThreads)
+    write_kernel(const __grid_constant__ SparseMapArgs args,
+                 const __grid_constant__ DeviceMapWork work) {
+  __shared__ uint32_t sums[kThreads];
+  const int64_t valid = args.valid(), entries = args.axes[0].kernel * args.rows;
+  sums[threadIdx.x] = 0;
+  __syncthreads();
+  wait_for_previous();
   for (int64_t first = global_thread() - threadIdx.x % 32; first < entries;
        first += global_stride()) {
     RowCounts counts;
     if (const int64_t i = first + threadIdx.x % 32; i < entries) {
       const int64_t kz = divide(i, args.rows);
-      counts = write_row(args, work, valid, i - kz * args.rows, static_cast<int>(kz));
+      counts = write_row<kSubmanifold>(args, work, valid, i - kz * args.rows, static_cast<int>(kz));
     }
-    add_warp_counts(args, counts);
+    add_warp_counts(args, counts, sums);
   }
-  for (int64_t b = global_thread(); b <= args.batches; b += global_stride()) {
-    write_row_counts(args, work, b - 1);
+  __syncthreads();
+  if (const uint32_t sum = sums[threadIdx.x]; sum != 0) {
+    atomic_add(reinterpret_cast<uint32_t*>(args.counts) + threadIdx.x, sum);
   }
-}
-
-// Steps [first, last): of a cooperative launch several, in which all blocks wait for each other.
-// Reads indices, writes the tables and counts.
-__global__ void __launch_bounds__(kThreads, 1)
-    map_kernel(const __grid_constant__ SparseMapArgs args,
-               const __grid_constant__ DeviceMapWork work, int first, int last) {
-  __shared__ uint32_t shared[32];
-  for (int step = first; step < last; ++step) {
-    if (step > first) {
-      work.barriers[step].arrive();
-      work.barriers[step].wait();
+  if constexpr (!kSubmanifold) {
+    for (int64_t b = global_thread(); b <= args.batches; b += global_stride()) {
+      write_row_counts(args, work, b - 1);
     }
-    run_step(args, work, step, shared);
   }
 }
 
@@ -164,28 +146,29 @@ int64_t workspace_bytes_cuda(const SparseMapArgs& args, const Target&) {
 }
 
 cudaError_t launch(const SparseMapArgs& args, void* memory, const CudaContext& context) {
-  auto work = carve<DeviceMapWork>(memory, args);
-  const Target& target = context.target;
-  const int blocks = std::min(std::max(target.multiprocessors, 1), kMostBlocks);
-  const auto set = [&](void* begin, int value, const void* end) {
-    const auto bytes = static_cast<const char*>(end) - static_cast<const char*>(begin);
-    return cudaMemsetAsync(begin, value, static_cast<size_t>(bytes), context.stream);
+  const auto work = carve<DeviceMapWork>(memory, args);
+  const RankTree& out = work.out;
+  const auto blocks = [&](int64_t items) { return blocks_for(items, kThreads, context.target, 8); };
+  const auto run = [&](auto kernel, int64_t items) {
+    return launch_after(kernel, blocks(items), kThreads, context, args, work);
   };
-  TORCHVOX_CUDA_CHECK(set(work.sums, 0, work.row_of + args.rows));
-  if (!target.cooperative_launch || sparse_map_plan.value() == 1) {
-    for (int step = 0; step < kSteps; ++step) {
-      // Blocks that wait for each other must run at once: one does.
-      const bool waits = step == kCountLeaves || step == kCountCells;
-      TORCHVOX_CUDA_CHECK(launch_blocks(map_kernel, waits ? 1 : blocks, kThreads, context.stream,
-                                        args, work, step, step + 1));
-    }
-    return cudaSuccess;
+  const auto count = [&](auto kernel) {
+    return launch_after(kernel, grid_x(work.tiles), kThreads, context, work);
+  };
+  TORCHVOX_CUDA_CHECK(launch_blocks(
+      clear_kernel, blocks(std::max(work.table.places * CellTable::kLine, out.most_leaves)),
+      kThreads, context.stream, args, work));
+  const int64_t planes = args.axes[0].kernel * args.rows;
+  const int64_t filled = args.submanifold ? 0 : args.volume() * args.out_rows;
+  const int64_t entered = args.submanifold ? args.rows : planes;
+  TORCHVOX_CUDA_CHECK(run(enter_kernel<true>, std::max(entered, filled)));
+  if (args.submanifold) return run(write_kernel<true>, planes);
+  if (!out.all_leaves) {
+    TORCHVOX_CUDA_CHECK(count(count_kernel<false>));
+    TORCHVOX_CUDA_CHECK(run(enter_kernel<false>, planes));
   }
-  TORCHVOX_CUDA_CHECK(set(work.barriers, 0xff, work.barriers + kSteps));
-  int first = 0, last = kSteps;
-  void* parameters[] = {const_cast<SparseMapArgs*>(&args), &work, &first, &last};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(map_kernel), blocks, kThreads,
-                                     parameters, 0, context.stream);
+  TORCHVOX_CUDA_CHECK(count(count_kernel<true>));
+  return run(write_kernel<false>, planes);
 }
 
 }  // namespace torchvox

@@ -8,14 +8,12 @@ namespace {
 
 constexpr int64_t kRowsPerTask = 512;
 
-// Running sums of the bits of words; returns the total.
-uint32_t count_bits(const uint64_t* words, int64_t count, uint32_t* before) {
-  uint32_t total = 0;
+// Running sums of the bits of words; the total comes last.
+void count_bits(const uint64_t* words, int64_t count, uint32_t* before) {
+  before[0] = 0;
   for (int64_t i = 0; i < count; ++i) {
-    before[i] = total;
-    total += static_cast<uint32_t>(bit_count(words[i]));
+    before[i + 1] = before[i] + static_cast<uint32_t>(bit_count(words[i]));
   }
-  return total;
 }
 
 template <class T>
@@ -30,53 +28,53 @@ int64_t workspace_bytes_cpu(const SparseMapArgs& args) { return carved_bytes<Spa
 
 void run_cpu(const SparseMapArgs& args, void* memory, const ParallelFor& parallel_for) {
   const auto work = carve<SparseMapWork>(memory, args);
+  const RankTree& out = work.out;
   const int64_t valid = args.valid();
-  const int planes = args.axes[0].kernel;
-  RankTree trees[2] = {work.in, work.out};
-  const int count = args.submanifold ? 1 : 2;
-  std::fill_n(work.row_of, args.rows, uint32_t{0});
+  fill(parallel_for, work.table.lines, work.table.places, CellTable::kNoLine);
+  fill(parallel_for, work.table.rows, work.table.places * CellTable::kLine, CellTable::kNoRow);
+  std::fill_n(work.later, args.rows, uint8_t{0});
   std::fill_n(args.counts, (args.batches + 1) * kCountColumns, 0);
   if (!args.submanifold) {
     fill(parallel_for, args.neighbors, args.volume() * args.out_rows, -1);
     fill(parallel_for, args.out_indices, args.out_rows, SparseIndex{-1, -1, -1, -1});
+    fill(parallel_for, out.segments, out.words(), uint64_t{0});
+    fill(parallel_for, out.leaves, out.most_leaves, uint64_t{0});
   }
-  for (int t = 0; t < count; ++t) std::fill_n(trees[t].segments, trees[t].words(), uint64_t{0});
-
-  const auto enter = [&](bool into_leaves) {
-    for_each_index(parallel_for, valid, kRowsPerTask, [&](int64_t row) {
-      for (int kz = 0; kz < (args.submanifold ? 1 : planes); ++kz) {
-        enter_row(args, work, row, kz, into_leaves);
-      }
-    });
+  const auto enter = [&](bool first) {
+    for_each_index(parallel_for, valid, kRowsPerTask,
+                   [&](int64_t row) { enter_row(args, work, row, 0, args.axes[0].kernel, first); });
   };
-  enter(false);
-  int64_t leaves[2] = {};
-  for (int t = 0; t < count; ++t) {
-    leaves[t] = count_bits(trees[t].segments, trees[t].words(), trees[t].leaves_before);
-    std::fill_n(trees[t].leaves, leaves[t], uint64_t{0});
-  }
   enter(true);
-  for (int t = 0; t < count; ++t) {
-    trees[t].cells_before[leaves[t]] =
-        count_bits(trees[t].leaves, leaves[t], trees[t].cells_before);
+  if (!args.submanifold) {
+    if (!out.all_leaves) {
+      count_bits(out.segments, out.words(), out.leaves_before);
+      enter(false);
+    }
+    count_bits(out.leaves, out.leaf_count(), out.cells_before);
   }
-  for_each_index(parallel_for, valid, kRowsPerTask,
-                 [&](int64_t row) { choose_row(args, work, row); });
   for_each_range(parallel_for, args.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
     RowCounts sum;  // of rows of one sample
-    for (int kz = 0; kz < planes; ++kz) {
+    const auto to = [&](int64_t row) {
+      return reinterpret_cast<uint32_t*>(args.counts) + kCountColumns * row;
+    };
+    for (int kz = 0; kz < args.axes[0].kernel; ++kz) {
       for (int64_t row = begin; row < end; ++row) {
-        const RowCounts counts = write_row(args, work, valid, row, kz);
+        const RowCounts counts = args.submanifold ? write_row<true>(args, work, valid, row, kz)
+                                                  : write_row<false>(args, work, valid, row, kz);
         if (counts.sample != sum.sample) {
-          add_counts(args, sum);
+          add_counts(sum, to);
           sum = {counts.sample};
         }
-        sum.pairs += counts.pairs, sum.skipped += counts.skipped;
+        sum.active += counts.active;
+        sum.pairs += counts.pairs;
+        sum.skipped += counts.skipped;
       }
     }
-    add_counts(args, sum);
+    add_counts(sum, to);
   });
-  for (int64_t b = -1; b < args.batches; ++b) write_row_counts(args, work, b);
+  for (int64_t b = args.submanifold ? args.batches : -1; b < args.batches; ++b) {
+    write_row_counts(args, work, b);
+  }
 }
 
 }  // namespace torchvox

@@ -19,37 +19,51 @@ TORCHVOX_HD int bit_count(uint64_t bits) {
 // Bitmaps of two levels with running counts. A segment is 64 consecutive cells; the upper level has
 // a bit per segment, the lower one a word, a leaf, per segment that is not empty. It is filled in
 // steps that must follow one another: all cells enter their segments, segments are counted, cells
-// enter their leaves, leaves are counted. Bits are set by atomics, which commute.
+// enter their leaves, leaves are counted. Bits are set by atomics, which commute. In a small grid
+// every segment has a leaf, and the first two steps and the upper level fall away.
 struct RankTree {
   uint64_t* segments = nullptr;  // [words()]
-  uint32_t* leaves_before = nullptr;  // [words()]
+  uint32_t* leaves_before = nullptr;  // [words() + 1]
   uint64_t* leaves = nullptr;  // [most_leaves]
   uint32_t* cells_before = nullptr;  // [most_leaves + 1]
   int64_t grid_cells = 0, most_leaves = 0;
+  bool all_leaves = true;
 
   RankTree() = default;
-  RankTree(int64_t grid_cells, int64_t most)
-      : grid_cells(grid_cells), most_leaves(std::min(most, grid_cells / 64 + 1)) {}
+  // most: leaves that cells can lie in; large: whatever the grid's size.
+  RankTree(int64_t grid_cells, int64_t most, bool large)
+      : grid_cells(grid_cells),
+        most_leaves(grid_cells / 64 + 1),  // the cell behind the last one has a word too
+        all_leaves(!large && most_leaves <= 2 * most) {
+    if (!all_leaves) most_leaves = std::min(most, most_leaves);
+  }
   // The words that must be 0 at first, and then the others.
-  void take_segments(Workspace& workspace) { segments = workspace.take<uint64_t>(words()); }
-  void take_others(Workspace& workspace) {
-    leaves_before = workspace.take<uint32_t>(words());
+  void take_bits(Workspace& workspace) {
+    segments = workspace.take<uint64_t>(words());
     leaves = workspace.take<uint64_t>(most_leaves);
+  }
+  void take_counts(Workspace& workspace) {
+    leaves_before = workspace.take<uint32_t>(words() + 1);
     cells_before = workspace.take<uint32_t>(most_leaves + 1);
   }
 
-  // The cell behind the last one has a word too.
-  TORCHVOX_HD int64_t words() const { return grid_cells / 4096 + 1; }
+  TORCHVOX_HD int64_t words() const { return all_leaves ? 0 : grid_cells / 4096 + 1; }
+  // Once they are counted.
+  TORCHVOX_HD int64_t leaf_count() const {
+    return all_leaves ? most_leaves : int64_t{leaves_before[words()]};
+  }
 
   TORCHVOX_HD void enter_segment(int64_t cell) const {
     atomic_set_bits(&segments[cell >> 12], uint64_t{1} << (cell >> 6 & 63));
   }
   // The number of leaves before that of the cell; *found says whether it has one.
-  TORCHVOX_HD uint32_t leaf_of(int64_t cell, bool* found) const {
+  TORCHVOX_HD int64_t leaf_of(int64_t cell, bool* found) const {
+    *found = true;
+    if (all_leaves) return cell >> 6;
     const uint64_t word = segments[cell >> 12];
     const int bit = static_cast<int>(cell >> 6 & 63);
     *found = (word >> bit & 1) != 0;
-    return leaves_before[cell >> 12] + bit_count(word & ((uint64_t{1} << bit) - 1));
+    return int64_t{leaves_before[cell >> 12]} + bit_count(word & ((uint64_t{1} << bit) - 1));
   }
   TORCHVOX_HD void enter_cell(int64_t cell) const {
     bool found;
@@ -59,30 +73,9 @@ struct RankTree {
   // The number of occupied cells before this one.
   TORCHVOX_HD int64_t before(int64_t cell) const {
     bool found;
-    const uint32_t leaf = leaf_of(cell, &found);
+    const int64_t leaf = leaf_of(cell, &found);
     const uint64_t below = (uint64_t{1} << (cell & 63)) - 1;
-    return cells_before[leaf] + (found ? bit_count(leaves[leaf] & below) : 0);
-  }
-};
-
-// Look-ups of cells near one another, which mostly share a leaf.
-struct RankReader {
-  const RankTree& tree;
-  int64_t segment = -1;
-  uint64_t leaf = 0;
-  uint32_t before = 0;
-
-  // The rank of a cell, or -1 if it is not occupied.
-  TORCHVOX_HD int64_t rank(int64_t cell) {
-    if (cell >> 6 != segment) {
-      bool found;
-      segment = cell >> 6;
-      const uint32_t number = tree.leaf_of(cell, &found);
-      leaf = found ? tree.leaves[number] : 0;
-      before = found ? tree.cells_before[number] : 0;
-    }
-    const uint64_t bit = uint64_t{1} << (cell & 63);
-    return leaf & bit ? int64_t{before} + bit_count(leaf & (bit - 1)) : -1;
+    return int64_t{cells_before[leaf]} + (found ? bit_count(leaves[leaf] & below) : 0);
   }
 };
 
