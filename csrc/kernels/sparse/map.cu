@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
                  const __grid_constant__ DeviceMapWork work) {
   let_next_begin();
   fill(work.table.lines, work.table.places, CellTable::kNoLine);
-  fill(work.table.rows, work.table.places * CellTable::kLine, CellTable::kNoRow);
+  fill(work.table.rows, work.table.size(), CellTable::kNoRow);
   fill(work.later, args.rows, uint8_t{0});
   fill(args.counts, (args.batches + 1) * kCountColumns, 0);
   if (args.submanifold) return;
@@ -45,22 +45,23 @@ __global__ void __launch_bounds__(kThreads)
   fill(work.tickets, 2, ~0u);
 }
 
-// One thread per row and, unless submanifold, kz. The first time the tables are filled with -1,
+// One thread per row and, unless submanifold, plane. The first time the tables are filled with -1,
 // too.
 template <bool kFirst>
 __global__ void __launch_bounds__(kThreads)
     enter_kernel(const __grid_constant__ SparseMapArgs args,
                  const __grid_constant__ DeviceMapWork work) {
-  const int64_t valid = args.valid(), planes = args.submanifold ? 1 : args.axes[0].kernel;
+  const int64_t valid = args.valid(), planes = args.submanifold ? 1 : work.planes;
   let_next_begin();
   if (kFirst && !args.submanifold) {
     fill(args.neighbors, args.volume() * args.out_rows, -1);
+    fill(args.inverse, args.volume() * args.rows, -1);
     fill(args.out_indices, args.out_rows, SparseIndex{-1, -1, -1, -1});
   }
   wait_for_previous();
   for (int64_t i = global_thread(); i < planes * valid; i += global_stride()) {
-    const int64_t kz = divide(i, valid);
-    enter_row(args, work, i - kz * valid, static_cast<int>(kz), static_cast<int>(kz) + 1, kFirst);
+    const auto plane = static_cast<int>(divide(i, valid));
+    enter_row(args, work, i - plane * valid, plane, plane + 1, kFirst);
   }
 }
 
@@ -109,13 +110,13 @@ __device__ void add_warp_counts(const SparseMapArgs& args, RowCounts counts, uin
   });
 }
 
-// One thread per row and kz; neighboring threads write neighboring rows.
+// One thread per row and plane; neighboring threads write neighboring rows.
 template <bool kSubmanifold>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     write_kernel(const __grid_constant__ SparseMapArgs args,
                  const __grid_constant__ DeviceMapWork work) {
   __shared__ uint32_t sums[kThreads];
-  const int64_t valid = args.valid(), entries = args.axes[0].kernel * args.rows;
+  const int64_t valid = args.valid(), entries = work.planes * args.rows;
   sums[threadIdx.x] = 0;
   __syncthreads();
   wait_for_previous();
@@ -123,8 +124,8 @@ __global__ void __launch_bounds__(kThreads)
        first += global_stride()) {
     RowCounts counts;
     if (const int64_t i = first + threadIdx.x % 32; i < entries) {
-      const int64_t kz = divide(i, args.rows);
-      counts = write_row<kSubmanifold>(args, work, valid, i - kz * args.rows, static_cast<int>(kz));
+      const auto plane = static_cast<int>(divide(i, args.rows));
+      counts = write_row<kSubmanifold>(args, work, valid, i - plane * args.rows, plane);
     }
     add_warp_counts(args, counts, sums);
   }
@@ -155,20 +156,20 @@ cudaError_t launch(const SparseMapArgs& args, void* memory, const CudaContext& c
   const auto count = [&](auto kernel) {
     return launch_after(kernel, grid_x(work.tiles), kThreads, context, work);
   };
-  TORCHVOX_CUDA_CHECK(launch_blocks(
-      clear_kernel, blocks(std::max(work.table.places * CellTable::kLine, out.most_leaves)),
-      kThreads, context.stream, args, work));
-  const int64_t planes = args.axes[0].kernel * args.rows;
-  const int64_t filled = args.submanifold ? 0 : args.volume() * args.out_rows;
-  const int64_t entered = args.submanifold ? args.rows : planes;
+  TORCHVOX_CUDA_CHECK(launch_blocks(clear_kernel,
+                                    blocks(std::max(work.table.size(), out.most_leaves)), kThreads,
+                                    context.stream, args, work));
+  const int64_t tasks = work.planes * args.rows;
+  const int64_t filled = args.submanifold ? 0 : args.volume() * std::max(args.rows, args.out_rows);
+  const int64_t entered = args.submanifold ? args.rows : tasks;
   TORCHVOX_CUDA_CHECK(run(enter_kernel<true>, std::max(entered, filled)));
-  if (args.submanifold) return run(write_kernel<true>, planes);
+  if (args.submanifold) return run(write_kernel<true>, tasks);
   if (!out.all_leaves) {
     TORCHVOX_CUDA_CHECK(count(count_kernel<false>));
-    TORCHVOX_CUDA_CHECK(run(enter_kernel<false>, planes));
+    TORCHVOX_CUDA_CHECK(run(enter_kernel<false>, tasks));
   }
   TORCHVOX_CUDA_CHECK(count(count_kernel<true>));
-  return run(write_kernel<false>, planes);
+  return run(write_kernel<false>, tasks);
 }
 
 }  // namespace torchvox

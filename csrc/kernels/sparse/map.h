@@ -3,6 +3,8 @@
 // Entry of sparse_subm_map and sparse_conv_map, and what they do with one row.
 #pragma once
 
+#include <numeric>
+
 #include "csrc/kernels/core/plan_override.h"
 #include "csrc/kernels/sparse/cell_table.h"
 #include "csrc/kernels/sparse/rank_tree.h"
@@ -18,30 +20,43 @@ inline constexpr int kCountColumns = 4;  // kept, found, pairs, skipped
 struct SparseAxis {
   int32_t size = 1, out_size = 1, kernel = 1, stride = 1, padding = 0, dilation = 1;
 
-  // The input cell that an output cell reads at an offset; false if it is outside.
-  TORCHVOX_HD bool input_of(int64_t cell, int offset, int64_t* input) const {
-    *input = cell * stride - padding + int64_t{offset} * dilation;
-    return *input >= 0 && *input < size;
+  // The cell that a cell of a submanifold map reads at an offset.
+  TORCHVOX_HD int64_t neighbor(int32_t cell, int offset) const {
+    return cell - int64_t{padding} + int64_t{offset} * dilation;
   }
+  TORCHVOX_HD bool holds(int64_t cell) const { return cell >= 0 && cell < size; }
 };
 
-// The output cells that read an input cell, one offset after the other, with one division for all.
-struct OutputWalk {
-  int64_t output, rest;  // cell + padding - offset * dilation = output * stride + rest
-  int64_t back, rest_back, stride, out_size;
+// The offsets at which outputs read one input cell are `step` apart, and those outputs `back`.
+struct OutputSteps {
+  int32_t step = 1, back = 1;
+  int32_t most = 1;  // offsets
+  int32_t whole = 1, part = 0;  // the dilation, divided by the stride
 
-  TORCHVOX_HD OutputWalk(const SparseAxis& axis, int64_t cell)
-      : output(divide(cell + axis.padding, axis.stride)),
-        rest(cell + axis.padding - output * axis.stride),
-        back(axis.dilation / axis.stride),
-        rest_back(axis.dilation % axis.stride),
-        stride(axis.stride),
-        out_size(axis.out_size) {}
-  TORCHVOX_HD bool reads() const { return rest == 0 && output >= 0 && output < out_size; }
-  TORCHVOX_HD void advance() {
-    output -= back;
-    rest -= rest_back;
-    if (rest < 0) rest += stride, --output;
+  OutputSteps() = default;
+  explicit OutputSteps(const SparseAxis& axis)
+      : step(axis.stride / std::gcd(axis.stride, axis.dilation)),
+        back(axis.dilation / std::gcd(axis.stride, axis.dilation)),
+        most(ceil_div(axis.kernel, step)),
+        whole(axis.dilation / axis.stride),
+        part(axis.dilation % axis.stride) {}
+};
+
+// The first of them and its output, which may lie outside; an offset beyond the kernel if no output
+// reads the cell.
+struct FirstOutput {
+  int64_t output;
+  int32_t offset = 0;
+
+  TORCHVOX_HD FirstOutput(const SparseAxis& axis, const OutputSteps& steps, int32_t cell) {
+    const int64_t at = int64_t{cell} + axis.padding;
+    output = divide(at, axis.stride);
+    auto rest = static_cast<int32_t>(at - output * axis.stride);
+    for (; rest != 0 && offset < axis.kernel; ++offset) {
+      output -= steps.whole;
+      rest -= steps.part;
+      if (rest < 0) rest += axis.stride, --output;
+    }
   }
 };
 
@@ -76,8 +91,8 @@ struct SparseMapArgs {
   int32_t* inverse = nullptr;  // [volume, rows], unless submanifold
   SparseIndex* out_indices = nullptr;  // [out_rows], unless submanifold
 
-  TORCHVOX_HD int64_t offset(int kz, int ky, int kx) const {
-    return (int64_t{kz} * axes[1].kernel + ky) * axes[2].kernel + kx;
+  TORCHVOX_HD int64_t offset(int64_t kz, int64_t ky, int64_t kx) const {
+    return (kz * axes[1].kernel + ky) * axes[2].kernel + kx;
   }
   TORCHVOX_HD int64_t volume() const { return offset(axes[0].kernel, 0, 0); }
   TORCHVOX_HD int64_t valid() const {
@@ -94,18 +109,20 @@ TORCHVOX_KERNEL(SparseMapArgs);
 
 // A row in use.
 struct SparseRow {
-  int64_t b, at[3];  // z, y, x
-  int64_t cell;  // in the input grid, or -1 if it is outside
+  int32_t b, at[3];  // z, y, x
+  bool inside;  // the input grid
 
   TORCHVOX_HD SparseRow(const SparseMapArgs& args, int64_t row) {
     const SparseIndex index = args.indices[row];
     b = index.b;
     at[0] = index.z, at[1] = index.y, at[2] = index.x;
-    cell = b >= 0 && b < args.batches ? b : -1;
-    for (int a = 0; a < 3; ++a) {
-      const bool inside = cell >= 0 && at[a] >= 0 && at[a] < args.axes[a].size;
-      cell = inside ? cell * args.axes[a].size + at[a] : -1;
-    }
+    inside = in_sample(args);
+    for (int a = 0; a < 3; ++a) inside = inside && args.axes[a].holds(at[a]);
+  }
+  TORCHVOX_HD bool in_sample(const SparseMapArgs& args) const { return b >= 0 && b < args.batches; }
+  // The first cell of a line along x of the row's sample.
+  TORCHVOX_HD int64_t line(const SparseMapArgs& args, int64_t z, int64_t y) const {
+    return ((b * int64_t{args.axes[0].size} + z) * args.axes[1].size + y) * args.axes[2].size;
   }
 };
 
@@ -113,9 +130,11 @@ struct SparseRow {
 struct SparseMapWork {
   CellTable table;  // of the rows
   RankTree out;  // of the output cells, unless submanifold
+  OutputSteps steps[3];
+  int planes;  // tasks of a row: offsets along z, or those that outputs may read it at
   uint8_t* later = nullptr;  // [rows]: a lower row has the same cell
 
-  SparseMapWork(const SparseMapArgs& args, Workspace& workspace) {
+  SparseMapWork(const SparseMapArgs& args, Workspace& workspace) : planes(args.axes[0].kernel) {
     table = CellTable(args.rows, workspace);
     later = workspace.take<uint8_t>(args.rows);
     if (args.submanifold) return;
@@ -123,51 +142,55 @@ struct SparseMapWork {
                    sparse_map_plan.value() == 1);
     out.take_bits(workspace);
     out.take_counts(workspace);
+    for (int a = 0; a < 3; ++a) steps[a] = OutputSteps(args.axes[a]);
+    planes = steps[0].most;
   }
 };
 
-// Calls body(offset, cell, z, y, x) for the offsets of kz in [first, last) at which an output cell
-// reads a row; with kAll for the others, too, with the cell -1.
-template <bool kAll, class Body>
-TORCHVOX_HD void for_each_output(const SparseMapArgs& args, const SparseRow& row, int first,
-                                 int last, const Body& body) {
-  const SparseAxis *by_y = args.axes + 1, *by_x = args.axes + 2;
-  OutputWalk z(args.axes[0], row.at[0]);
-  const OutputWalk first_y(*by_y, row.at[1]), first_x(*by_x, row.at[2]);
-  for (int kz = 0; kz < last; ++kz, z.advance()) {
-    if (kz < first || !(kAll || z.reads())) continue;
-    OutputWalk y = first_y;
-    for (int ky = 0; ky < by_y->kernel; ++ky, y.advance()) {
-      const bool any = row.cell >= 0 && z.reads() && y.reads();
-      if (!(kAll || any)) continue;
-      int64_t k = args.offset(kz, ky, 0);
-      const int64_t plane = any ? row.b * z.out_size + z.output : 0;
-      const int64_t line = (plane * y.out_size + (any ? y.output : 0)) * by_x->out_size;
-      OutputWalk x = first_x;
-      for (int kx = 0; kx < by_x->kernel; ++kx, ++k, x.advance()) {
-        const bool reads = any && x.reads();
-        if (kAll || reads) body(k, reads ? line + x.output : -1, z.output, y.output, x.output);
+// Calls body(offset, cell, z, y, x) for the outputs that read a row, of planes [begin, end).
+template <class Body>
+TORCHVOX_HD void for_each_output(const SparseMapArgs& args, const SparseMapWork& work,
+                                 const SparseRow& row, int begin, int end, const Body& body) {
+  const SparseAxis *by_z = args.axes, *by_y = args.axes + 1, *by_x = args.axes + 2;
+  const OutputSteps *steps_z = work.steps, *steps_y = work.steps + 1, *steps_x = work.steps + 2;
+  const FirstOutput first_z(*by_z, *steps_z, row.at[0]), first_y(*by_y, *steps_y, row.at[1]),
+      first_x(*by_x, *steps_x, row.at[2]);
+  for (int plane = begin; plane < end; ++plane) {
+    const int64_t kz = first_z.offset + int64_t{plane} * steps_z->step;
+    const int64_t z = first_z.output - int64_t{plane} * steps_z->back;
+    if (kz >= by_z->kernel || z < 0 || z >= by_z->out_size) continue;
+    int64_t y = first_y.output;
+    for (int64_t ky = first_y.offset; ky < by_y->kernel; ky += steps_y->step, y -= steps_y->back) {
+      if (y < 0 || y >= by_y->out_size) continue;
+      const int64_t k = args.offset(kz, ky, 0);
+      const int64_t line =
+          ((row.b * int64_t{by_z->out_size} + z) * by_y->out_size + y) * by_x->out_size;
+      int64_t x = first_x.output;
+      for (int64_t kx = first_x.offset; kx < by_x->kernel;
+           kx += steps_x->step, x -= steps_x->back) {
+        if (x >= 0 && x < by_x->out_size) body(k + kx, line + x, z, y, x);
       }
     }
   }
 }
 
-// Enters a row, and the outputs that read it at offsets of kz in [begin, end): their cells, or in a
-// large grid first their segments.
+// Enters a row, and the outputs that read it in planes [begin, end): their cells, or in a large
+// grid first their segments.
 TORCHVOX_HD void enter_row(const SparseMapArgs& args, const SparseMapWork& work, int64_t row,
                            int begin, int end, bool first) {
   const SparseRow one(args, row);
-  if (one.cell < 0) return;
+  if (!one.inside) return;
   if (first && begin == 0) {
-    const int64_t later = work.table.enter(one.cell, row);
+    const int64_t cell = one.line(args, one.at[0], one.at[1]) + one.at[2];
+    const int64_t later = work.table.enter(cell, row);
     if (later >= 0) store_relaxed(&work.later[later], uint8_t{1});
   }
   if (args.submanifold) return;
   const bool segments = first && !work.out.all_leaves;
-  for_each_output<false>(args, one, begin, end,
-                         [&](int64_t, int64_t cell, int64_t, int64_t, int64_t) {
-                           segments ? work.out.enter_segment(cell) : work.out.enter_cell(cell);
-                         });
+  for_each_output(args, work, one, begin, end,
+                  [&](int64_t, int64_t cell, int64_t, int64_t, int64_t) {
+                    segments ? work.out.enter_segment(cell) : work.out.enter_cell(cell);
+                  });
 }
 
 // What a row adds to the counts.
@@ -180,25 +203,28 @@ struct RowCounts {
 // are. Rows that are not active have none.
 TORCHVOX_HD uint32_t write_neighbors(const SparseMapArgs& args, const SparseMapWork& work,
                                      const SparseRow& one, bool active, int64_t row, int kz) {
-  constexpr int kCells = 3;
-  const int each = 2 * args.axes[2].dilation < CellTable::kLine ? kCells : 1;  // of two lines
+  constexpr int kMost = CellTable::kMost;
   const SparseAxis *by_z = args.axes, *by_y = args.axes + 1, *by_x = args.axes + 2;
+  const int each = (kMost - 1) * int64_t{by_x->dilation} < CellTable::kLine ? kMost : 1;
   uint32_t pairs = 0;
-  int64_t z, y, x, cells[kCells];
-  int32_t rows[kCells];
-  active = active && by_z->input_of(one.at[0], kz, &z);
+  const int64_t z = by_z->neighbor(one.at[0], kz);
+  active = active && by_z->holds(z);
+  int32_t* to = args.neighbors + args.offset(kz, 0, 0) * args.rows + row;
   for (int ky = 0; ky < by_y->kernel; ++ky) {
-    const bool line = active && by_y->input_of(one.at[1], ky, &y);
-    const int64_t first = line ? ((one.b * by_z->size + z) * by_y->size + y) * by_x->size : -1;
+    const int64_t y = by_y->neighbor(one.at[1], ky);
+    const bool inside = active && by_y->holds(y);
+    const int64_t line = inside ? one.line(args, z, y) : 0;
     for (int kx = 0; kx < by_x->kernel; kx += each) {
-      for (int i = 0; i < kCells; ++i) {
-        const bool inside =
-            line && i < each && kx + i < by_x->kernel && by_x->input_of(one.at[2], kx + i, &x);
-        cells[i] = inside ? first + x : -1;
+      const int64_t x = by_x->neighbor(one.at[2], kx);
+      bool wanted[kMost];
+      int32_t rows[kMost];
+      for (int i = 0; i < kMost; ++i) {
+        wanted[i] = inside && i < each && kx + i < by_x->kernel &&
+            by_x->holds(x + int64_t{i} * by_x->dilation);
       }
-      work.table.find(cells, rows);
-      for (int i = 0; i < each && kx + i < by_x->kernel; ++i) {
-        args.neighbors[args.offset(kz, ky, kx + i) * args.rows + row] = rows[i];
+      work.table.find(line + x, by_x->dilation, wanted, rows);
+      for (int i = 0; i < kMost && i < each && kx + i < by_x->kernel; ++i, to += args.rows) {
+        *to = rows[i];
         pairs += rows[i] >= 0;
       }
     }
@@ -206,38 +232,38 @@ TORCHVOX_HD uint32_t write_neighbors(const SparseMapArgs& args, const SparseMapW
   return pairs;
 }
 
-// Writes the outputs of a row to both tables, and their cells, at offsets of one kz; returns how
-// many there are. Rows that are not active have none.
+// Writes the outputs of a row to both tables, and their cells, of one plane; returns how many there
+// are. Rows that are not active have none.
 TORCHVOX_HD uint32_t write_outputs(const SparseMapArgs& args, const SparseMapWork& work,
-                                   const SparseRow& one, bool active, int64_t row, int kz) {
+                                   const SparseRow& one, bool active, int64_t row, int plane) {
   uint32_t pairs = 0;
-  for_each_output<true>(args, one, kz, kz + 1,
-                        [&](int64_t k, int64_t cell, int64_t z, int64_t y, int64_t x) {
-                          int64_t o = active && cell >= 0 ? work.out.before(cell) : args.out_rows;
-                          if (o >= args.out_rows) o = -1;  // beyond the capacity
-                          args.inverse[k * args.rows + row] = static_cast<int32_t>(o);
-                          if (o < 0) return;
-                          args.neighbors[k * args.out_rows + o] = static_cast<int32_t>(row);
-                          write_index(&args.out_indices[o],
-                                      {static_cast<int32_t>(one.b), static_cast<int32_t>(z),
-                                       static_cast<int32_t>(y), static_cast<int32_t>(x)});
-                          ++pairs;
-                        });
+  if (!active) return 0;
+  for_each_output(args, work, one, plane, plane + 1,
+                  [&](int64_t k, int64_t cell, int64_t z, int64_t y, int64_t x) {
+                    const int64_t o = work.out.before(cell);
+                    if (o >= args.out_rows) return;  // beyond the capacity
+                    args.inverse[k * args.rows + row] = static_cast<int32_t>(o);
+                    args.neighbors[k * args.out_rows + o] = static_cast<int32_t>(row);
+                    write_index(&args.out_indices[o],
+                                {one.b, static_cast<int32_t>(z), static_cast<int32_t>(y),
+                                 static_cast<int32_t>(x)});
+                    ++pairs;
+                  });
   return pairs;
 }
 
-// Writes the entries of a row at offsets of one kz.
+// Writes the entries of a row in one plane.
 template <bool kSubmanifold>
 TORCHVOX_HD RowCounts write_row(const SparseMapArgs& args, const SparseMapWork& work, int64_t valid,
-                                int64_t row, int kz) {
+                                int64_t row, int plane) {
   RowCounts counts;
   const SparseRow one(args, row);
-  const bool active = row < valid && one.cell >= 0 && !work.later[row];
-  if (row < valid && one.b >= 0 && one.b < args.batches) counts.sample = one.b;
-  counts.active = kSubmanifold && kz == 0 && active;
-  counts.skipped = kz == 0 && row < valid && !active;
-  counts.pairs = kSubmanifold ? write_neighbors(args, work, one, active, row, kz)
-                              : write_outputs(args, work, one, active, row, kz);
+  const bool active = row < valid && one.inside && !work.later[row];
+  if (row < valid && one.in_sample(args)) counts.sample = one.b;
+  counts.active = kSubmanifold && plane == 0 && active;
+  counts.skipped = plane == 0 && row < valid && !active;
+  counts.pairs = kSubmanifold ? write_neighbors(args, work, one, active, row, plane)
+                              : write_outputs(args, work, one, active, row, plane);
   return counts;
 }
 

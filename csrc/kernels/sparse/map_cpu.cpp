@@ -30,19 +30,20 @@ void run_cpu(const SparseMapArgs& args, void* memory, const ParallelFor& paralle
   const auto work = carve<SparseMapWork>(memory, args);
   const RankTree& out = work.out;
   const int64_t valid = args.valid();
-  fill(parallel_for, work.table.lines, work.table.places, CellTable::kNoLine);
-  fill(parallel_for, work.table.rows, work.table.places * CellTable::kLine, CellTable::kNoRow);
+  fill(parallel_for, work.table.lines, int64_t{work.table.places}, CellTable::kNoLine);
+  fill(parallel_for, work.table.rows, work.table.size(), CellTable::kNoRow);
   std::fill_n(work.later, args.rows, uint8_t{0});
   std::fill_n(args.counts, (args.batches + 1) * kCountColumns, 0);
   if (!args.submanifold) {
     fill(parallel_for, args.neighbors, args.volume() * args.out_rows, -1);
+    fill(parallel_for, args.inverse, args.volume() * args.rows, -1);
     fill(parallel_for, args.out_indices, args.out_rows, SparseIndex{-1, -1, -1, -1});
     fill(parallel_for, out.segments, out.words(), uint64_t{0});
     fill(parallel_for, out.leaves, out.most_leaves, uint64_t{0});
   }
   const auto enter = [&](bool first) {
     for_each_index(parallel_for, valid, kRowsPerTask,
-                   [&](int64_t row) { enter_row(args, work, row, 0, args.axes[0].kernel, first); });
+                   [&](int64_t row) { enter_row(args, work, row, 0, work.planes, first); });
   };
   enter(true);
   if (!args.submanifold) {
@@ -57,10 +58,10 @@ void run_cpu(const SparseMapArgs& args, void* memory, const ParallelFor& paralle
     const auto to = [&](int64_t row) {
       return reinterpret_cast<uint32_t*>(args.counts) + kCountColumns * row;
     };
-    for (int kz = 0; kz < args.axes[0].kernel; ++kz) {
+    for (int plane = 0; plane < work.planes; ++plane) {
       for (int64_t row = begin; row < end; ++row) {
-        const RowCounts counts = args.submanifold ? write_row<true>(args, work, valid, row, kz)
-                                                  : write_row<false>(args, work, valid, row, kz);
+        const RowCounts counts = args.submanifold ? write_row<true>(args, work, valid, row, plane)
+                                                  : write_row<false>(args, work, valid, row, plane);
         if (counts.sample != sum.sample) {
           add_counts(sum, to);
           sum = {counts.sample};
