@@ -97,7 +97,10 @@ def test_errors_stay_within_the_tolerance(channels, dtype):
         assert (error <= UNIT[dtype] * want.abs() + n * 2**-22 * s + 2**-25).all()
 
 
-RECORD = {}
+RECORD = {
+    (90, torch.float16): "b02bfe0262d1d303",
+    (90, torch.bfloat16): "efd64aa47f5038ad",
+}
 
 
 @each_dtype

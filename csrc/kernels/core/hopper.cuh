@@ -73,11 +73,11 @@ __device__ __forceinline__ void fence_shared() {
 }
 
 // A matrix of lines of kWidth halves in shared memory, as wgmma takes it: swizzled, eight lines
-// after another.
-template <int kWidth>
+// after another. kNext: bytes from there to the next kWidth of each line, for a transposed matrix.
+template <int kWidth, int kNext = 16>
 __device__ __forceinline__ uint64_t matrix(unsigned at) {
   constexpr uint64_t kSwizzle = kWidth == 64 ? 1 : kWidth == 32 ? 2 : 3;
-  return (at >> 4 & 0x3fff) | uint64_t{1} << 16 | uint64_t{kWidth} << 32 | kSwizzle << 62;
+  return (at >> 4 & 0x3fff) | uint64_t{kNext / 16} << 16 | uint64_t{kWidth} << 32 | kSwizzle << 62;
 }
 
 #define D4(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
@@ -93,26 +93,32 @@ __device__ __forceinline__ uint64_t matrix(unsigned at) {
       "%98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "      \
       "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "    \
       "%126, %127"
-#define WGMMA(columns, type, sums, a, b, ...)                                                  \
+#define WGMMA(columns, type, lies, sums, a, b, ...)                                            \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type " {" sums \
-               "}, %" #a ", %" #b ", 1, 1, 1, 0, 0;"                                           \
+               "}, %" #a ", %" #b ", 1, 1, 1, " lies ";"                                       \
                : __VA_ARGS__                                                                   \
                : "l"(rows), "l"(weights))
-#define MULTIPLY(type)                                                                 \
-  if constexpr (kCols == 32) WGMMA(32, type, N16, 16, 17, D4(0), D4(1), D4(2), D4(3)); \
-  if constexpr (kCols == 64) WGMMA(64, type, N32, 32, 33, D32(0));                     \
-  if constexpr (kCols == 128) WGMMA(128, type, N64, 64, 65, D32(0), D32(8));           \
-  if constexpr (kCols == 256) WGMMA(256, type, N128, 128, 129, D32(0), D32(8), D32(16), D32(24))
+#define MULTIPLY(type, lies)                                                                 \
+  if constexpr (kCols == 32) WGMMA(32, type, lies, N16, 16, 17, D4(0), D4(1), D4(2), D4(3)); \
+  if constexpr (kCols == 64) WGMMA(64, type, lies, N32, 32, 33, D32(0));                     \
+  if constexpr (kCols == 128) WGMMA(128, type, lies, N64, 64, 65, D32(0), D32(8));           \
+  if constexpr (kCols == 256)                                                                \
+  WGMMA(256, type, lies, N128, 128, 129, D32(0), D32(8), D32(16), D32(24))
 
 // d += rows * weights, 16 input channels. Sum [j][2 * h + i] of lane 4 * g + t of a warp is that of
-// row g + 8 * h of its 16 and column 8 * j + 2 * t + i.
-template <class T, int kCols>
+// row g + 8 * h of its 16 and column 8 * j + 2 * t + i. kTransposed: lines of both matrices are
+// input channels.
+template <class T, int kCols, bool kTransposed = false>
 __device__ __forceinline__ void multiply(float (&d)[kCols / 8][4], uint64_t rows,
                                          uint64_t weights) {
-  if constexpr (std::is_same_v<T, Half>) {
-    MULTIPLY("f16");
+  if constexpr (std::is_same_v<T, Half> && kTransposed) {
+    MULTIPLY("f16", "1, 1");
+  } else if constexpr (std::is_same_v<T, Half>) {
+    MULTIPLY("f16", "0, 0");
+  } else if constexpr (kTransposed) {
+    MULTIPLY("bf16", "1, 1");
   } else {
-    MULTIPLY("bf16");
+    MULTIPLY("bf16", "0, 0");
   }
 }
 #undef MULTIPLY

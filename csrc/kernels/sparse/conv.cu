@@ -21,7 +21,7 @@ struct Plan {
     }
 #ifdef TORCHVOX_HOPPER
     // With few channels, blocks of mma.sync, which are smaller, keep more rows in flight.
-    if (plan != 1 && target.compute_capability == 90 && target.shared_bytes >= 227 << 10 &&
+    if (plan != 1 && takes_hopper(target) &&
         std::min(args.in_channels, args.out_channels) > (args.schedule ? 16 : 32)) {
       return {sparse_hopper_bytes, launch_sparse_hopper, false};
     }

@@ -58,6 +58,9 @@ int64_t sparse_mma_bytes(const SparseConvArgs& args, const Target& target);
 cudaError_t launch_sparse_mma(const SparseConvArgs& args, bool follows, void* memory,
                               const CudaContext& context);
 // For Hopper GPUs; needs input channels.
+inline bool takes_hopper(const Target& target) {
+  return target.compute_capability == 90 && target.shared_bytes >= 227 << 10;
+}
 int64_t sparse_hopper_bytes(const SparseConvArgs& args, const Target& target);
 cudaError_t launch_sparse_hopper(const SparseConvArgs& args, bool follows, void* memory,
                                  const CudaContext& context);
@@ -90,10 +93,18 @@ struct SparseConvWeightArgs {
 TORCHVOX_KERNEL(SparseConvWeightArgs);
 
 #ifdef TORCHVOX_CUDA
-// The sums of segments first .. first + segments - 1 of the weight's gradient to `sums`, [segments,
-// out_channels, volume, in_channels], in halves on tensor cores.
-cudaError_t launch_sparse_weight_mma(const SparseConvWeightArgs& args, int64_t first,
-                                     int64_t segments, float* sums, const CudaContext& context);
+// Segments first .. first + segments - 1 and their sums, [segments, out_channels, volume,
+// in_channels]. follows: may overlap the launch before; what comes after then follows both.
+struct SparseWave {
+  int64_t first, segments;
+  float* sums;
+  bool follows;
+};
+// The sums of the weight's gradient in halves on tensor cores; the same bits on Hopper GPUs' own.
+cudaError_t launch_sparse_weight_mma(const SparseConvWeightArgs& args, const SparseWave& wave,
+                                     const CudaContext& context);
+cudaError_t launch_sparse_weight_hopper(const SparseConvWeightArgs& args, const SparseWave& wave,
+                                        const CudaContext& context);
 #endif
 
 }  // namespace torchvox

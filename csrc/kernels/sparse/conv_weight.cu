@@ -18,7 +18,10 @@ constexpr int kThreads = 256;
 constexpr int kWeightTile = 64,
               kPairs = 16;  // channels of a tile, pairs in shared memory at a time
 
-constexpr int64_t kWaveBytes = 64 << 20, kWaveSegments = 65535;  // a grid's y goes that far
+constexpr int kBiasColumns = 16;  // of a block of bias_kernel
+constexpr int kWide = 4, kAhead = 10;  // values of a thread of segments_kernel, segments in flight
+
+constexpr int64_t kWaveBytes = 160 << 20, kWaveSegments = 65535;  // a grid's y goes that far
 
 struct WeightWork {
   int64_t wave;  // segments whose sums are in memory at a time
@@ -110,88 +113,162 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// One thread per segment (x) and output channel (y): adds up the gradients of the segment's rows.
+// Values that a thread moves at once.
+template <class Real, int kCount>
+struct alignas(kCount * sizeof(Real) < 16 ? kCount * sizeof(Real) : 16) Values {
+  Real at[kCount];
+};
+
+// One block per segment (x) and kBiasColumns output channels (y): adds up the gradients of the
+// segment's rows. All threads read and widen the next rows while one per channel adds; rows that do
+// not exist are zeros, which change no sum, since none is -0.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     bias_kernel(const __grid_constant__ SparseConvWeightArgs args, compute_t<T>* sums) {
-  const int64_t channel = int64_t{blockIdx.y} * kThreads + threadIdx.x;
-  const int64_t valid = args.table.valid(), begin = int64_t{blockIdx.x} * kSparseSegment;
-  if (channel >= args.out_channels || begin >= valid) return;
-  const int64_t end = min(begin + kSparseSegment, valid);
-  const T* grad = static_cast<const T*>(args.grad) + channel;
-  compute_t<T> sum = 0;
-#pragma unroll 16
-  for (int64_t row = begin; row < end; ++row) sum += widen(grad[row * args.out_channels]);
-  sums[int64_t{blockIdx.x} * args.out_channels + channel] = sum;
+  using Real = compute_t<T>;
+  constexpr int kRows = 1024 / sizeof(Real), kStep = kThreads / kBiasColumns;
+  constexpr int kPack = 16 / sizeof(Real);
+  __shared__ Values<Real, kPack> lines[2][kBiasColumns][kRows / kPack + 1];  // spread over banks
+  let_next_begin();
+  const int column = threadIdx.x % kBiasColumns, line = threadIdx.x / kBiasColumns;
+  const int64_t channel = int64_t{blockIdx.y} * kBiasColumns + column;
+  const int64_t begin = int64_t{blockIdx.x} * kSparseSegment;
+  const auto rows = static_cast<int>(min(args.table.valid() - begin, int64_t{kSparseSegment}));
+  const bool exists = channel < args.out_channels;
+  const T* grad = static_cast<const T*>(args.grad) + begin * args.out_channels + channel;
+  Real sum = 0;
+  for (int base = -kRows, turn = 0; base < rows; base += kRows, turn ^= 1) {
+    T next[kRows / kStep];
+    for (int i = 0; i < kRows / kStep; ++i) {
+      const int row = base + kRows + line + i * kStep;
+      next[i] = exists && row < rows ? grad[row * args.out_channels] : T{};
+    }
+    if (base >= 0 && line == 0) {
+#pragma unroll 8
+      for (int i = 0; i < kRows / kPack; ++i) {
+        const auto pack = lines[turn][column][i];
+        for (int j = 0; j < kPack; ++j) sum += pack.at[j];
+      }
+    }
+    for (int i = 0; i < kRows / kStep; ++i) {
+      lines[turn ^ 1][column][(line + i * kStep) / kPack].at[line % kPack] = widen(next[i]);
+    }
+    __syncthreads();
+  }
+  if (line == 0 && exists && rows > 0) {
+    sums[int64_t{blockIdx.x} * args.out_channels + channel] = sum;
+  }
 }
 
-// One thread per value: adds the segments of a wave that are in use to the total of earlier waves,
-// in their order; rounds after the last wave.
+// Adds segments to the total of earlier waves, in their order, kCount values a thread. before,
+// after: totals, or null for the first and last wave; that one rounds to `out`.
+template <class T, int kCount>
+__device__ __forceinline__ void add_segments(const compute_t<T>* sums, int64_t count, int segments,
+                                             const compute_t<T>* before, compute_t<T>* after,
+                                             void* out) {
+  using Pack = Values<compute_t<T>, kCount>;
+  for (int64_t i = global_thread() * kCount; i < count; i += global_stride() * kCount) {
+    Pack sum = before ? *reinterpret_cast<const Pack*>(before + i) : Pack{};
+    for (int first = 0; first < segments; first += kAhead) {
+      Pack next[kAhead];
+      for (int s = 0; s < kAhead; ++s) {
+        const auto* from = reinterpret_cast<const Pack*>(sums + (first + s) * count + i);
+        if (first + s < segments) next[s] = *from;
+      }
+      for (int s = 0; s < kAhead; ++s) {
+        for (int j = 0; j < kCount && first + s < segments; ++j) sum.at[j] += next[s].at[j];
+      }
+    }
+    if (after) {
+      *reinterpret_cast<Pack*>(after + i) = sum;
+    } else {
+      Values<T, kCount> values;
+      for (int j = 0; j < kCount; ++j) values.at[j] = narrow<T>(quiet(sum.at[j]));
+      *reinterpret_cast<Values<T, kCount>*>(static_cast<T*>(out) + i) = values;
+    }
+  }
+}
+
+// Adds the segments of a wave that are in use. After the last wave also those of the bias.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    segments_kernel(const __grid_constant__ SparseConvWeightArgs args, const compute_t<T>* sums,
-                    int64_t first, int64_t wave, int64_t count, compute_t<T>* totals, void* out) {
-  wait_for_previous();
+    segments_kernel(const __grid_constant__ SparseConvWeightArgs args,
+                    const __grid_constant__ WeightWork work, int64_t first) {
+  using Real = compute_t<T>;
   const int64_t used = ceil_div<int64_t>(args.table.valid(), kSparseSegment);
-  const int64_t segments = min(used - first, wave);
-  for (int64_t i = global_thread(); i < count; i += global_stride()) {
-    compute_t<T> sum = first > 0 ? totals[i] : 0;
-#pragma unroll 8
-    for (int64_t s = 0; s < segments; ++s) sum += sums[s * count + i];
-    if (first + wave < args.segments()) {
-      totals[i] = sum;
+  wait_for_previous();
+  const bool last = first + work.wave >= args.segments();
+  if (args.grad_weight) {
+    const auto segments = static_cast<int>(min(used - first, work.wave));
+    const auto* sums = static_cast<const Real*>(work.weights);
+    auto* totals = static_cast<Real*>(work.totals);
+    const int64_t count = args.weights();
+    const bool wide = count % kWide == 0 &&
+        reinterpret_cast<uintptr_t>(args.grad_weight) % (kWide * sizeof(T)) == 0;
+    const auto* before = first > 0 ? totals : nullptr;
+    auto* after = last ? nullptr : totals;
+    if (wide) {
+      add_segments<T, kWide>(sums, count, segments, before, after, args.grad_weight);
     } else {
-      static_cast<T*>(out)[i] = narrow<T>(quiet(sum));
+      add_segments<T, 1>(sums, count, segments, before, after, args.grad_weight);
     }
+  }
+  if (args.grad_bias && last) {
+    add_segments<T, 1>(static_cast<const Real*>(work.biases), args.out_channels,
+                       static_cast<int>(used), nullptr, nullptr, args.grad_bias);
   }
 }
 
 // The sums of the segments of a wave.
 template <class T>
-cudaError_t launch_sums(const SparseConvWeightArgs& args, int64_t first, int64_t wave,
-                        compute_t<T>* sums, const CudaContext& context) {
+cudaError_t launch_sums(const SparseConvWeightArgs& args, int64_t first, int64_t segments,
+                        bool follows, compute_t<T>* sums, const CudaContext& context) {
   if constexpr (sizeof(T) == 2) {
-    if (sparse_tensor_cores_plan.value() != 0 && context.target.compute_capability >= 80) {
-      return launch_sparse_weight_mma(args, first, wave, sums, context);
+    const SparseWave wave{first, segments, sums, follows};
+    const int64_t plan = sparse_tensor_cores_plan.value();
+    if (plan != 0 && context.target.compute_capability >= 80) {
+#ifdef TORCHVOX_HOPPER
+      if (plan != 1 && takes_hopper(context.target) &&
+          std::min(args.in_channels, args.out_channels) > 32) {
+        return launch_sparse_weight_hopper(args, wave, context);
+      }
+#endif
+      return launch_sparse_weight_mma(args, wave, context);
     }
   }
   const int64_t tiles = ceil_div<int64_t>(args.in_channels, kWeightTile) *
       ceil_div<int64_t>(args.out_channels, kWeightTile);
-  return launch_blocks(weight_kernel<T>, grid_x(wave * args.table.volume * tiles), kThreads,
+  return launch_blocks(weight_kernel<T>, grid_x(segments * args.table.volume * tiles), kThreads,
                        context.stream, args, first, sums);
 }
 
 template <class T>
-cudaError_t launch_weight(const SparseConvWeightArgs& args, const WeightWork& work,
+cudaError_t launch_weight(SparseConvWeightArgs args, const WeightWork& work,
                           const CudaContext& context) {
   using Real = compute_t<T>;
   const int64_t segments = args.segments();
-  auto* weights = static_cast<Real*>(work.weights);
-  auto* biases = static_cast<Real*>(work.biases);
-  if (args.grad_weight && args.weights() > 0) {
-    int64_t first = 0;
-    do {
-      const int64_t wave = std::min(work.wave, segments - first);
-      if (wave > 0) {
-        TORCHVOX_CUDA_CHECK(launch_sums<T>(args, first, wave, weights, context));
-      }
-      TORCHVOX_CUDA_CHECK(launch_items_after(segments_kernel<T>, args.weights(), kThreads, context,
-                                             args, weights, first, wave, args.weights(),
-                                             static_cast<Real*>(work.totals), args.grad_weight));
-      first += wave;
-    } while (first < segments);
+  if (args.weights() == 0) args.grad_weight = nullptr;
+  if (args.out_channels == 0) args.grad_bias = nullptr;
+  if (args.grad_bias && segments > 0) {
+    const dim3 blocks(grid_x(segments), grid_x(ceil_div<int64_t>(args.out_channels, kBiasColumns)));
+    TORCHVOX_CUDA_CHECK(launch_blocks(bias_kernel<T>, blocks, kThreads, context.stream, args,
+                                      static_cast<Real*>(work.biases)));
   }
-  if (args.grad_bias && args.out_channels > 0) {
-    if (segments > 0) {
-      const dim3 blocks(grid_x(segments),
-                        static_cast<unsigned>(ceil_div<int64_t>(args.out_channels, kThreads)));
+  const int64_t values = std::max(args.grad_weight ? ceil_div<int64_t>(args.weights(), kWide) : 0,
+                                  args.grad_bias ? args.out_channels : 0);
+  if (values == 0) return cudaSuccess;
+  int64_t first = args.grad_weight ? 0 : std::max<int64_t>(segments - work.wave, 0);
+  do {
+    const int64_t wave = std::min(work.wave, segments - first);
+    if (args.grad_weight && wave > 0) {
+      const bool follows = args.grad_bias && first == 0;
       TORCHVOX_CUDA_CHECK(
-          launch_blocks(bias_kernel<T>, blocks, kThreads, context.stream, args, biases));
+          launch_sums<T>(args, first, wave, follows, static_cast<Real*>(work.weights), context));
     }
-    return launch_items_after(segments_kernel<T>, args.out_channels, kThreads, context, args,
-                              biases, int64_t{0}, segments, args.out_channels, biases,
-                              args.grad_bias);
-  }
+    TORCHVOX_CUDA_CHECK(
+        launch_items_after(segments_kernel<T>, values, kThreads, context, args, work, first));
+    first += work.wave;
+  } while (first < segments);
   return cudaSuccess;
 }
 
