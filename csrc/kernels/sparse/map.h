@@ -37,7 +37,7 @@ struct OutputSteps {
   explicit OutputSteps(const SparseAxis& axis)
       : step(axis.stride / std::gcd(axis.stride, axis.dilation)),
         back(axis.dilation / std::gcd(axis.stride, axis.dilation)),
-        most(ceil_div(axis.kernel, step)),
+        most((axis.kernel - 1) / step + 1),
         whole(axis.dilation / axis.stride),
         part(axis.dilation % axis.stride) {}
 };
