@@ -149,15 +149,26 @@ struct Ring {
   }
 };
 
-// Offsets of the items of a cluster, one after another, and what a thread copies of each.
+// A number that the compiler keeps in a register, where it would work it out again in every step.
+template <class N>
+__device__ __forceinline__ void keep(N& number) {
+  if constexpr (sizeof(N) == 8) {
+    asm("" : "+l"(number));
+  } else {
+    asm("" : "+r"(number));
+  }
+}
+
+// Offsets of the items of a cluster, one after another, and what a thread copies of each: a word of
+// some lines.
 template <class Cut>
 struct Gather {
-  static constexpr int kMost = Cut::kThreadRows;
+  static constexpr int kMost = Cut::kThreadRows, kShare = Cut::kWeightBytes / kCluster;
   struct alignas(16) Sources {
     int32_t row[kMost];
   };
   struct Step {
-    int image;  // of weights, in units of an offset; -1: the end
+    int image;  // of weights; -1: the end
     Sources sources;
   };
   const SparseOperands& from;
@@ -165,11 +176,28 @@ struct Gather {
   const Items& items;
   const int block;  // of the cluster
   const uint32_t limit;  // rows of features
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = static_cast<int>(threadIdx.x), in = thread % Cut::kWords * 8;
+  const uint32_t pitch = static_cast<uint32_t>(from.channels * 2);  // bytes of a row
+  uint64_t features, weights;  // addresses: of the word in the first row, of the block's share
+  unsigned places[kMost];  // of the words in a stage
   int round = 0, image = 0;
   const int32_t* sources = nullptr;
   Offsets offsets;
 
+  __device__ __forceinline__ Gather(const SparseOperands& from, const Tiles& tiles,
+                                    const Items& items, int block, int64_t limit)
+      : from(from), tiles(tiles), items(items), block(block), limit(static_cast<uint32_t>(limit)) {
+    features = reinterpret_cast<uint64_t>(from.features) + in * 2;
+    weights = reinterpret_cast<uint64_t>(from.weight) + block * kShare;
+    keep(features);
+    keep(weights);
+#pragma unroll
+    for (int q = 0; q < kMost; ++q) {
+      const int line = thread / Cut::kWords * kMost + q;
+      places[q] = (line * Cut::kWords + (in / 8 ^ phase_of(line % 8, Cut::kWidth))) * 16;
+      keep(places[q]);
+    }
+  }
   __device__ __forceinline__ Step next() {
     while (offsets.bits == 0) {
       const int item = items.at(round++);
@@ -181,29 +209,26 @@ struct Gather {
           thread / Cut::kWords * kMost;
     }
     const int offset = offsets.pop();
-    return {image + offset, *reinterpret_cast<const Sources*>(sources + offset * kRows)};
+    return {(image + offset) * from.units,
+            *reinterpret_cast<const Sources*>(sources + offset * kRows)};
   }
-  // Fills a stage.
+  // Fills a stage. Warps take turns at the weights.
   __device__ __forceinline__ void copy(const Ring<Cut>& ring, const Step& step, int unit) const {
-    constexpr int kShare = Cut::kWeightBytes / kCluster;
-    if (thread == 0) {
-      const int64_t image = int64_t{step.image} * from.units + unit;
-      const uint4* share = from.weight + (image * kCluster + block) * (kShare / 16);
+    const unsigned stage = ring.features();
+    if (thread == ring.stage % 4 * 32) {
+      const uint64_t share = weights + static_cast<uint64_t>(step.image + unit) * Cut::kWeightBytes;
       ring.full().expect(Cut::kWeightBytes);
-      copy_to_cluster<kCluster>(ring.weights() + block * kShare, share, kShare, ring.full());
+      copy_to_cluster<kCluster>(ring.weights() + block * kShare,
+                                reinterpret_cast<const void*>(share), kShare, ring.full());
     }
-    const int word = thread % Cut::kWords, in = unit * Cut::kWidth + word * 8;
-    const bool inside = in < from.channels;
-    const auto pitch = static_cast<uint32_t>(from.channels * 2);
-    const char* features = static_cast<const char*>(from.features) + (inside ? in * 2 : 0);
+    const uint64_t first = features + static_cast<unsigned>(unit * Cut::kWidth * 2);
+    const uint32_t rows = unit * Cut::kWidth + in < from.channels ? limit : 0;
 #pragma unroll
     for (int q = 0; q < kMost; ++q) {
-      const int line = thread / Cut::kWords * kMost + q;
       const auto source = static_cast<uint32_t>(step.sources.row[q]);
-      const bool copies = inside && source < limit;
-      copy_or_clear(
-          ring.features() + (line * Cut::kWords + (word ^ phase_of(line % 8, Cut::kWidth))) * 16,
-          features + uint64_t{copies ? source : 0} * pitch, copies);
+      const bool copies = source < rows;
+      const uint64_t word = first + uint64_t{copies ? source : 0} * pitch;
+      copy_or_clear(stage + places[q], reinterpret_cast<const void*>(word), copies);
     }
     ring.full().arrive_after_copies();
   }
@@ -213,7 +238,7 @@ template <class Cut>
 __device__ __forceinline__ void produce(const SparseOperands& from, const Tiles& tiles,
                                         const Items& items, Ring<Cut> ring, int block,
                                         int64_t limit) {
-  Gather<Cut> gather{from, tiles, items, block, static_cast<uint32_t>(limit)};
+  Gather<Cut> gather(from, tiles, items, block, limit);
   constexpr int kAhead = Cut::kThreadRows > 4 ? 2 : 4;  // so rows are known when they are needed
   typename Gather<Cut>::Step steps[kAhead];
 #pragma unroll
@@ -223,7 +248,7 @@ __device__ __forceinline__ void produce(const SparseOperands& from, const Tiles&
     for (auto& step : steps) {
       if (step.image < 0) return;
       for (int unit = 0; unit < from.units; ++unit, ring.advance()) {
-        if (ring.phase > 0) ring.empty().wait(ring.phase - 1);
+        ring.empty().wait(ring.phase - 1);  // over at once in the first round
         gather.copy(ring, step, unit);
       }
       step = gather.next();
@@ -242,6 +267,10 @@ __device__ __forceinline__ void consume(const SparseConvArgs& args, const Sparse
     if (lane == 0 && warp < kCluster) empty.arrive_at(warp);
   };
   const int64_t valid = args.table.valid();
+  uint64_t features = matrix<Cut::kWidth>(ring.stages + consumer * 64 * Cut::kWidth * 2);
+  uint64_t weights = matrix<Cut::kWidth>(ring.stages + Cut::kFeatureBytes);
+  keep(features);
+  keep(weights);
   int item = items.at(0);
   int offsets = item < 0 ? 0 : tiles.offsets(item).count();
   for (int round = 0; item >= 0; ++round) {
@@ -259,11 +288,10 @@ __device__ __forceinline__ void consume(const SparseConvArgs& args, const Sparse
       ring.full().wait(ring.phase);
       fence_shared();
       begin_products();
-      const auto features = matrix<Cut::kWidth>(ring.features() + consumer * 64 * Cut::kWidth * 2);
-      const auto weights = matrix<Cut::kWidth>(ring.weights());
+      const auto stage = static_cast<unsigned>(ring.stage * Cut::kStageBytes / 16);
 #pragma unroll
       for (int in = 0; in < Cut::kWidth / 8; in += 2) {  // in 16 bytes
-        multiply<typename Cut::T, Cut::kCols>(sums, features + in, weights + in);
+        multiply<typename Cut::T, Cut::kCols>(sums, features + stage + in, weights + stage + in);
       }
       end_products();
       wait_for_products<1>();
