@@ -28,13 +28,11 @@ struct Barrier {
   __device__ __forceinline__ void arrive_after_copies() const {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
   }
-  // Arrives at this barrier of a block of the cluster.
-  __device__ __forceinline__ void arrive_at(int block) const {
-    asm volatile(
-        "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-        "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(at),
-        "r"(block)
-        : "memory");
+  // The address of this barrier of a block of the cluster.
+  __device__ __forceinline__ unsigned in_block(int block) const {
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(block));
+    return there;
   }
   __device__ __forceinline__ void wait(unsigned phase) const {
     unsigned over;
@@ -48,6 +46,11 @@ struct Barrier {
     } while (!over);
   }
 };
+
+// Arrives at a barrier of any block of the cluster.
+__device__ __forceinline__ void arrive_in_cluster(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
 
 // Copies bytes to the same place of each block of the cluster; their barriers count them.
 template <int kCluster>

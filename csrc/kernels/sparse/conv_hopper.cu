@@ -30,7 +30,9 @@ struct Cut {
   static constexpr int kWords = kWidth / 8;  // of a line
   static constexpr int kProducerThreads = kWarpgroup * kProducers_;
   static constexpr int kThreads = kProducerThreads + kWarpgroup * kConsumers;
-  static constexpr int kThreadRows = kRows * kWords / kProducerThreads;  // of a stage
+  static constexpr int kLanes = 4;  // threads of a line
+  static constexpr int kThreadRows = kRows * kLanes / kProducerThreads;  // of a stage
+  static constexpr int kThreadWords = kWords / kLanes;  // of a line
   static constexpr int kFeatureBytes = kRows * kWidth * 2, kWeightBytes = kCols * kWidth * 2;
   static constexpr int kStageBytes = kFeatureBytes + kWeightBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // and room to align
@@ -163,8 +165,9 @@ __device__ __forceinline__ void keep(N& number) {
 // some lines.
 template <class Cut>
 struct Gather {
-  static constexpr int kMost = Cut::kThreadRows, kShare = Cut::kWeightBytes / kCluster;
-  struct alignas(16) Sources {
+  static constexpr int kMost = Cut::kThreadRows, kWords = Cut::kThreadWords;
+  static constexpr int kShare = Cut::kWeightBytes / kCluster;
+  struct alignas(4 * kMost) Sources {
     int32_t row[kMost];
   };
   struct Step {
@@ -176,10 +179,11 @@ struct Gather {
   const Items& items;
   const int block;  // of the cluster
   const uint32_t limit;  // rows of features
-  const int thread = static_cast<int>(threadIdx.x), in = thread % Cut::kWords * 8;
+  const int thread = static_cast<int>(threadIdx.x), in = thread % Cut::kLanes * 8;
   const uint32_t pitch = static_cast<uint32_t>(from.channels * 2);  // bytes of a row
   uint64_t features, weights;  // addresses: of the word in the first row, of the block's share
-  unsigned places[kMost];  // of the words in a stage
+  unsigned places[kMost][kWords];  // of the words in a stage
+  int inside[kWords];  // units that have them
   int round = 0, image = 0;
   const int32_t* sources = nullptr;
   Offsets offsets;
@@ -192,10 +196,17 @@ struct Gather {
     keep(features);
     keep(weights);
 #pragma unroll
-    for (int q = 0; q < kMost; ++q) {
-      const int line = thread / Cut::kWords * kMost + q;
-      places[q] = (line * Cut::kWords + (in / 8 ^ phase_of(line % 8, Cut::kWidth))) * 16;
-      keep(places[q]);
+    for (int w = 0; w < kWords; ++w) {
+      const int channel = in + w * Cut::kLanes * 8;
+      inside[w] = static_cast<int>((from.channels - channel + Cut::kWidth - 1) / Cut::kWidth);
+      keep(inside[w]);
+#pragma unroll
+      for (int q = 0; q < kMost; ++q) {
+        const int line = thread / Cut::kLanes * kMost + q;
+        const int phase = phase_of(line % 8, Cut::kWidth);
+        places[q][w] = (line * Cut::kWords + (channel / 8 ^ phase)) * 16;
+        keep(places[q][w]);
+      }
     }
   }
   __device__ __forceinline__ Step next() {
@@ -206,7 +217,7 @@ struct Gather {
       offsets = tiles.offsets(item);
       image = tiles.column(item) * volume;
       sources = tiles.schedule.sources + tiles.tile(item, block) * volume * kRows +
-          thread / Cut::kWords * kMost;
+          thread / Cut::kLanes * kMost;
     }
     const int offset = offsets.pop();
     return {(image + offset) * from.units,
@@ -215,20 +226,24 @@ struct Gather {
   // Fills a stage. Warps take turns at the weights.
   __device__ __forceinline__ void copy(const Ring<Cut>& ring, const Step& step, int unit) const {
     const unsigned stage = ring.features();
-    if (thread == ring.stage % 4 * 32) {
+    if (thread == (ring.stage & 3) * 32) {
       const uint64_t share = weights + static_cast<uint64_t>(step.image + unit) * Cut::kWeightBytes;
       ring.full().expect(Cut::kWeightBytes);
       copy_to_cluster<kCluster>(ring.weights() + block * kShare,
                                 reinterpret_cast<const void*>(share), kShare, ring.full());
     }
     const uint64_t first = features + static_cast<unsigned>(unit * Cut::kWidth * 2);
-    const uint32_t rows = unit * Cut::kWidth + in < from.channels ? limit : 0;
 #pragma unroll
     for (int q = 0; q < kMost; ++q) {
       const auto source = static_cast<uint32_t>(step.sources.row[q]);
-      const bool copies = source < rows;
-      const uint64_t word = first + uint64_t{copies ? source : 0} * pitch;
-      copy_or_clear(stage + places[q], reinterpret_cast<const void*>(word), copies);
+      const bool exists = source < limit;
+      const uint64_t word = first + uint64_t{exists ? source : 0} * pitch;
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) {
+        copy_or_clear(stage + places[q][w],
+                      reinterpret_cast<const char*>(word) + w * Cut::kLanes * 16,
+                      exists && unit < inside[w]);
+      }
     }
     ring.full().arrive_after_copies();
   }
@@ -238,16 +253,20 @@ template <class Cut>
 __device__ __forceinline__ void produce(const SparseOperands& from, const Tiles& tiles,
                                         const Items& items, Ring<Cut> ring, int block,
                                         int64_t limit) {
+  keep(ring.stages);
+  keep(ring.barriers);
   Gather<Cut> gather(from, tiles, items, block, limit);
   constexpr int kAhead = Cut::kThreadRows > 4 ? 2 : 4;  // so rows are known when they are needed
   typename Gather<Cut>::Step steps[kAhead];
+  int units = from.units;
+  keep(units);
 #pragma unroll
   for (auto& step : steps) step = gather.next();
   for (;;) {
 #pragma unroll
     for (auto& step : steps) {
       if (step.image < 0) return;
-      for (int unit = 0; unit < from.units; ++unit, ring.advance()) {
+      for (int unit = 0; unit < units; ++unit, ring.advance()) {
         ring.empty().wait(ring.phase - 1);  // over at once in the first round
         gather.copy(ring, step, unit);
       }
@@ -262,13 +281,19 @@ __device__ __forceinline__ void consume(const SparseConvArgs& args, const Sparse
                                         const Tiles& tiles, const Items& items, Ring<Cut> ring,
                                         int consumer, int block) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  keep(ring.stages);
+  keep(ring.barriers);
+  unsigned empty = Barrier{ring.barriers + Cut::kStages * 8}.in_block(warp % kCluster);
+  keep(empty);
   const auto release = [&](int stage) {  // to the producers of each block
-    const Barrier empty{ring.barriers + (Cut::kStages + stage) * 8};
-    if (lane == 0 && warp < kCluster) empty.arrive_at(warp);
+    if (lane == 0 && warp < kCluster) arrive_in_cluster(empty + stage * 8);
   };
   const int64_t valid = args.table.valid();
-  uint64_t features = matrix<Cut::kWidth>(ring.stages + consumer * 64 * Cut::kWidth * 2);
-  uint64_t weights = matrix<Cut::kWidth>(ring.stages + Cut::kFeatureBytes);
+  // Matrices of the first stage, whose places are in the lower half.
+  const auto matrix_at = [](unsigned low) { return matrix<Cut::kWidth>(0) >> 32 << 32 | low; };
+  auto features =
+      static_cast<unsigned>(matrix<Cut::kWidth>(ring.stages + consumer * 64 * Cut::kWidth * 2));
+  auto weights = static_cast<unsigned>(matrix<Cut::kWidth>(ring.stages + Cut::kFeatureBytes));
   keep(features);
   keep(weights);
   int item = items.at(0);
@@ -291,7 +316,8 @@ __device__ __forceinline__ void consume(const SparseConvArgs& args, const Sparse
       const auto stage = static_cast<unsigned>(ring.stage * Cut::kStageBytes / 16);
 #pragma unroll
       for (int in = 0; in < Cut::kWidth / 8; in += 2) {  // in 16 bytes
-        multiply<typename Cut::T, Cut::kCols>(sums, features + stage + in, weights + stage + in);
+        multiply<typename Cut::T, Cut::kCols>(sums, matrix_at(features + stage + in),
+                                              matrix_at(weights + stage + in));
       }
       end_products();
       wait_for_products<1>();
