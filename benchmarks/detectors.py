@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pillar detectors, scan on the device to boxes: the whole as one CUDA graph, with percentiles, and
+"""Detectors, scan on the device to boxes: the whole as one CUDA graph, with percentiles, and
 its stages. Weights are seeded; scores are shifted so that a known number of candidates passes.
 
 And a training step of PointPillars at KITTI's size. Scans are generated and stay on the device; a
@@ -79,8 +79,10 @@ class Stage(suite.Problem):
 
     def moved_bytes(self) -> tuple[int, int]:
         net = self["fast"]
-        parts = ([net], [net.encoder], [net.backbone, net.neck], [net.head], [])
-        return bytes_of(self["inputs"], parts[self.stage]), bytes_of(self.outputs)
+        if self.stage == 0:
+            return bytes_of(self["inputs"], [net]), bytes_of(self.outputs)
+        parts = ([net.encoder], [net.backbone, net.neck], [net.head], [])
+        return bytes_of(self["inputs"], parts[self.stage - 1]), bytes_of(self.outputs)
 
     def check(self, outputs: Outputs) -> str:
         """Against the model as built, in float32; boxes against the CPU's on the same maps."""
@@ -115,13 +117,14 @@ NETWORKS: dict[str, tuple[str, Callable[[Clouds], tuple[Tensor, str]]]] = {
     "PointPillars KITTI, threshold 0": ("pointpillars_kitti", Clouds.kitti),
     "CenterPoint pillars, ten sweeps": ("centerpoint_pillars_nuscenes", ten_sweeps),
     "PointPillars multihead, ten sweeps": ("pointpillars_nuscenes_multihead", ten_sweeps),
+    "CenterPoint-voxel, ten sweeps": ("centerpoint_voxel_nuscenes", ten_sweeps),
 }
-KITTI, LOW, CENTERS, TASKS = NETWORKS
+KITTI, LOW, CENTERS, TASKS, VOXELS = NETWORKS
 
 
 def row(title: str, stage: str, dtype: torch.dtype, *targets: Target) -> Case:
     config, cloud = NETWORKS[title]
-    kind = "CenterPointPillars" if title == CENTERS else "PointPillars"
+    kind = {CENTERS: "CenterPointPillars", VOXELS: "CenterPoint-voxel"}.get(title, "PointPillars")
     overrides = ["model.args.detections.score=0.0"] if title == LOW else []
 
     def inputs(data: Clouds) -> dict[str, Any]:
@@ -280,6 +283,7 @@ def cases(device: str) -> list[Case]:
         row(CENTERS, STAGES[0], half, graph(1500)),
         *(row(CENTERS, stage, half) for stage in STAGES[1:]),
         row(TASKS, STAGES[0], half),
+        row(VOXELS, STAGES[0], half, graph(3000)),
         training_row("", 16),
         training_row(", deterministic", 16, exact=True),
         training_row(", objects pasted", 16, pasted=True),
