@@ -387,15 +387,15 @@ cudaError_t launch_cut(const SparseConvArgs& args, const SparseOperands& from,
 template <class T, class Body>
 auto with_cut(const SparseConvArgs& args, const Target& target, const Body& body) {
   const int64_t in = args.in_channels, out = args.out_channels;
-  const auto fills = [&](int columns) {  // the device
-    const int64_t items =
-        ceil_div<int64_t>(args.table.rows, kRows) * ceil_div<int64_t>(out, columns);
-    return items >= target.multiprocessors;
-  };
+  const int64_t tiles = ceil_div<int64_t>(args.table.rows, kRows);
   if (in <= 32 && out <= 32) return body(Cut<T, 32, 32, 8, 1, 2>());
   if (in <= 32 && out <= 64) return body(Cut<T, 64, 32, 8, 1, 2>());
-  if (out > 128 && fills(256)) return body(Cut<T, 256, 64, 4, 1, 1>());
-  if (out > 64 && fills(128)) return body(Cut<T, 128, 64, 7, 2, 1>());
+  if (out > 128 && tiles * ceil_div<int64_t>(out, 256) >= target.multiprocessors) {
+    return body(Cut<T, 256, 64, 4, 1, 1>());
+  }
+  if (out > 64) return body(Cut<T, 128, 64, 7, 2, 1>());
+  // With few tiles one block per multiprocessor, and more stages, is faster.
+  if (2 * tiles <= 3 * target.multiprocessors) return body(Cut<T, 64, 64, 9, 1, 1>());
   return body(Cut<T, 64, 64, 4, 1, 2>());
 }
 
