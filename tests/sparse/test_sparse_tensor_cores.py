@@ -55,6 +55,18 @@ def test_every_plan_has_the_same_bits(channels, dtype):
             assert_same_bits(work(call, schedule=schedule), expected, f"{plan}, scheduled")
 
 
+@pytest.mark.parametrize("channels", [(32, 32), (32, 64), (64, 64), (64, 128), (64, 256)], ids=str)
+def test_every_plan_has_the_same_bits_over_many_rows(channels):
+    """So many that tiles are cut otherwise. The table is any."""
+    rows, (ins, outs) = 40_000, channels
+    table = torch.randint(-rows, rows, (OFFSETS, rows), generator=generator(4)).int().cuda()
+    features = torch.randn(rows, ins, generator=generator(5)).half().cuda()
+    weight = torch.randn(outs, 3, 3, 3, ins, generator=generator(6)).half().cuda()
+    with forced(sparse_tensor_cores="mma.sync"):
+        expected = ops.sparse_conv(features, weight, table)
+    assert_same_bits(ops.sparse_conv(features, weight, table), expected)
+
+
 @each_dtype
 @each_width
 def test_a_row_depends_on_its_neighbors_and_the_weights_alone(channels, dtype):
