@@ -119,7 +119,7 @@ struct alignas(kCount * sizeof(Real) < 16 ? kCount * sizeof(Real) : 16) Values {
   Real at[kCount];
 };
 
-// One block per segment (x) and kBiasColumns output channels (y): adds up the gradients of the
+// One block per segment and kBiasColumns output channels: adds up the gradients of the
 // segment's rows. All threads read and widen the next rows while one per channel adds; rows that do
 // not exist are zeros, which change no sum, since none is -0.
 template <class T>
@@ -131,8 +131,10 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ Values<Real, kPack> lines[2][kBiasColumns][kRows / kPack + 1];  // spread over banks
   let_next_begin();
   const int column = threadIdx.x % kBiasColumns, line = threadIdx.x / kBiasColumns;
-  const int64_t channel = int64_t{blockIdx.y} * kBiasColumns + column;
-  const int64_t begin = int64_t{blockIdx.x} * kSparseSegment;
+  const auto groups = static_cast<unsigned>(ceil_div<int64_t>(args.out_channels, kBiasColumns));
+  const int64_t segment = blockIdx.x / groups;
+  const int64_t channel = int64_t{blockIdx.x % groups} * kBiasColumns + column;
+  const int64_t begin = segment * kSparseSegment;
   const auto rows = static_cast<int>(min(args.table.valid() - begin, int64_t{kSparseSegment}));
   const bool exists = channel < args.out_channels;
   const T* grad = static_cast<const T*>(args.grad) + begin * args.out_channels + channel;
@@ -156,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
   }
   if (line == 0 && exists && rows > 0) {
-    sums[int64_t{blockIdx.x} * args.out_channels + channel] = sum;
+    sums[segment * args.out_channels + channel] = sum;
   }
 }
 
@@ -250,9 +252,9 @@ cudaError_t launch_weight(SparseConvWeightArgs args, const WeightWork& work,
   if (args.weights() == 0) args.grad_weight = nullptr;
   if (args.out_channels == 0) args.grad_bias = nullptr;
   if (args.grad_bias && segments > 0) {
-    const dim3 blocks(grid_x(segments), grid_x(ceil_div<int64_t>(args.out_channels, kBiasColumns)));
-    TORCHVOX_CUDA_CHECK(launch_blocks(bias_kernel<T>, blocks, kThreads, context.stream, args,
-                                      static_cast<Real*>(work.biases)));
+    const int64_t groups = ceil_div<int64_t>(args.out_channels, kBiasColumns);
+    TORCHVOX_CUDA_CHECK(launch_blocks(bias_kernel<T>, grid_x(segments * groups), kThreads,
+                                      context.stream, args, static_cast<Real*>(work.biases)));
   }
   const int64_t values = std::max(args.grad_weight ? ceil_div<int64_t>(args.weights(), kWide) : 0,
                                   args.grad_bias ? args.out_channels : 0);
