@@ -5,11 +5,12 @@
 //
 //   pack_operands_kernel  weights as wgmma reads them; features with odd channels
 //   conv_kernel           clusters of two blocks that stay take items, each two tiles of the
-//                         schedule, one a block, and a tile of output channels
+//                         schedule, one per block, or one tile, half per block, and a tile of
+//                         output channels
 //
 // Producer warps gather rows into a ring of stages, by copies that fill absent rows with zeros. The
 // weights of a stage come in one piece, for both blocks at once, which therefore walk the same
-// offsets: those of both tiles. Consumer warps multiply 64 rows each, with sums in registers.
+// offsets: those of the item. Consumer warps multiply 64 rows each, with sums in registers.
 #include "csrc/kernels/core/hopper.cuh"
 #include "csrc/kernels/core/warp.cuh"
 #include "csrc/kernels/sparse/conv_tensor.cuh"
@@ -19,15 +20,18 @@ namespace {
 
 constexpr int kWarpgroup = 128;  // threads of a warpgroup
 constexpr int kCluster = 2;  // blocks
-constexpr int kRows = SparseSchedule::kTile, kConsumers = kRows / 64;  // of a block
+constexpr int kTile = SparseSchedule::kTile;  // rows
 constexpr int kSorted = 1024, kRounds = 32;  // most items that are dealt, and of a cluster
 
 // How a launch is cut. A stage has kWidth input channels of one offset.
-template <class T_, int kCols_, int kWidth_, int kStages_, int kProducers_, int kBlocks_>
+template <class T_, int kCols_, int kWidth_, int kStages_, int kProducers_, int kBlocks_,
+          int kRows_ = kTile>
 struct Cut {
   using T = T_;
   static constexpr int kCols = kCols_, kWidth = kWidth_, kStages = kStages_, kBlocks = kBlocks_;
   static constexpr int kWords = kWidth / 8;  // of a line
+  static constexpr int kRows = kRows_, kConsumers = kRows / 64;  // of a block
+  static constexpr int kTiles = kCluster * kRows / kTile;  // of rows, of an item
   static constexpr int kProducerThreads = kWarpgroup * kProducers_;
   static constexpr int kThreads = kProducerThreads + kWarpgroup * kConsumers;
   static constexpr int kLanes = 4;  // threads of a line
@@ -54,25 +58,30 @@ struct Offsets {
   }
 };
 
-// The tiles of rows and columns of a launch. An item is two of rows and one of columns.
+// The tiles of rows and columns of a launch. An item is one or two of rows and one of columns.
+template <class Cut>
 struct Tiles {
   SparseSchedule schedule;
-  int columns, pairs;  // of tiles of the schedule
+  int columns, rows;  // of items
 
   __device__ Tiles(const SparseConvArgs& args, const SparseOperands& from)
       : schedule(args.table.volume, args.table.rows, args.schedule),
         columns(from.columns),
-        pairs(static_cast<int>((schedule.tiles + 1) / kCluster)) {}
+        rows(static_cast<int>((schedule.tiles + Cut::kTiles - 1) / Cut::kTiles)) {}
   __device__ __forceinline__ int column(int item) const { return item % columns; }
-  // The tile of a block of the cluster. A last one without a second is taken by both blocks, which
-  // write the same.
-  __device__ __forceinline__ int64_t tile(int item, int block) const {
-    return min(int64_t{item / columns} * kCluster + block, schedule.tiles - 1);
+  // A tile of an item. A last one without a second is taken twice, and written twice alike.
+  __device__ __forceinline__ int64_t tile(int item, int number) const {
+    return min(int64_t{item / columns} * Cut::kTiles + number, schedule.tiles - 1);
+  }
+  // The place of the first row of a block of the cluster.
+  __device__ __forceinline__ int64_t place(int item, int block) const {
+    if (Cut::kTiles == 1) return tile(item, 0) * kTile + block * Cut::kRows;
+    return tile(item, block) * kTile;
   }
   __device__ __forceinline__ Offsets offsets(int item) const {
     const auto* words = reinterpret_cast<const Offsets::Bits*>(schedule.offsets);
     const Offsets::Bits exist = (Offsets::Bits{1} << schedule.volume) - 1;
-    return {(words[tile(item, 0)] | words[tile(item, 1)]) & exist};
+    return {(words[tile(item, 0)] | words[tile(item, Cut::kTiles - 1)]) & exist};
   }
 };
 
@@ -102,8 +111,8 @@ __device__ __forceinline__ int count_above(const int* keys, int count, int key) 
 // Where blocks are large and items few, deals these to clusters, the heaviest first to the one that
 // has least; every block comes to the same. scratch: 3 * kSorted; list: kRounds.
 template <class Cut>
-__device__ Items take_items(const Tiles& tiles, int* scratch, int* list) {
-  Items items{nullptr, tiles.pairs * tiles.columns, 0, static_cast<int>(blockIdx.x) / kCluster,
+__device__ Items take_items(const Tiles<Cut>& tiles, int* scratch, int* list) {
+  Items items{nullptr, tiles.rows * tiles.columns, 0, static_cast<int>(blockIdx.x) / kCluster,
               static_cast<int>(gridDim.x) / kCluster};
   items.rounds = ceil_div(items.count, items.clusters);
   const bool few = items.count <= kSorted && items.rounds <= kRounds;
@@ -175,7 +184,7 @@ struct Gather {
     Sources sources;
   };
   const SparseOperands& from;
-  const Tiles& tiles;
+  const Tiles<Cut>& tiles;
   const Items& items;
   const int block;  // of the cluster
   const uint32_t limit;  // rows of features
@@ -188,7 +197,7 @@ struct Gather {
   const int32_t* sources = nullptr;
   Offsets offsets;
 
-  __device__ __forceinline__ Gather(const SparseOperands& from, const Tiles& tiles,
+  __device__ __forceinline__ Gather(const SparseOperands& from, const Tiles<Cut>& tiles,
                                     const Items& items, int block, int64_t limit)
       : from(from), tiles(tiles), items(items), block(block), limit(static_cast<uint32_t>(limit)) {
     features = reinterpret_cast<uint64_t>(from.features) + in * 2;
@@ -216,12 +225,12 @@ struct Gather {
       const auto volume = static_cast<int>(tiles.schedule.volume);
       offsets = tiles.offsets(item);
       image = tiles.column(item) * volume;
-      sources = tiles.schedule.sources + tiles.tile(item, block) * volume * kRows +
-          thread / Cut::kLanes * kMost;
+      const int64_t place = tiles.place(item, block), line = thread / Cut::kLanes * kMost;
+      sources = tiles.schedule.sources + place / kTile * volume * kTile + place % kTile + line;
     }
     const int offset = offsets.pop();
     return {(image + offset) * from.units,
-            *reinterpret_cast<const Sources*>(sources + offset * kRows)};
+            *reinterpret_cast<const Sources*>(sources + offset * kTile)};
   }
   // Fills a stage. Warps take turns at the weights.
   __device__ __forceinline__ void copy(const Ring<Cut>& ring, const Step& step, int unit) const {
@@ -250,7 +259,7 @@ struct Gather {
 };
 
 template <class Cut>
-__device__ __forceinline__ void produce(const SparseOperands& from, const Tiles& tiles,
+__device__ __forceinline__ void produce(const SparseOperands& from, const Tiles<Cut>& tiles,
                                         const Items& items, Ring<Cut> ring, int block,
                                         int64_t limit) {
   keep(ring.stages);
@@ -278,7 +287,7 @@ __device__ __forceinline__ void produce(const SparseOperands& from, const Tiles&
 // Sums and values of a consumer: 64 rows of each tile.
 template <class Cut>
 __device__ __forceinline__ void consume(const SparseConvArgs& args, const SparseOperands& from,
-                                        const Tiles& tiles, const Items& items, Ring<Cut> ring,
+                                        const Tiles<Cut>& tiles, const Items& items, Ring<Cut> ring,
                                         int consumer, int block) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   keep(ring.stages);
@@ -302,7 +311,7 @@ __device__ __forceinline__ void consume(const SparseConvArgs& args, const Sparse
     const int next = items.at(round + 1);
     const int next_offsets = next < 0 ? 0 : tiles.offsets(next).count();
     const int channel = tiles.column(item) * Cut::kCols + lane % 4 * 8;
-    const int64_t place = tiles.tile(item, block) * kRows + consumer * 64 + warp * 16 + lane / 4;
+    const int64_t place = tiles.place(item, block) + consumer * 64 + warp * 16 + lane / 4;
     const int32_t rows[2] = {row_at(args.table, tiles.schedule, place),
                              row_at(args.table, tiles.schedule, place + 8)};
     float sums[Cut::kCols / 8][4];
@@ -346,12 +355,12 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Cut::kThreads
   if (threadIdx.x == 0) {
     for (auto at = ring; at.phase == 0; at.advance()) {
       at.full().start(Cut::kProducerThreads + 1);
-      at.empty().start(kConsumers * kCluster);
+      at.empty().start(Cut::kConsumers * kCluster);
     }
     fence_barriers();
   }
   if (from.follows) wait_for_previous();
-  const Tiles tiles(args, from);
+  const Tiles<Cut> tiles(args, from);
   const Items items = take_items<Cut>(tiles, reinterpret_cast<int*>(memory + gap), list);
   fence_shared();
   meet_cluster();
@@ -376,7 +385,7 @@ cudaError_t launch_cut(const SparseConvArgs& args, const SparseOperands& from,
   TORCHVOX_CUDA_CHECK(pack_operands<typename Cut::T>(args, from, context));
   TORCHVOX_CUDA_CHECK(cudaFuncSetAttribute(
       conv_kernel<Cut>, cudaFuncAttributeMaxDynamicSharedMemorySize, Cut::kSharedBytes));
-  const int64_t items = ceil_div<int64_t>(args.table.rows, kRows * kCluster) * from.columns;
+  const int64_t items = ceil_div<int64_t>(args.table.rows, Cut::kRows * kCluster) * from.columns;
   const int64_t most = context.target.multiprocessors * Cut::kBlocks / kCluster;
   const auto blocks = static_cast<unsigned>(std::min(items, most) * kCluster);
   return launch_after_sharing(conv_kernel<Cut>, dim3(blocks), dim3(Cut::kThreads),
@@ -387,15 +396,18 @@ cudaError_t launch_cut(const SparseConvArgs& args, const SparseOperands& from,
 template <class T, class Body>
 auto with_cut(const SparseConvArgs& args, const Target& target, const Body& body) {
   const int64_t in = args.in_channels, out = args.out_channels;
-  const int64_t tiles = ceil_div<int64_t>(args.table.rows, kRows);
+  const int64_t tiles = ceil_div<int64_t>(args.table.rows, kTile);
   if (in <= 32 && out <= 32) return body(Cut<T, 32, 32, 8, 1, 2>());
   if (in <= 32 && out <= 64) return body(Cut<T, 64, 32, 8, 1, 2>());
   if (out > 128 && tiles * ceil_div<int64_t>(out, 256) >= target.multiprocessors) {
     return body(Cut<T, 256, 64, 4, 1, 1>());
   }
+  // Few tiles are halved, so that more multiprocessors have one.
+  if (out > 64 && 4 * tiles <= 3 * target.multiprocessors) {
+    return body(Cut<T, 128, 64, 8, 1, 1, 64>());
+  }
   if (out > 64) return body(Cut<T, 128, 64, 7, 2, 1>());
-  // With few tiles one block per multiprocessor, and more stages, is faster.
-  if (2 * tiles <= 3 * target.multiprocessors) return body(Cut<T, 64, 64, 9, 1, 1>());
+  if (2 * tiles <= 3 * target.multiprocessors) return body(Cut<T, 64, 64, 6, 1, 2, 64>());
   return body(Cut<T, 64, 64, 4, 1, 2>());
 }
 
