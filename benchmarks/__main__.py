@@ -22,8 +22,8 @@ from benchmarks.runner import Settings, run_case
 from benchmarks.suite import PEERS, Case
 
 NAMES = ("voxelize", "sampling", "neighbors", "grouping", "grids", "boxes", "pointnet2",
-         "detectors", "filter", "occupancy", "compat", "files", "sparse",
-         "sparse_upstream")  # fmt: skip
+         "detectors", "filter", "occupancy", "compat", "files", "sensor",
+         "sparse", "sparse_upstream")  # fmt: skip
 DOMAINS = [importlib.import_module(f"benchmarks.{name}") for name in NAMES]
 PACKAGES = sorted({peer.package for peer in PEERS})
 NOISY = 1.5

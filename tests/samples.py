@@ -14,7 +14,7 @@ from collections.abc import Callable
 import op_infos
 import pytest
 import torch
-from op_infos import bev, pillars, sampling, voxel
+from op_infos import bev, pillars, rays, sampling, voxel
 from op_infos.op_info import (  # noqa: F401 (the tests take everything from here)
     Call,
     ErrorInput,
@@ -111,6 +111,10 @@ MODULES: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[int], tuple]]]
             **voxel.GRID, max_points=3, max_voxels=-1, reduce="mean", trim=True
         ),
         lambda n: (cloud(n, seed=n),),
+    ),
+    "SensorInput": (
+        lambda: torchvox.nn.SensorInput(4, drop_boxes=rays.CAR),
+        lambda n: tuple(rays.merge_call(n, poses=rays.poses(3)).values())[:5],
     ),
     "FurthestPointSample": (
         lambda: torchvox.nn.FurthestPointSample(sampling.SAMPLES, convention="mmcv"),

@@ -13,6 +13,7 @@
 #include "csrc/kernels/neighbors/query_and_group.h"
 #include "csrc/kernels/occupancy/read.h"
 #include "csrc/kernels/pillars/norm.h"
+#include "csrc/kernels/rays/sweeps.h"
 #include "csrc/kernels/rays/transform_points.h"
 #include "csrc/kernels/sparse/pool.h"
 
@@ -34,5 +35,6 @@
   define(SparsePoolArgs);            \
   define(SparsePoolBackwardArgs);    \
   define(TransformPointsArgs);       \
+  define(UnpackPointsArgs);          \
   define(VoxelCellsArgs);            \
   define(VoxelMeanOfSumsArgs);

@@ -136,6 +136,17 @@ std::vector<std::string> make_schemas() {
       // ---- rays
       // [N, 3] float64
       R"(transform_points(Tensor points, Tensor poses, *, Tensor? pose_index=None) -> Tensor)",
+      // [L * N, C] or, with age, [L * N, C + 1]; [1] int32; [1 + S, 4] int32
+      R"(merge_sweeps(Tensor points, Tensor poses, *, Tensor? lengths=None, Tensor? order=None,
+          Tensor? age=None, Tensor? times=None, Tensor? knots=None, float[]? drop_boxes=None)
+          -> (Tensor points, Tensor num_points, Tensor counts))",
+      // as points; [B] int32; [1 + B, 5] int32
+      R"(crop_points(Tensor points, *, Tensor? lengths=None, float[]? keep_range=None,
+          float[]? drop_boxes=None, str finite="xyz") -> (Tensor points, Tensor num_points,
+          Tensor counts))",
+      // [.., bytes // point_step, columns] float32
+      R"(unpack_points(Tensor data, int point_step, int[] offsets, str[] types, *,
+          Tensor? shift=None, Tensor? scale=None) -> Tensor)",
       // visibility [B, nz, ny, nx] uint8, reached [N] int8, counts [B + 1, 8] int32
       R"(ray_visibility(Tensor points, Tensor origins, float[] voxel_size,
           float[] point_cloud_range, *, Tensor? origin_index=None, Tensor? batch_offsets=None,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rays through voxels."""
+"""Rays through voxels, and sweeps to a network's input."""
 
 import torch
 from torch import Tensor
 
+from . import op_info
 from .op_info import INF, NAN, POINTS_ERRORS, Call, OpInfo, cloud, generator, in_dtypes, refused
 
 RANGE = [-4.0, -3.0, -2.0, 4.0, 5.0, 2.0]
@@ -83,7 +84,122 @@ RAY_SAMPLE_INPUTS = {
     **in_dtypes(lambda: map_call(60), "points"),
 }
 
+CAR = [-1.0, -0.5, -INF, 1.5, 0.5, 1.0, 2.0, 2.0, 0.0, 3.0, 3.0, 9.0]  # two boxes
+
+
+def sweeps(n: int, columns: int = 4, seed: int = 0, slots: int = 3) -> Tensor:
+    return cloud(slots * n, columns, seed).reshape(slots, n, columns)
+
+
+def poses(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, 3, 4, dtype=torch.float64, generator=generator(seed + 1))
+
+
+def merge_call(n: int, seed: int = 0, **options) -> Call:
+    """With all options: knots at times -1 to 2, times before and after them, a slot that is packed
+    twice, one that there is not, and lengths out of range."""
+    times = torch.rand(3, n, dtype=torch.float64, generator=generator(seed)) * 5 - 2
+    times[:, 3::17] = NAN
+    lengths = torch.tensor([n - n // 3, n + 9, n // 2], dtype=torch.int32)
+    age = torch.tensor([0.0, 0.1, NAN], dtype=torch.float64)
+    knots = torch.arange(-1.0, 3.0, dtype=torch.float64).repeat(3, 1)
+    order = torch.tensor([2, 1, 3, 0, 1])
+    call = {"points": sweeps(n, 4, seed), "lengths": lengths, "poses": poses(3, 4, seed=seed)}
+    call |= {"order": order, "age": age, "times": times, "knots": knots, "drop_boxes": CAR}
+    return {**call, **options}
+
+
+def plain_merge(n: int, slots: int = 3, **options) -> Call:
+    return {"points": sweeps(n, slots=slots), "poses": poses(slots), **options}
+
+
+def crop_call(n: int, seed: int = 0, **options) -> Call:
+    lengths = torch.tensor([n, n // 2, -1])
+    call = {"points": sweeps(n, 5, seed), "lengths": lengths, "drop_boxes": CAR}
+    return {**call, "keep_range": RANGE, "finite": "all", **options}
+
+
+FIELDS = {"i1": 0, "u1": 1, "i2": 3, "u2": 2, "i4": 5, "u4": 9, "f4": 13, "f8": 18}  # overlapping
+
+
+def unpack_call(n: int, seed: int = 0, **options) -> Call:
+    data = torch.randint(256, (n, 60), dtype=torch.uint8, generator=generator(seed))
+    call = {"data": data, "point_step": 27, "offsets": list(FIELDS.values()), "types": list(FIELDS)}
+    ramp = torch.arange(8.0, dtype=torch.float64)
+    return {**call, "shift": ramp - 2, "scale": 1 / (ramp + 3), **options}
+
+
+NARROW = dict.fromkeys(("poses", "age", "times", "knots"), torch.float32)
+BOX = r"must be \(x0, y0, z0, x1, y1, z1\)"
+MERGE_ERRORS = (
+    ("points", torch.Tensor.double, TypeError, "points must be float32, got float64"),
+    ("knots", None, ValueError, "times and knots must be given together, got times"),
+    ("knots", lambda t: t[:, :1], ValueError, r"knots must be \[S, K\] .*with K >= 2"),
+    ("order", torch.zeros(65).int(), ValueError, "order must have 64 sweeps at most, got 65"),
+    *refused("drop_boxes", ValueError, BOX, [0.0] * 5, [0.0] * 5 + [NAN], [0.0] * 6 * 33),
+)
+CROP_ERRORS = (
+    ("points", torch.Tensor.half, TypeError, "points must be float32, got float16"),
+    *refused("keep_range", ValueError, BOX, [0.0] * 5, [0.0] * 12, [NAN] * 6),
+    ("finite", "some", ValueError, "finite must be 'xyz' or 'all', got 'some'"),
+)
+UNPACK_ERRORS = (
+    ("point_step", 0, ValueError, "point_step must be in .* got 0"),
+    ("point_step", 25, ValueError, "offsets must leave every field within point_step"),
+    ("offsets", [-1] * 8, ValueError, "offsets must leave every field within point_step"),
+    ("offsets", [0], ValueError, "types must be of 1 to 64 fields, and offsets as many"),
+    *refused("types", ValueError, "types must be of i1, u1, .* f8, got", ["1u"] * 8, ["f2"] * 8),
+)
+
 OPS = [
+    OpInfo(
+        "merge_sweeps",
+        merge_call,
+        varying={"points": 1, "times": 1},
+        sample_inputs={
+            "no rows": lambda: plain_merge(0),
+            "no sweeps": lambda: plain_merge(5, slots=0),
+            "no sweeps, an order": lambda: plain_merge(5, slots=0, order=torch.arange(2)),
+            "no slot": lambda: plain_merge(9, order=torch.tensor([-1, 3])),
+            "no order": lambda: plain_merge(9, order=torch.zeros(0).int()),
+            "64 sweeps": lambda: plain_merge(300, order=torch.arange(64) % 3),
+            "results out of float32": lambda: plain_merge(40, poses=poses(3) * 1e38),
+            "knots at one time": lambda: merge_call(30, knots=torch.tensor([[-1.0, 0, 2, 2]] * 3)),
+            "float32": lambda: op_info.cast(merge_call(30), **NARROW),
+        },
+        error_inputs=MERGE_ERRORS,
+        kernels=2,
+        inference=True,
+    ),
+    OpInfo(
+        "crop_points",
+        crop_call,
+        varying={"points": 1},
+        sample_inputs={
+            "one cloud": lambda: {"points": cloud(60), "lengths": torch.tensor([50]).int()},
+            "xyz alone": lambda: crop_call(60, finite="xyz", lengths=None),
+            "tiles": lambda: crop_call(512),
+            "many clouds": lambda: {"points": sweeps(3, slots=900), "keep_range": RANGE},
+            "no clouds": lambda: {"points": sweeps(5, slots=0)},
+            "no rows": lambda: {"points": cloud(0)},
+        },
+        error_inputs=CROP_ERRORS,
+        kernels=3,
+        inference=True,
+    ),
+    OpInfo(
+        "unpack_points",
+        unpack_call,
+        varying={"data": 0},
+        sample_inputs={
+            "one cloud": lambda: unpack_call(120, data=torch.arange(120, dtype=torch.uint8)),
+            "shift": lambda: unpack_call(5, scale=None),
+            "bytes of a field": lambda: unpack_call(9, shift=None),
+            "no point": lambda: unpack_call(3, data=torch.zeros(3, 26, dtype=torch.uint8)),
+        },
+        error_inputs=UNPACK_ERRORS,
+        inference=True,
+    ),
     OpInfo(
         "transform_points",
         lambda n, seed: {

@@ -45,6 +45,7 @@ GPU = torch.cuda.is_available()
         ),
         ("cuda_graph.py", *(("same bits", 4) if GPU else ("skipped, there is no CUDA GPU", 1))),
         ("published_detectors.py", "pointpillar_7728", 1),
+        ("sensor_to_boxes.py --scans 3", "of 2 sweeps", 2),
     ],
 )
 def test_it_prints_what_it_should(run, command, words, times):

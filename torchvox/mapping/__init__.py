@@ -2,6 +2,7 @@
 """Occupancy maps as modules, and their files."""
 
 from torchvox.mapping.contents import MapContents, read_map, write_map
+from torchvox.mapping.knots import pose_knots
 from torchvox.mapping.map import OccupancyMap
 from torchvox.mapping.octomap import read_graph, read_octomap, write_octomap
 from torchvox.mapping.regions import MapRegions, MapVoxels
@@ -19,6 +20,7 @@ __all__ = [
     "RegionStore",
     "SensorModel",
     "StreamedMap",
+    "pose_knots",
     "read_graph",
     "read_map",
     "read_octomap",

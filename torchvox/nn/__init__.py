@@ -6,6 +6,7 @@ from torchvox.nn.feature_propagation import FeaturePropagation
 from torchvox.nn.pillars import PillarFeatureNet
 from torchvox.nn.rays import RayVisibility
 from torchvox.nn.sampling import FurthestPointSample
+from torchvox.nn.sensor import SensorInput
 from torchvox.nn.set_abstraction import SetAbstraction
 from torchvox.nn.shared_mlp import SharedMLP
 from torchvox.nn.sparse import (
@@ -31,8 +32,8 @@ from torchvox.nn.voxel import Voxelize
 
 __all__ = [
     "BEVMaxHeight", "FeaturePropagation", "FurthestPointSample", "PillarFeatureNet",
-    "RayVisibility", "SetAbstraction", "SharedMLP", "SparseBatchNorm", "SparseConv2d",
-    "SparseConv3d", "SparseInverseConv2d", "SparseInverseConv3d", "SparseMaxPool3d", "SparseReLU",
-    "SparseSequential", "SparseTables", "SparseTensor", "SubMConv2d", "SubMConv3d", "ToDense",
-    "Voxelize", "sparse_tensor", "with_features",
+    "RayVisibility", "SensorInput", "SetAbstraction", "SharedMLP", "SparseBatchNorm",
+    "SparseConv2d", "SparseConv3d", "SparseInverseConv2d", "SparseInverseConv3d",
+    "SparseMaxPool3d", "SparseReLU", "SparseSequential", "SparseTables", "SparseTensor",
+    "SubMConv2d", "SubMConv3d", "ToDense", "Voxelize", "sparse_tensor", "with_features",
 ]  # fmt: skip

@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rays through voxels: exact walks, the volumes that sweeps see, points under poses."""
+"""Rays through voxels: exact walks, the volumes that sweeps see, points under poses; and sweeps as
+the input of networks."""
 
 from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
-from torchvox.ops.annotations import LongRays, Sequence
+from torchvox.ops.annotations import Finite, LongRays, Sequence
 
 __all__ = [
     "RayRegions",
     "RayVoxels",
+    "SelectedPoints",
     "Visibility",
+    "crop_points",
+    "merge_sweeps",
     "ray_regions",
     "ray_visibility",
     "ray_voxels",
     "transform_points",
+    "unpack_points",
 ]
 
 
@@ -62,6 +67,103 @@ class RayRegions(NamedTuple):
 
     keys: Tensor
     counts: Tensor
+
+
+class SelectedPoints(NamedTuple):
+    """Result of `merge_sweeps` and `crop_points`.
+
+    points: rows packed to the front; 0 behind them. num_points: int32, how many, of each cloud.
+    counts: int32, of the whole call, then of each slot or cloud. `merge_sweeps`: rows, kept, in a
+        box, not finite. `crop_points`: rows, kept, out of range, in a box, not finite.
+    """
+
+    points: Tensor
+    num_points: Tensor
+    counts: Tensor
+
+
+def merge_sweeps(
+    points: Tensor,
+    poses: Tensor,
+    *,
+    lengths: Optional[Tensor] = None,
+    order: Optional[Tensor] = None,
+    age: Optional[Tensor] = None,
+    times: Optional[Tensor] = None,
+    knots: Optional[Tensor] = None,
+    drop_boxes: Optional[Sequence[float]] = None,
+) -> SelectedPoints:
+    """Sweeps as one cloud in one frame, packed without gaps in input order; a dropped point stays
+    where it is, with x, y, z NaN, which ops downstream drop.
+
+    points: [S, N, C] float32, C >= 3: slots of sweeps; columns 0-2 are x, y, z in meters.
+    poses: [S, 3, 4] float32 or float64, from the sensor at each sweep to the target frame.
+    lengths: [S] int32 or int64, rows in use; None: all.
+    order: [L] int32 or int64, L <= 64, slots in the order in which they are packed; one outside
+        [0, S) is skipped. None: 0 to S - 1.
+    age: [S] float32 or float64, in seconds; becomes one more column.
+    times, knots: [S, N] and [S, K], K >= 2, float32 or float64, with poses [S, K, 3, 4] at the
+        knots, which ascend: deskews each point to its time. `torchvox.mapping.pose_knots` makes
+        such poses.
+    drop_boxes: six bounds (x0, y0, z0, x1, y1, z1) per box in meters, in the frame of the sensor;
+        points strictly inside are dropped. 32 boxes at most.
+
+    Returns `SelectedPoints`: points [L * N, C], or [L * N, C + 1] with `age`, num_points [1] and
+    counts [1 + S, 4]. An input that requires a gradient is refused.
+    Raises ValueError (shapes, bounds) and TypeError (dtypes).
+    """
+    return SelectedPoints(*torch.ops.torchvox.merge_sweeps(
+        points, poses, lengths=lengths, order=order, age=age, times=times, knots=knots,
+        drop_boxes=drop_boxes,
+    ))  # fmt: skip
+
+
+def crop_points(
+    points: Tensor,
+    *,
+    lengths: Optional[Tensor] = None,
+    keep_range: Optional[Sequence[float]] = None,
+    drop_boxes: Optional[Sequence[float]] = None,
+    finite: Finite = "xyz",
+) -> SelectedPoints:
+    """The points of a range and outside of boxes, moved to the front in input order, bit for bit.
+
+    points: [B, N, C] or [N, C] float32, C >= 3; columns 0-2 are x, y, z in meters.
+    lengths: [B] (one cloud: [1]) int32 or int64, rows in use; None: all.
+    keep_range: (x0, y0, z0, x1, y1, z1) in meters; lower <= p < upper is kept.
+    drop_boxes: as in `merge_sweeps`. All bounds are rounded to float32 and may be infinite.
+    finite: "xyz" or "all", the columns that must be finite.
+
+    Returns `SelectedPoints`: points as `points`, num_points [B], counts [1 + B, 5].
+    Raises as `merge_sweeps`.
+    """
+    return SelectedPoints(*torch.ops.torchvox.crop_points(
+        points, lengths=lengths, keep_range=keep_range, drop_boxes=drop_boxes, finite=finite
+    ))  # fmt: skip
+
+
+def unpack_points(
+    data: Tensor,
+    point_step: int,
+    offsets: Sequence[int],
+    types: Sequence[str],
+    *,
+    shift: Optional[Tensor] = None,
+    scale: Optional[Tensor] = None,
+) -> Tensor:
+    """Points from the bytes of a driver's packet or of a PointCloud2 message, as float32.
+
+    data: [T] or [S, T] uint8. point_step: bytes per point; the rest of a row is ignored.
+    offsets, types: of each column, the byte within a point where its little-endian field begins,
+        and one of i1, u1, i2, u2, i4, u4, f4 and f8. 64 columns at most.
+    shift, scale: [columns] float64; a value is (v - shift) * scale in float64, then rounded once.
+
+    Returns [T // point_step, columns] or [S, T // point_step, columns] float32.
+    Raises ValueError (shapes, fields, an unknown type) and TypeError (dtypes).
+    """
+    return torch.ops.torchvox.unpack_points(
+        data, point_step, offsets, types, shift=shift, scale=scale
+    )
 
 
 def transform_points(

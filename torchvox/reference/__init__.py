@@ -23,6 +23,7 @@ from torchvox.reference.rays import *
 from torchvox.reference.sampling import *
 from torchvox.reference.segments import *
 from torchvox.reference.sparse import *
+from torchvox.reference.sweeps import *
 from torchvox.reference.targets import *
 from torchvox.reference.voxel import *
 from torchvox.reference.voxel_grid import *
