@@ -80,7 +80,7 @@ TORCHVOX_HD void atomic_max(int32_t* address, int32_t value) {
 }
 
 // Compare and swap: writes `desired` and returns true if *address is *expected; otherwise sets
-// *expected to what is there.
+// *expected to what is there, which then differs: no processor fails by chance here.
 template <class T>
 TORCHVOX_HD bool atomic_replace(T* address, T* expected, T desired) {
 #ifdef __CUDA_ARCH__
@@ -90,7 +90,7 @@ TORCHVOX_HD bool atomic_replace(T* address, T* expected, T desired) {
                                        static_cast<Native>(before), static_cast<Native>(desired)));
   return *expected == before;
 #else
-  return __atomic_compare_exchange_n(address, expected, desired, true, __ATOMIC_RELAXED,
+  return __atomic_compare_exchange_n(address, expected, desired, false, __ATOMIC_RELAXED,
                                      __ATOMIC_RELAXED);
 #endif
 }
