@@ -36,7 +36,7 @@ inline SparseTable table_of(Memory& memory, const Tensor& entries, const Optiona
   table.volume = entries.size(0);
   table.rows = entries.size(1);
   table.num_valid = row_count(num_valid);
-  table.sources = sources;
+  table.sources = std::min(sources, kIndexLimit);  // entries are int32 and name no others
   table.sources_valid = row_count(sources_valid);
   return table;
 }
