@@ -91,6 +91,7 @@ LAYERS = {
     "outputs that read no input": ([1, 1, 3], [0, 2, 9], [1] * 3, [1, 2, 3]),
     "a dilation as wide as the grid": ([1] * 3, [0, 0, FAR], [1, 1, FAR], [1, 1, 3]),
     "steps beyond the grid": ([FAR, 1, FAR], [0, 0, 1], [1] * 3, [1, 1, 2]),
+    "dilations beyond 2^31 cells": ([1] * 3, [2 * FAR - 1] * 3, [FAR] * 3, [5, 5, 5]),
     "125 offsets along x": ([1] * 3, [0, 0, 62], [1] * 3, [1, 1, 125]),
 }
 NAMES = ("stride", "padding", "dilation", "kernel_size")
