@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sparse rows: batch norm, max pooling, maps of both kinds, convolution and its gradients.
+#include <set>
+
 #include "csrc/kernels/sparse/conv.h"
 #include "csrc/kernels/sparse/map.h"
 #include "csrc/kernels/sparse/norm.h"
@@ -91,7 +93,19 @@ SparseMapArgs make_map(Side& side, bool submanifold) {
   return map;
 }
 
+// The places where the search for lines of a column begins, in a grid of `width` lines along x.
+size_t first_places(uint64_t width) {
+  CellTable table;
+  table.places = 3001;
+  std::set<uint32_t> places;
+  for (uint64_t i = 0; i < 1000; ++i) places.insert(table.first(i * width));
+  return places.size();
+}
+
 KERNEL_CASE(sparse_map, 0xa0c20dcb2c02f787, {"sparse_map", {0, 1}}) {
+  for (const uint64_t width : {1, 13, 233, 4181, 121393, 1 << 20}) {  // Fibonacci numbers, and 2^20
+    CHECK(first_places(width) > 600);
+  }
   for (const bool submanifold : {true, false}) side.run(make_map(side, submanifold));
 }
 

@@ -28,8 +28,10 @@ struct CellTable {
   }
   TORCHVOX_HD int64_t size() const { return int64_t{places} * kLine; }
 
+  // Without the shift the lines of a column of some grids would lie side by side: the product takes
+  // steps of any Fibonacci number to steps of nearly 0.
   TORCHVOX_HD uint32_t first(uint64_t line) const {
-    const uint64_t mixed = line * 0x9e3779b97f4a7c15u >> 32;
+    const uint64_t mixed = (line ^ line >> 12) * 0x9e3779b97f4a7c15u >> 32;
     return static_cast<uint32_t>(mixed * places >> 32);
   }
   TORCHVOX_HD uint32_t next(uint32_t place) const { return place + 1 < places ? place + 1 : 0; }
