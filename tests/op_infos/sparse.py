@@ -68,6 +68,18 @@ MAPS = {  # options of both maps
     "all neighbors": {"indices": block(3, 4, 5)},
     "no neighbors": {"indices": block(3, 4, 70, step=2)},
     "one line": {"indices": rows(*((1, 2, 1, x) for x in range(69, -1, -1)))},
+    "neighbors in three lines of the table": {
+        "indices": rows(*((1, 2, 1, x) for x in range(70))),
+        "kernel_size": [1, 1, 3],
+        "dilation": [1, 1, 5],
+        "padding": [0, 0, 5],
+    },
+    "a sample that ends between segments with outputs": {
+        "indices": rows((1, 0, 0, 96), (0, 0, 0, 6)),
+        "spatial_shape": [1, 1, 160],
+        "kernel_size": [1, 1, 1],
+        "padding": [0, 0, 0],
+    },
     "corners": {"indices": rows(*product((0, 1), (0, 2), (0, 3), (0, 63, 64, 69)))},
     "a long axis": {
         "indices": rows(*((b, 0, 0, x) for b in (1, 0) for x in (0, LONG, 4095, 4096, LONG - 1))),
