@@ -2,6 +2,7 @@
 """Commands take recordings, and each scan of one as a file."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,6 +91,8 @@ def test_map_takes_the_poses_of_the_recording(torchvox_cli, drive, tmp_path):
 def test_detect(torchvox_cli, drive, detector_file):
     words = "--device", "cpu", "-m", detector_file, "-o", "boxes"
     torchvox_cli("detect", drive, *words).ok("wrote boxes/drive.000003.boxes.json")
+    report = json.loads(Path("boxes/drive.000003.boxes.json").read_text())
+    assert (report["number"], report["stamp"]) == (3, str(STAMP))
 
 
 def test_wrong_use(torchvox_cli, drive, scan):

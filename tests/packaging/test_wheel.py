@@ -95,7 +95,7 @@ height, counts = torchvox.bev_max_height(points, [0.0, 0.0, 0.0, 4.0, 4.0, 4.0],
 model = torchvox.models.get_model("center_world_small", weights="default")
 assert not model.training and torchvox.models.get_model("pointpillars_kitti").training
 extras = ["typer", "rich", "yaml", "laspy", "pypcd4", "rosbags", "matplotlib", "lightning"]
-extras += ["pydantic", "h5py"]
+extras += ["pydantic", "h5py", "pyarrow", "pye57"]
 extras = [name for name in extras if importlib.util.find_spec(name)]
 print(json.dumps({"file": torchvox.__file__, "info": _C.build_info(), "extras": extras,
                   "height": height.max().item(), "counts": counts[0].tolist()}))

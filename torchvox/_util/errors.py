@@ -44,7 +44,8 @@ def file_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CloudFileError(f"{error.filename or path}: {error.strerror or error}") from error
+        reason = short(error.strerror or error)
+        raise CloudFileError(f"{error.filename or path}: {reason}") from error
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ EXTRAS = {
     "lazrs": ("lazrs", "las"),
     "pypcd4": ("pypcd4", "pcd"),
     "rosbags": ("rosbags", "ros"),
+    "pyarrow": ("pyarrow", "arrow"),
+    "pye57": ("pye57", "e57"),
     "h5py": ("h5py", "hdf5"),
     "lightning": ("lightning", "train"),
     "torchmetrics": ("torchmetrics", "train"),

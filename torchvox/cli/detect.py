@@ -17,10 +17,14 @@ from torchvox.cli import options
 from torchvox.cli.notes import note
 from torchvox.cli.options import option, option_class
 from torchvox.cli.work import console, for_each, milliseconds, timed, use_device, warn_if_none
-from torchvox.io import PointCloud, cloud_stem, read_cloud
+from torchvox.io import PointCloud, cloud_stem, open_points, read_cloud
+from torchvox.io.paths import scan_of
+from torchvox.io.recording import ScanReader
 from torchvox.io.writers import write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from torchvox.models import Boxes, Detector
@@ -89,7 +93,7 @@ def detect(args: DetectOptions) -> None:
             boxes, detecting = timed(lambda: detector(rows), detector.device)
             times.append((reading, detecting))
             line = f"; {_times(times[-1:])}"
-        write_text(target, as_text(cloud, source.name, boxes))
+        write_text(target, as_text(cloud, source.name, boxes, _moment(source)))
         outputs, head = str(target), f"{source.name}: {len(cloud):,} points"
         if (picture := drawn.get(target)) is not None:
             _draw(cloud, boxes, detector, truths.get(source), head, picture)
@@ -101,6 +105,16 @@ def detect(args: DetectOptions) -> None:
     finally:
         if len(times) > 1:
             console().print(f"median of {len(times)} scans: {_times(times)}", soft_wrap=True)
+
+
+def _moment(source: Path) -> dict[str, int | str]:
+    """Number and stamp of a scan of a recording, as text: numbers in JSON end at 2^53."""
+    if scan_of(source) is None:
+        return {}
+    reader = open_points(source)
+    assert isinstance(reader, ScanReader)
+    scan = reader.scan
+    return {"number": scan.number, "stamp": str(scan.stamp)}
 
 
 def _truths(files: list[Path], args: DetectOptions) -> dict[Path, Path]:
@@ -161,15 +175,17 @@ def _draw(
     viz.save(figure, to)
 
 
-def as_text(cloud: PointCloud, name: str, boxes: Boxes) -> str:
-    """The JSON of a scan, one box per line by falling score."""
+def as_text(
+    cloud: PointCloud, name: str, boxes: Boxes, moment: Mapping[str, int | str] | None = None
+) -> str:
+    """The JSON of a scan, one box per line by falling score. moment: of a scan of a recording."""
     entries = []
     for box in boxes:
         entry = {"class": box.class_name, "score": round(box.score, 6)}
         numbers = {k: v for k, v in box._asdict().items() if k not in ("class_name", "score")}
         entry |= {k: round(v, 5) for k, v in numbers.items() if v is not None}
         entries.append(json.dumps(entry))
-    head = {"file": name, "points": len(cloud), "overflow": boxes.overflow}
+    head = {"file": name, **(moment or {}), "points": len(cloud), "overflow": boxes.overflow}
     text = json.dumps({**head, "frame": FRAME, "unit": cloud.unit}, indent=1)[:-2]
     rows = ",".join(f"\n  {entry}" for entry in entries)
     return f'{text},\n "boxes": [{rows}\n ]\n}}\n'

@@ -98,7 +98,8 @@ def info(args: InfoOptions) -> None:
 def _found(args: InfoOptions) -> tuple[list[Path], set[Path]]:
     """The inputs, and which of them are recordings: these are described whole, unless options
     choose their scans."""
-    recordings = {path for path in args.paths if is_recording(path)}
+    clouds = (path for path in args.paths if path.suffix.lower() != ".e57")
+    recordings = {path for path in clouds if is_recording(path)}
     if not recordings or not (args.every is None and args.scans is None):
         return args.clouds(args.paths), set()
     each = ([path] if path in recordings else find_clouds([path]) for path in args.paths)

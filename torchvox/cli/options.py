@@ -44,6 +44,7 @@ from torchvox.io.readers import NAMED
 
 T = TypeVar("T")
 Parse = Callable[[str, str], object]  # of a text and the name of its option
+READ_ONLY = {"": ".pcd", ".feather": ".pcd", ".e57": ".ply"}  # "": scans of recordings
 OUTPUT = Path("torchvox_out")  # by default
 KINDS = {"": "points", "bev": "bird's-eye views"}  # words for kinds of outputs, where they differ
 # What an option takes, by its name or its type, where nothing says more.
@@ -423,7 +424,8 @@ def output_paths(
         if output.exists() and not output.is_dir():
             raise WrongUseError(f"--output must be a folder or {', '.join(formats)}, got {output}")
         middle = f".{kind}" if kind else ""
-        own = [path.suffix.lower() or ".pcd" for path in inputs]  # of scans of recordings
+        own = [path.suffix.lower() for path in inputs]
+        own = [READ_ONLY.get(suffix, suffix) for suffix in own]
         endings = own if file_format == "" else [default] * len(inputs)
         stems = map(cloud_stem, inputs)
         paths = [output / f"{stem}{middle}{end}" for stem, end in zip(stems, endings, strict=True)]

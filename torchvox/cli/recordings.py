@@ -25,7 +25,8 @@ def recording_facts(path: Path, topic: str | None, header: bool) -> dict[str, An
         **{"start": str(recording.start), "seconds": recording.seconds},
         "topics": [dict(name=t.name, type=t.type, messages=t.messages, hz=t.rate) for t in own],
     }
-    facts["poses"] = _poses(recording.topics)
+    each = "one of each scan" if recording.has_poses else None
+    facts |= {"poses": each or _poses(recording.topics), "notes": recording.notes}
     clouds = {sensor.name for sensor in recording.sensors if sensor.messages}
     recording.close()
     for each in facts["topics"]:
@@ -78,4 +79,5 @@ def recording_lines(facts: dict[str, Any]) -> str:
         if "time" in topic:
             lines.append(f"          times of points: {topic['time']}")
         lines += [f"          {short(problem)}" for problem in topic.get("problems", ())]
+    lines += [f"note      {note}" for note in facts["notes"]]
     return "\n".join([*lines, f"poses     {short(facts['poses'])}"])

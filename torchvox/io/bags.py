@@ -4,9 +4,12 @@ that a bag brings along are never parsed."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,14 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchvox._util.errors import CloudFileError, explained, short
 from torchvox._util.extras import require
+from torchvox.io.paths import FOLDER, MCAP, ROS_1, format_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 CLOUD = "sensor_msgs/msg/PointCloud2"
-ROS_1, MCAP, SQLITE, FOLDER = "ROS 1 bag", "ROS 2 bag, MCAP", "ROS 2 bag, SQLite", "ROS 2 bag"
-MAGICS = {b"#ROSBAG V": ROS_1, b"\x89MCAP0\r\n": MCAP, b"SQLite format 3\0": SQLITE}
-SUFFIXES = (".bag", ".mcap", ".db3")
 MOST_BYTES, EXPANSION, ALWAYS = 4 << 30, 1000, 64 << 20  # of what a chunk is unpacked to
 # What rosbags says of files, and what to do about it.
 REMEDIES = {
@@ -39,22 +40,6 @@ class Topic(NamedTuple):
     type: str
     messages: int
     rate: float
-
-
-def format_of(path: Path) -> str | None:
-    """The format of a recording, by its content; None for anything else."""
-    try:
-        if path.is_dir():
-            head = (path / "metadata.yaml").read_bytes()[:4096]
-            return FOLDER if b"rosbag2_bagfile_information" in head else None
-        if not path.is_file():  # a pipe would wait, and lose what is read
-            return None
-        with path.open("rb") as file:
-            head = file.read(16)
-    except OSError:
-        return None
-    found = next((MAGICS[magic] for magic in MAGICS if head.startswith(magic)), None)
-    return None if found == SQLITE and path.suffix != ".db3" else found
 
 
 class Bag:
@@ -143,13 +128,32 @@ def _refuse(path: Path, format_: str) -> None:
     if format_ == FOLDER:
         text = (path / "metadata.yaml").read_text(errors="replace")
         if re.search(r"compression_mode:\s*[\"']?file", text, re.IGNORECASE):
-            rule = "compressed as whole files (compression_mode: FILE)"
-            raise CloudFileError(f"{path} is {rule}: run ros2 bag convert to compress messages")
+            with explained(path, FOLDER):
+                _refuse_without_room(path)
     for log in path.glob("*.db3-wal") if path.is_dir() else [Path(f"{path}-wal")]:
         if log.exists() and log.stat().st_size:
             rule = f"{log.name} beside it holds messages that are not in it yet"
             remedy = f"run sqlite3 {log.name[:-4]} 'PRAGMA wal_checkpoint'"
             raise CloudFileError(f"{path} was not closed: {rule}: {remedy}")
+
+
+def _refuse_without_room(path: Path) -> None:
+    """Raises CloudFileError if the files of a bag do not fit where rosbags unpacks them."""
+    zstd = require("rosbags.rosbag2.reader", "to read recordings").zstd
+    where, size = tempfile.gettempdir(), 0
+    room = shutil.disk_usage(where).free
+    for file in filter(Path.is_file, path.iterdir()):
+        most = size + min(room - size, max(ALWAYS, EXPANSION * file.stat().st_size))
+        with contextlib.suppress(zstd.ZstdError, EOFError), zstd.open(file) as stream:
+            while chunk := stream.read(1 << 20):
+                if (size := size + len(chunk)) > most:
+                    what = (
+                        f"{room} bytes of room in {where}"
+                        if size > room
+                        else "1,000 times its size"
+                    )
+                    rule = f"compression_mode: FILE needs more than {what}"
+                    raise CloudFileError(f"{path}: {rule}: ros2 bag convert compresses messages")
 
 
 def unpacked(kind: str, data: bytes, size: int | None = None) -> bytes:

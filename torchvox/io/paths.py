@@ -8,7 +8,12 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from torchvox.io.bags import format_of
+ROS_1, MCAP, SQLITE, FOLDER = "ROS 1 bag", "ROS 2 bag, MCAP", "ROS 2 bag, SQLite", "ROS 2 bag"
+ARGOVERSE, WAYMO, E57 = "Argoverse 2 log", "Waymo Open segment", "E57"
+MAGICS = {b"#ROSBAG V": ROS_1, b"\x89MCAP0\r\n": MCAP, b"SQLite format 3\0": SQLITE}
+MAGICS |= {b"ASTM-E57": E57, b"PAR1": WAYMO}
+CITY = "city_SE3_egovehicle.feather"
+COMPONENTS = ("lidar", "lidar_calibration", "vehicle_pose")  # folders of Waymo's
 
 
 class ScanPath(NamedTuple):
@@ -17,6 +22,34 @@ class ScanPath(NamedTuple):
     recording: Path
     topic: str
     number: int
+
+
+def format_of(path: Path) -> str | None:
+    """The format of a recording, by its content; None for anything else."""
+    try:
+        if path.is_dir():
+            if (path / CITY).is_file() and (path / "sensors" / "lidar").is_dir():
+                return ARGOVERSE
+            if _has_components(path):
+                return WAYMO
+            head = (path / "metadata.yaml").read_bytes()[:4096]
+            return FOLDER if b"rosbag2_bagfile_information" in head else None
+        if not path.is_file():  # a pipe would wait, and lose what is read
+            return None
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError:
+        return None
+    found = next((MAGICS[magic] for magic in MAGICS if head.startswith(magic)), None)
+    if found == WAYMO:
+        own = path.absolute()
+        return WAYMO if own.parent.name == "lidar" and _has_components(own.parents[1]) else None
+    suffix = {SQLITE: ".db3", E57: ".e57"}.get(found or "", path.suffix)
+    return found if path.suffix.lower() == suffix.lower() else None
+
+
+def _has_components(folder: Path) -> bool:
+    return all((folder / name).is_dir() for name in COMPONENTS)
 
 
 def scan_of(path: str | Path) -> ScanPath | None:

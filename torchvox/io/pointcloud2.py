@@ -24,8 +24,8 @@ NO_TIME = np.iinfo(np.int64).min  # of a point whose time is not finite
 
 
 def table_of_message(message: Any, path: Path) -> tuple[PointTable, list[str]]:
-    """The points of a message with all its fields, in memory and in native byte order, and
-    sentences about what was converted.
+    """The points of a message with all its fields, in native byte order, and sentences about what
+    was converted. Arrays are views of the message where its byte order allows that.
 
     Organised clouds keep all their points, row by row. Raises ValueError or CloudFileError for a
     message that is not consistent.
@@ -67,7 +67,9 @@ def table_of_message(message: Any, path: Path) -> tuple[PointTable, list[str]]:
             native = packed.astype(packed.dtype.newbyteorder("="))
             columns = {n: a for n, a in columns.items() if n != name} | channels(name, native)
     table, problems = table_of(columns, path)
-    return table.rows(slice(None)), problems
+    own = (table.xyz, *table.attributes.values())
+    is_native = all(values.dtype.isnative for values in own)
+    return table if is_native else table.rows(slice(None)), problems
 
 
 def point_times(

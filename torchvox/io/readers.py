@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from torchvox._util.errors import CloudFileError, WrongUseError, file_errors
 from torchvox.io import text
+from torchvox.io.argoverse import open_feather
 from torchvox.io.binary import map_words, open_bin, open_npy, open_npz
+from torchvox.io.e57 import E57Reader
 from torchvox.io.las import LasReader
 from torchvox.io.layouts import parse_layout
 from torchvox.io.paths import scan_of
@@ -31,7 +33,8 @@ def open_points(
     """A reader of a file of points, whose format is known by its suffix; it reads in chunks.
 
     path: .bin (KITTI, nuScenes and the like), .npy, .npz, .pcd, .las, .laz (COPC too), .ply, .xyz,
-        .txt, .csv or .pts; or a scan of a recording, as drive.mcap/000123 (`find_clouds`).
+        .txt, .csv, .pts, .feather (Argoverse) or .e57, with its scans in one frame; or a scan of
+        a recording, as drive.mcap/000123 (`find_clouds`).
     layout: columns of a file that does not name them: see layouts.parse_layout. Required for
         .bin, optional for .npy, .npz and text, an error for the formats that name their columns.
     salvage: read what can be recovered from a truncated LAS file; `problems` says so.
@@ -44,7 +47,7 @@ def open_points(
         if layout is not None:
             raise WrongUseError(f"{path}: a recording names its columns; remove --layout")
         return ScanReader(path, scan)
-    if is_recording(path):
+    if is_recording(path) and suffix != ".e57":
         raise WrongUseError(f"{path} is a recording: name one of its scans, as {path}/000000")
     if path.is_dir():
         raise CloudFileError(f"{path} is a folder, not a point-cloud file")
@@ -87,7 +90,8 @@ def find_clouds(
 ) -> list[Path]:
     """The files in order; a folder stands for the point-cloud files in it, sorted by name, without
     hidden ones and without .txt and .csv files, which are often something else. A recording stands
-    for its scans: drive.mcap/000123, or drive.mcap/ouster/points/000123 if it has several topics.
+    for its scans: drive.mcap/000123, or drive.mcap/ouster/points/000123 if it has several topics;
+    but an .e57 file for itself, unless topic or scans is given.
 
     topic, scans: of the scans of recordings, which topic and numbers; a topic is needed if there
         are several of clouds. The number of scans comes from the index of a recording.
@@ -101,7 +105,8 @@ def find_clouds(
         what = "--topic, --every and --scans choose scans of a recording"
         raise WrongUseError(f"{what}, but there is none among {', '.join(map(str, given[:3]))}")
     for path in given:
-        if path in recordings:
+        whole = topic is None and scans is None and path.suffix.lower() == ".e57"
+        if path in recordings and not whole:
             files += open_recording(path, topic).paths(scans or slice(None))
             continue
         if not path.exists() and scan_of(path) is None:
@@ -126,7 +131,8 @@ def find_clouds(
 _BY_LAYOUT = {".bin": open_bin, ".npy": open_npy, ".npz": open_npz}
 _BY_LAYOUT |= dict.fromkeys(text.SUFFIXES, text.open_text)
 TREES = (".bt", ".ot")  # OctoMap's
-_NAMED = {".pcd": open_pcd, ".ply": open_ply}
-NAMED = (".pcd", ".las", ".laz", ".ply", "")  # formats that name their columns; "": scans
-SUFFIXES = (".bin", ".npy", ".npz", ".pcd", ".las", ".laz", ".ply", *text.SUFFIXES)
+_NAMED = {".pcd": open_pcd, ".ply": open_ply, ".feather": open_feather, ".e57": E57Reader}
+NAMED = (*_NAMED, ".las", ".laz", "")  # formats that name their columns; "": scans
+SUFFIXES: tuple[str, ...] = (".bin", ".npy", ".npz", ".pcd", ".las", ".laz", ".ply", *text.SUFFIXES)
+SUFFIXES += (".feather", ".e57")
 FOLDER_SUFFIXES = tuple(s for s in SUFFIXES if s not in (".txt", ".csv"))  # often something else

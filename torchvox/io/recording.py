@@ -4,34 +4,35 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import threading
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from torchvox._util.errors import CloudFileError, WrongUseError, short
-from torchvox.io.bags import CLOUD, Bag, Topic, format_of
+from torchvox.io.bags import CLOUD, Bag, Topic
 from torchvox.io.frames import trajectory_of
-from torchvox.io.paths import ScanPath
+from torchvox.io.paths import ARGOVERSE, E57, WAYMO, ScanPath, format_of
 from torchvox.io.pointcloud2 import point_times, table_of_message
+from torchvox.io.poses import Trajectory
 from torchvox.io.table import PointReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import ArrayLike
 
-    from torchvox.io.poses import Trajectory
     from torchvox.io.table import PointTable
 
 
 def is_recording(path: str | Path) -> bool:
-    """Whether this is a ROS 1 bag, an MCAP file, a .db3 of ROS 2 or the folder of a ROS 2 bag, by
-    its content."""
+    """Whether this is a ROS 1 bag, an MCAP file, a .db3 of ROS 2, the folder of a ROS 2 bag, an
+    Argoverse 2 log, a segment of Waymo Open 2 or an E57 file, by its content."""
     return format_of(Path(path)) is not None
 
 
@@ -41,8 +42,9 @@ class Scan:
 
     number: from 0, in the order of the recording. stamp: ns since 1970, as the message tells it.
     sensor: name of the frame. table: the points in that frame, with the columns and types of the
-    message. size: bytes of the message. shape: rows and columns of an organised scan.
-    problems: sentences about what was converted. time_field: see `times`.
+    message, read-only where they are views of it. size: bytes of the message. shape: rows and
+    columns of an organised scan. problems: sentences about what was converted. time_field: see
+    `times`. origins: [N, 3] float64, where the rays of points start; None for rays from (0, 0, 0).
     """
 
     number: int
@@ -53,6 +55,7 @@ class Scan:
     shape: tuple[int, int]
     problems: list[str] = field(default_factory=list)
     time_field: str | None = None
+    origins: np.ndarray | None = None
 
     @cached_property
     def times(self) -> np.ndarray | None:
@@ -61,21 +64,38 @@ class Scan:
         return point_times(self.table, self.stamp, self.time_field)[0]
 
 
+class TrackedBoxes(NamedTuple):
+    """boxes: [M, 7] float64, x, y, z, l, w, h, yaw in the frame of the vehicle. names: their
+    classes. tracks: their objects, with the same name in all scans."""
+
+    boxes: np.ndarray
+    names: list[str]
+    tracks: list[str]
+
+
 class Recording:
     """An open recording; see `open_recording`.
 
     path, format: the file or folder, and what it is. topics: all of them.
     start, seconds: of the first message in ns since 1970, and from it to the last one.
+    notes: sentences about all scans. has_poses: whether each scan has one, see `pose`.
     """
 
+    notes: tuple[str, ...] = ()
+    has_poses = False
+    _last: Scan | None
+
     def __init__(self, path: Path, topic: str | None, time_field: str | None) -> None:
-        self._bag = Bag(path)
-        self.path, self.format, self.topics = path, self._bag.format, self._bag.topics
-        self.start, self.seconds = self._bag.start, self._bag.seconds
         self._asked, self._time_field = topic, time_field
+        self.path, self._last = path, None
+        self._open()
+
+    def _open(self) -> None:
+        self._bag = Bag(self.path)
+        self.format, self.topics = self._bag.format, self._bag.topics
+        self.start, self.seconds = self._bag.start, self._bag.seconds
         self._messages: Iterator[tuple[int, bytes]] | None = None
         self._next, self._unstamped = 0, False
-        self._last: Scan | None = None
         self._broken: CloudFileError | None = None
 
     @property
@@ -131,9 +151,12 @@ class Recording:
         for number in range(first, self.count):
             yield self.scan(number)
 
-    def _read(self, number: int) -> Scan:
+    def _check(self, number: int) -> None:
         if not 0 <= number < self.count:
             raise WrongUseError(f"{self.path} has no scan {number}: it has {self.count}, from 0 on")
+
+    def _read(self, number: int) -> Scan:
+        self._check(number)
         if self._broken is not None and number >= self._next:
             raise self._broken
         if self._messages is None or number < self._next:
@@ -193,6 +216,17 @@ class Recording:
         finally:
             bag.close()
 
+    def pose(self, number: int) -> np.ndarray:
+        """[3, 4] float64, the frame of a scan in the world, as the recording lists it.
+
+        Raises WrongUseError for bags, whose poses have times of their own (`trajectory`).
+        """
+        raise WrongUseError(f"{self.path} has no pose for each scan: use its trajectory")
+
+    def boxes(self, number: int) -> TrackedBoxes:
+        """The annotations of a scan. Raises WrongUseError for recordings without any."""
+        raise WrongUseError(f"{self.path} has no annotations")
+
     @cached_property
     def _sensor(self) -> str:
         """The frame of the first scan that can be read."""
@@ -206,22 +240,102 @@ class Recording:
         self._bag.close()
 
 
+class Log(Recording):
+    """A recording whose scans are read one by one, each with a pose and, of some formats, boxes.
+
+    Formats fill `_open`, `_scan`, `_pose` and `_boxes`. The first topic is the default.
+    """
+
+    has_poses = True
+    start, seconds = 0, 0.0
+
+    def _index(self, kind: str, stamps: list[int], lidars: Iterable[str]) -> None:
+        """Sets what follows from the stamps in ns. lidars: names of topics beside WHOLE."""
+        self._stamps = stamps
+        if stamps and not 0 <= stamps[0] <= stamps[-1] < 1 << 63:
+            raise CloudFileError(f"{self.path} has stamps that are not ns since 1970")
+        if stamps:
+            self.start, self.seconds = stamps[0], (stamps[-1] - stamps[0]) / 1e9
+        rate = (len(stamps) - 1) / self.seconds if self.seconds > 0 else 0.0
+        self.topics = [Topic(name, kind, len(stamps), rate) for name in (WHOLE, *lidars)]
+
+    @property
+    def sensors(self) -> list[Topic]:
+        return self.topics
+
+    @cached_property
+    def topic(self) -> Topic:
+        return self.topics[0] if self._asked is None else super().topic
+
+    @cached_property
+    def _below(self) -> Path:
+        return self.path if self.topic == self.topics[0] else self.path / self.topic.name
+
+    def _read(self, number: int) -> Scan:
+        self._check(number)
+        scan = self._scan(number, self.topic.name)
+        scan.table.path, scan.time_field = self._below / f"{number:06d}", self._time_field
+        return scan
+
+    def pose(self, number: int) -> np.ndarray:
+        self._check(number)
+        return self._pose(number, self.topic.name)
+
+    def boxes(self, number: int) -> TrackedBoxes:
+        self._check(number)
+        return self._boxes(number) or super().boxes(number)
+
+    def trajectory(
+        self, odom: str | None = None, extrinsic: ArrayLike | None = None, max_gap: float = 0.5
+    ) -> Trajectory:
+        if odom is not None or extrinsic is not None:
+            raise WrongUseError(
+                f"{self.path} lists the poses of its scans: remove odom and extrinsic"
+            )
+        if not self.start:
+            raise WrongUseError(f"{self.path} has no times: its scans have a `pose` each")
+        poses = [self.pose(number) for number in range(self.count)]
+        return Trajectory((np.array(self._stamps) - self.start) / 1e9, poses, max_gap=max_gap)
+
+    def close(self) -> None:
+        """Nothing is open between two scans."""
+
+    def _scan(self, number: int, topic: str) -> Scan:
+        raise NotImplementedError
+
+    def _pose(self, number: int, topic: str) -> np.ndarray:
+        raise NotImplementedError
+
+    def _boxes(self, number: int) -> TrackedBoxes | None:
+        return None
+
+
+WHOLE = "lidar"  # topic of the points of all lidars, in the frame of the vehicle
+LOGS = {
+    ARGOVERSE: ("torchvox.io.argoverse", "ArgoverseLog"),
+    WAYMO: ("torchvox.io.waymo", "WaymoSegment"),
+    E57: ("torchvox.io.e57", "E57Log"),
+}
+
+
 def open_recording(
     path: str | Path, topic: str | None = None, *, time_field: str | None = None
 ) -> Recording:
-    """A recording of scans: a ROS 1 bag, an MCAP file or .db3 of ROS 2, or the folder of a bag.
+    """A recording of scans: what `is_recording` names.
 
-    topic: of sensor_msgs/PointCloud2, by default the only one.
+    topic: of sensor_msgs/PointCloud2, by default the only one; of Argoverse and Waymo the name of a
+        lidar, by default all of them in the frame of the vehicle.
     time_field: the column of the times of points, "none" for no times; by default the first of t,
         time, timestamp, time_stamp, offset_time, time_offset, point_time_offset that there is.
     Opening reads the index, and no scan. Raises CloudFileError for a damaged file or one that was
-    not closed, MissingExtraError without the package rosbags.
+    not closed, MissingExtraError without the package that reads it.
     """
     path = Path(path)
     if not is_recording(path):
-        what = "is not a bag of ROS 1 or ROS 2, nor an MCAP file"
+        what = "is not a bag of ROS 1 or ROS 2, an MCAP or E57 file, an Argoverse or Waymo log"
         raise CloudFileError(f"{path} {what if path.exists() else 'does not exist'}")
-    return Recording(path, topic, time_field)
+    module, name = LOGS.get(format_of(path) or "", (__name__, "Recording"))
+    return getattr(importlib.import_module(module), name)(path, topic, time_field)
 
 
 # ---- scans as files ------------------------------------------------------------------------------
@@ -251,7 +365,8 @@ class ScanReader(PointReader):
         recording, scan = _scan_at(place)
         super().__init__(path, len(scan.table), scan.table.schema)
         self.name, self.problems = f"{recording.path.name}/{path.name}", scan.problems
-        self.format = f"{CLOUD}, frame {short(scan.sensor) or 'none'}, stamp {scan.stamp} ns"
+        words = f"frame {short(scan.sensor) or 'none'}, stamp {scan.stamp} ns"
+        self.format = f"{recording.topic.type}, {words}"
         self._place, self._size = place, scan.size
 
     @property

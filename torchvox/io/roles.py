@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ _CLASSES = re.compile(
 )
 
 
+@functools.lru_cache(1024)
 def plain_name(name: str) -> str:
     """The form in which names are compared: no case, blanks, `_` or CloudCompare's `scalar_`."""
     name = name.casefold()

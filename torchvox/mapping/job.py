@@ -28,7 +28,7 @@ from torchvox.mapping.files import is_map
 from torchvox.mapping.map import OccupancyMap
 from torchvox.mapping.octomap import read_graph
 from torchvox.mapping.options import MapOptions
-from torchvox.mapping.recorded import RecordedScans, has_times, of_taken, recorded, with_return
+from torchvox.mapping.recorded import RecordedScans, has_times, of_taken, rays_at, recorded
 
 OUTSIDE = "outside of the trajectory"
 
@@ -109,11 +109,10 @@ class MapJob:
             batches = _moving_batches(reader, self._moving, self.options.batch_seconds)
         else:  # a scan is a batch, whatever its size: its misses count before its hits
             reader = self.read(path)
-            dropped: dict[str, int] = {}
-            points = reader.coordinates()
             if isinstance(reader, ScanReader):
-                points, dropped = with_return(points)
-            batches = iter([Batch(points, self._poses[i], dropped=dropped)])
+                batches = iter([Batch(**rays_at(self._poses[i], reader.scan))])
+            else:
+                batches = iter([Batch(reader.coordinates(), self._poses[i])])
         for batch in batches:
             self._integrate(self.map, batch)
 

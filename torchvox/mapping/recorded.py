@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,11 @@ from torchvox._util.errors import WrongUseError
 from torchvox.io.paths import ScanPath, scan_of
 from torchvox.io.pointcloud2 import NO_TIME, point_times
 from torchvox.io.poses import Trajectory, read_extrinsic, read_poses
-from torchvox.io.recording import ScanReader, open_recording
+from torchvox.io.recording import Recording, ScanReader, open_recording
 from torchvox.ops import transform_points
 
 if TYPE_CHECKING:
+    from torchvox.io.recording import Scan
     from torchvox.mapping.options import MapOptions
 
 NO_RETURN = 1e-6  # m; sensors write (0, 0, 0) for rays that met nothing
@@ -51,7 +53,7 @@ def has_times(options: MapOptions, places: list[ScanPath]) -> bool:
     recording = open_recording(places[0].recording, places[0].topic or None)
     start = recording.start / 1e9
     recording.close()
-    if times is None:
+    if times is None or not start:
         return False
     return bool(((times >= start - NEAR) & (times <= start + recording.seconds + NEAR)).any())
 
@@ -66,36 +68,42 @@ class RecordedScans:
         first = places[0]
         if any(place[:2] != first[:2] for place in places):
             raise WrongUseError("poses are of one recording and topic: map them one by one")
-        recording = open_recording(first.recording, first.topic or None)
-        self._start, self._options, self._stamp = recording.start, options, 0
-        extrinsic = None
+        self._options, self._stamp = options, 0
+        opened = open_recording(first.recording, first.topic or None)
+        with contextlib.closing(opened) as recording:
+            self._start, lists = recording.start, recording.has_poses and options.poses is None
+            self._own = recording if lists and not (options.odom or options.extrinsic) else None
+            if self._own is None:
+                self._moving = self._trajectory(recording)
+
+    def _trajectory(self, recording: Recording) -> Trajectory:
+        options, extrinsic = self._options, None
         if options.extrinsic is not None:
             is_same = str(options.extrinsic) == "identity"
             extrinsic = np.eye(3, 4) if is_same else read_extrinsic(options.extrinsic)
         if options.poses is None:
-            self._moving = recording.trajectory(options.odom, extrinsic, options.max_gap)
-        else:
-            poses = read_poses(options.poses)
-            assert poses.times is not None
-            times = poses.times - recording.start / 1e9
-            self._moving = Trajectory(
-                times, poses.matrices, extrinsic=extrinsic, max_gap=options.max_gap
-            )
-        recording.close()
+            return recording.trajectory(options.odom, extrinsic, options.max_gap)
+        poses = read_poses(options.poses)
+        assert poses.times is not None
+        times, gap = poses.times - recording.start / 1e9, options.max_gap
+        return Trajectory(times, poses.matrices, extrinsic=extrinsic, max_gap=gap)
 
     def batch(self, reader: ScanReader) -> dict[str, Any]:
         """The fields of the Batch of a scan. Raises WrongUseError if no point has a pose."""
         scan, options = reader.scan, self._options
-        xyz, dropped = with_return(scan.table.xyz)
         before, self._stamp = self._stamp or scan.stamp, scan.stamp
-        facts = {"seconds": max(0, scan.stamp - before) / 1e9, "dropped": dropped}
+        facts = {"seconds": max(0, scan.stamp - before) / 1e9}
+        if self._own is not None:
+            return facts | rays_at(self._own.pose(scan.number), scan)
         times = None
-        if not options.no_deskew:
+        if not options.no_deskew and scan.origins is None:
             times, _ = point_times(scan.table, scan.stamp, options.time_field)
         if times is None:
             pose = self._moving.at([(scan.stamp - self._start) / 1e9]).poses[0]
-            return facts | {"points": xyz, "pose": pose}
-        times = times[_is_return(scan.table.xyz)]
+            return facts | rays_at(pose, scan)
+        good = _is_return(scan.table.xyz)
+        xyz, times = scan.table.xyz[good], times[good]
+        dropped = {"without a return": int((~good).sum())}
         moments, index = np.unique(times, return_inverse=True)
         moments = np.where(moments == NO_TIME, np.nan, (moments.clip(0) - self._start) / 1e9)
         poses = self._moving.at(moments)
@@ -110,14 +118,20 @@ class RecordedScans:
             pose_index=torch.from_numpy(index[kept]),
         )
         origins = poses.poses[:, :, 3][index[kept]]
-        return facts | {"points": points.numpy(), "origins": origins}
+        return facts | {"points": points.numpy(), "origins": origins, "dropped": dropped}
 
 
-def with_return(xyz: np.ndarray) -> tuple[np.ndarray, dict[str, int]]:
-    """The points [N, 3] away from the sensor, those that are not finite included, and how many
-    are dropped."""
-    good = _is_return(xyz)
-    return xyz[good], {"without a return": int((~good).sum())}
+def rays_at(pose: np.ndarray, scan: Scan) -> dict[str, Any]:
+    """The fields of the Batch of a scan with one pose: the points away from where their rays start,
+    those that are not finite included."""
+    xyz, origins = scan.table.xyz, scan.origins
+    good = _is_return(xyz if origins is None else xyz - origins)
+    dropped = {"dropped": {"without a return": int((~good).sum())}}
+    if origins is None:
+        return dropped | {"points": xyz[good], "pose": pose}
+    where = torch.from_numpy(pose[None])
+    both = {"points": torch.from_numpy(xyz[good]), "origins": torch.from_numpy(origins[good])}
+    return dropped | {name: transform_points(own, where).numpy() for name, own in both.items()}
 
 
 def _is_return(xyz: np.ndarray) -> np.ndarray:
