@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchvox import data, viz
+import numpy as np
+import torch
+
+from torchvox import data, mapping, transform_points, viz
 from torchvox.cli.demo import demo
 from torchvox.data.worlds import shapes
 from torchvox.data.worlds.street import CLASSES
@@ -35,7 +38,23 @@ def parts() -> Any:
     return viz.clouds_picture(panels, "Shapes and their parts")
 
 
-DRAWN: dict[str, Callable[[], Any]] = {"boxes": boxes, "shapes": parts}
+def clean() -> Any:
+    drive = data.generate_drive(0, 19, step=0.8, walkers=5)[::2]
+    evidence = mapping.Evidence(0.2)
+    for scan in drive:
+        evidence.add(scan.points, pose=scan.pose)
+    verdict = evidence.verdict()
+    moved = torch.cat([verdict.at(s.points, pose=s.pose).reason > 0 for s in drive]).numpy()
+    xyz = torch.cat([transform_points(s.points, s.pose[None]) for s in drive]).numpy()
+    near = (np.abs(xyz[:, :2] - [8, 0]) < [22, 15]).all(axis=1)
+    panes = [viz.Pane(f"{name}: {rows.sum():,} points", xyz[rows], xyz[rows, 2])
+             for name, rows in (("before", near), ("after", near & ~moved))]  # fmt: skip
+    scale = viz.Scale("z  [m]", -0.2, 3.0)
+    note = f"{len(drive)} scans of a generated drive with two cars and five people that move"
+    return viz.comparison_picture(panes, "What moved", note, scale)
+
+
+DRAWN: dict[str, Callable[[], Any]] = {"boxes": boxes, "clean": clean, "shapes": parts}
 
 
 def main(folder: Path) -> None:

@@ -112,6 +112,16 @@ def test_a_scan_has_the_same_bits_whatever_follows_and_on_any_device(drive, devi
     assert generate_drive(1, 1, azimuths=240)[0].points.shape != drive[0].points.shape
 
 
+def test_walkers_walk_and_their_points_are_in_their_boxes():
+    first, *_, last = scans = generate_drive(0, 9, azimuths=600, step=0.8, walkers=5)
+    way = (last.boxes[-5:, :2] - first.boxes[-5:, :2]).norm(dim=1)
+    assert (way > 0.1).all() and (way <= 8 * 0.35 * 0.8 + 1e-5).all()
+    seen = [torchvox.points_in_boxes(in_world(scan), scan.boxes[-5:]) for scan in scans]
+    assert torch.cat(seen).unique().tolist() == [-1, 0, 1, 2, 3, 4]
+    alone = generate_drive(0, 1, azimuths=600, step=0.8)[0]
+    assert torch.equal(alone.boxes[:2], first.boxes[:2])
+
+
 def test_a_scan_looks_like_that_of_a_lidar_with_64_beams():
     scan = generate_scan(0)
     xyz, intensity = scan.points[:, :3].astype(np.float64), scan.column("intensity")

@@ -35,6 +35,11 @@ def cells() -> Names:
     }
 
 
+def clean() -> Names:
+    scans = [street()[i::30, :3] for i in range(3)]
+    return {"torchvox": torchvox, "scans": scans, "poses": [torch.eye(4)] * 3}
+
+
 def downsample() -> Names:
     pytest.importorskip("laspy", reason="the extra las is not installed")
     times = np.linspace(0, 1, len(street()))

@@ -16,6 +16,7 @@ from torchvox._util.errors import InterruptedWorkError, TorchvoxError, WrongUseE
 from torchvox.cli import (
     bench,
     bev,
+    clean,
     compat,
     convert,
     datasets,
@@ -114,7 +115,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "sample": sample.sample,
         "bev": bev.bev,
     },
-    "Map": {"map": mapping.map_},
+    "Map": {"map": mapping.map_, "clean": clean.clean},
     "Learn": {
         "data": datasets.data,
         "train": train.train,

@@ -138,7 +138,7 @@ def _convert(
     def taken(table: PointTable) -> PointTable:
         """The points as they are written, except for the depth of colors."""
         table = table if suffix in LAS else table.by_value()
-        return _scaled(table, scaled) if scaled else table
+        return scaled_columns(table, scaled) if scaled else table
 
     kept = [column for column in reader.columns if column not in drop]
     like = taken(reader.schema.rows(slice(0, 0), kept))
@@ -180,7 +180,7 @@ def _quoted(word: str) -> str:
     return "$'" + word.encode("unicode_escape").decode().replace("'", "\\'") + "'"
 
 
-def _scaled(table: PointTable, names: list[str]) -> PointTable:
+def scaled_columns(table: PointTable, names: list[str]) -> PointTable:
     """The points, with these columns scaled from 0..1 to whole numbers from 0 to 65535."""
     attributes, steps = dict(table.attributes), dict(table.steps)
     for name in names:

@@ -23,6 +23,7 @@ from torchvox.mapping import MapVoxels, OccupancyMap
 from torchvox.mapping.counts import STATUS
 from torchvox.mapping.files import MAP_SUFFIXES, VOXEL_SUFFIXES
 from torchvox.mapping.job import MapJob, MapOptions, Tally, kind_of
+from torchvox.mapping.options import RayOptions
 from torchvox.mapping.recorded import recorded
 from torchvox.ops.annotations import Select
 from torchvox.viz.map_page import map_page
@@ -53,6 +54,15 @@ def _height(text: str, option: str) -> tuple[float, ...]:
     return height
 
 
+RAYS = {
+    **dict.fromkeys(("poses", "extrinsic"), declare(metavar="FILE")),
+    "times": declare(metavar="FILE | names"),
+    "max_gap": declare(min=0),
+    "origin": declare(metavar="X,Y,Z", show_default="0,0,0", parse=_origin),
+    "memory": declare("--memory-limit", metavar="BYTES"),
+}  # of `RayOptions`
+
+
 @option_class
 class MapCommand(options.ScanOptions, MapOptions):
     paths: list[Path] = argument(
@@ -77,17 +87,14 @@ class MapCommand(options.ScanOptions, MapOptions):
     device: options.Device = "auto"
 
     DECLARED: ClassVar = {
-        **dict.fromkeys(("poses", "extrinsic", "trajectory"), declare(metavar="FILE")),
-        "times": declare(metavar="FILE | names"),
-        "max_gap": declare(min=0),
+        **RAYS,
+        "trajectory": declare(metavar="FILE"),
         "batch_seconds": declare(min=1e-6),
         "voxel_size": declare("--voxel", show_default="0.1"),
-        "origin": declare(metavar="X,Y,Z", show_default="0,0,0", parse=_origin),
         "point_cloud_range": declare("--bounds", metavar=BOX, parse=options.box),
         "preset": declare(show_default="ohm"),
         "layers": declare(show_default="logodds", parse=_layers),
         "capacity": declare(metavar="REGIONS | BYTES"),
-        "memory": declare("--memory-limit", metavar="BYTES"),
     }
 
 
@@ -157,19 +164,24 @@ def _check(args: MapOptions, kind: str, files: list[Path]) -> None:
     own = kind == "scans" and recorded(files) is not None
     if own and args.trajectory is not None:
         raise WrongUseError("recordings take --poses, or their own: remove --trajectory")
-    given = RECORDED if not own else RECORDED[:1] if args.poses else ()
-    for name in args.chosen(*given):
-        option = name.replace("_", "-")
-        raise WrongUseError(f"--{option} is for recordings{' without --poses' * own}")
+    check_poses(args, own)
     if kind == "scans":
         if not own and (args.poses is None) == (args.trajectory is None):
             raise WrongUseError("scans need either --poses, one each, or --trajectory for gps_time")
-        if (alone := [*args.chosen("relative", "times")]) and args.poses is None:
-            raise WrongUseError(f"--{alone[0]} needs --poses")
         if args.batch_seconds is not None and args.trajectory is None:
             raise WrongUseError("--batch-seconds needs --trajectory: with --poses a scan is a call")
     if args.memory is not None and args.capacity is not None:
         raise WrongUseError("give either --memory-limit, of a cache, or --capacity, of the map")
+
+
+def check_poses(args: RayOptions, own: bool) -> None:
+    """Raises WrongUseError for options of poses that do not go together. own: of recordings."""
+    given = RECORDED if not own else RECORDED[:1] if args.poses else ()
+    for name in args.chosen(*given):
+        option = name.replace("_", "-")
+        raise WrongUseError(f"--{option} is for recordings{' without --poses' * own}")
+    if (alone := [*args.chosen("relative", "times")]) and args.poses is None:
+        raise WrongUseError(f"--{alone[0]} needs --poses")
 
 
 def _warn_of_nothing(tally: Tally, args: MapOptions, track: np.ndarray | None) -> None:

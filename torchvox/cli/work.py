@@ -150,9 +150,11 @@ def for_each(inputs: list[Path], outputs: list[Path], work: Callable[[Path, Path
         raise typer.Exit(1)
 
 
-def attempt_each(inputs: list[Path], work: Callable[[int], str | None]) -> int:
+def attempt_each(
+    inputs: list[Path], work: Callable[[int], str | None], title: str | None = None
+) -> int:
     """Call `work` with the number of every input, print the line that it returns if any, and
-    return how many inputs failed. Many inputs have a progress bar.
+    return how many inputs failed. Many inputs have a progress bar, with a title or their names.
 
     A file that fails, for whatever reason, is reported and the others go on; a single one raises.
     What is wrong for all of them must thus be refused before.
@@ -161,7 +163,7 @@ def attempt_each(inputs: list[Path], work: Callable[[int], str | None]) -> int:
     with progress_bar(len(inputs) > 1, MofNCompleteColumn()) as bar:
         task = bar.add_task("", total=len(inputs))
         for i, source in enumerate(inputs):
-            bar.update(task, description=escape(source.name))
+            bar.update(task, description=title or escape(source.name))
             try:
                 line = work(i)
             except Exception as error:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Occupancy maps as modules, and their files."""
 
+from torchvox.mapping.clean import Evidence, Judgement, Verdict
 from torchvox.mapping.contents import MapContents, read_map, write_map
 from torchvox.mapping.knots import pose_knots
 from torchvox.mapping.map import OccupancyMap
@@ -12,6 +13,8 @@ from torchvox.mapping.streamed import StreamedMap
 
 __all__ = [
     "PRESETS",
+    "Evidence",
+    "Judgement",
     "MapContents",
     "MapRegions",
     "MapVoxels",
@@ -20,6 +23,7 @@ __all__ = [
     "RegionStore",
     "SensorModel",
     "StreamedMap",
+    "Verdict",
     "pose_knots",
     "read_graph",
     "read_map",

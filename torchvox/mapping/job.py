@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,22 +26,10 @@ from torchvox.mapping.counts import IntegrateCounts
 from torchvox.mapping.files import is_map
 from torchvox.mapping.map import OccupancyMap
 from torchvox.mapping.octomap import read_graph
-from torchvox.mapping.options import MapOptions
-from torchvox.mapping.recorded import RecordedScans, has_times, of_taken, rays_at, recorded
+from torchvox.mapping.options import MapOptions, RayOptions
+from torchvox.mapping.recorded import Batch, RecordedScans, has_times, of_taken, rays_at, recorded
 
 OUTSIDE = "outside of the trajectory"
-
-
-class Batch(NamedTuple):
-    """Rays of one call. points: [N, 3] float32 or float64, in the frame of the sensor with the pose
-    [3, 4] float64; or with origins [N, 3] float64 instead. seconds: what it took to measure them, 0
-    for a turn of the sensor. dropped: reasons -> points that have no ray."""
-
-    points: np.ndarray
-    pose: np.ndarray = np.eye(3, 4)
-    origins: np.ndarray | None = None
-    seconds: float = 0.0
-    dropped: dict[str, int] = {}  # noqa: RUF012, never written
 
 
 @dataclass
@@ -60,6 +47,30 @@ class Tally:
     @property
     def counts(self) -> IntegrateCounts:
         return IntegrateCounts._make(self.totals[: len(IntegrateCounts._fields)].tolist())
+
+
+class ScanRays:
+    """Scans that become rays: files with a pose each, or scans of a recording with a trajectory.
+
+    Raises WrongUseError and CloudFileError for poses that do not fit the files.
+    """
+
+    def __init__(self, files: list[Path], options: RayOptions) -> None:
+        places = recorded(files)
+        self._recorded: RecordedScans | None = None
+        if places is not None and (options.poses is None or has_times(options, places)):
+            self._recorded = RecordedScans(places, options)
+            return
+        extrinsic = None if options.extrinsic is None else read_extrinsic(options.extrinsic)
+        self._poses = poses_of_scans(files, options, extrinsic)
+
+    def batch(self, i: int, reader: PointReader) -> Batch:
+        """The rays of scan i, which has a reader. Raises WrongUseError if no point has a pose."""
+        if not isinstance(reader, ScanReader):
+            return Batch(reader.coordinates(), self._poses[i])
+        if self._recorded is None:
+            return rays_at(self._poses[i], reader.scan)
+        return self._recorded.batch(reader.scan)
 
 
 class MapJob:
@@ -100,35 +111,25 @@ class MapJob:
         batches: Iterator[Batch]
         if self.kind == "graphs":
             batches = (Batch(*scan) for scan in read_graph(path))
-        elif self._recorded is not None:
-            scan = self.read(path)
-            assert isinstance(scan, ScanReader)
-            batches = iter([Batch(**self._recorded.batch(scan))])
         elif self._moving is not None:
             reader = self._opened.pop(path, None) or self.read(path)
             batches = _moving_batches(reader, self._moving, self.options.batch_seconds)
         else:  # a scan is a batch, whatever its size: its misses count before its hits
-            reader = self.read(path)
-            if isinstance(reader, ScanReader):
-                batches = iter([Batch(**rays_at(self._poses[i], reader.scan))])
-            else:
-                batches = iter([Batch(reader.coordinates(), self._poses[i])])
+            assert self._scans is not None
+            batches = iter([self._scans.batch(i, self.read(path))])
         for batch in batches:
             self._integrate(self.map, batch)
 
     def _read_poses(self) -> None:
         """Poses of scans, or a trajectory."""
-        options, places = self.options, recorded(self.files)
-        self._recorded: RecordedScans | None = None
-        if places is not None and (options.poses is None or has_times(options, places)):
-            self._recorded = RecordedScans(places, options)
-            return
-        extrinsic = None if options.extrinsic is None else read_extrinsic(options.extrinsic)
+        options = self.options
+        self._scans: ScanRays | None = None
         self._moving: Trajectory | None = None
         self._opened: dict[Path, PointReader] = {}
         if options.trajectory is None:
-            self._poses = poses_of_scans(self.files, options, extrinsic)
+            self._scans = ScanRays(self.files, options)
             return
+        extrinsic = None if options.extrinsic is None else read_extrinsic(options.extrinsic)
         self._moving = _trajectory(options.trajectory, "--trajectory", extrinsic, options.max_gap)
         listing = ""
         for path in self.files:
@@ -147,15 +148,10 @@ class MapJob:
     def _empty_map(self) -> OccupancyMap:
         """A map after a call without rays, which refuses what is wrong for every scan."""
         options = self.options.chosen("voxel_size", "origin", "preset", "layers", "ndt")
-        try:
+        with wrong_options(self.options):
             empty = OccupancyMap(**options, **self._arguments)
             nothing = torch.zeros((0, 3), device=empty.status.device)
             empty.integrate(nothing, nothing.new_zeros((1, 3)), **self.options.rays)
-        except ValueError as error:
-            words = str(error)
-            if self.options.memory is not None:  # which is the capacity of the cache
-                words = words.replace("OccupancyMap: capacity", "--memory-limit")
-            raise WrongUseError(words) from error
         return empty
 
     def _integrate(self, into: OccupancyMap, batch: Batch) -> None:
@@ -175,6 +171,18 @@ class MapJob:
             tally.path.append(path[:: 1 + len(path) // 1000])
 
 
+@contextlib.contextmanager
+def wrong_options(options: RayOptions) -> Iterator[None]:
+    """A context whose ValueErrors, about options of a map, become WrongUseErrors."""
+    try:
+        yield
+    except ValueError as error:
+        words = str(error)
+        if options.memory is not None:  # which is the capacity of the cache
+            words = words.replace("OccupancyMap: capacity", "--memory-limit")
+        raise WrongUseError(words) from error
+
+
 def _trajectory(
     path: Path, option: str, extrinsic: np.ndarray | None, max_gap: float
 ) -> Trajectory:
@@ -185,7 +193,7 @@ def _trajectory(
 
 
 def poses_of_scans(
-    files: list[Path], options: MapOptions, extrinsic: np.ndarray | None = None
+    files: list[Path], options: RayOptions, extrinsic: np.ndarray | None = None
 ) -> np.ndarray:
     """Poses [S, 3, 4] float64 of scans: those of the lines of a file, or at the times of the scans.
 

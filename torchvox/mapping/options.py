@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of `torchvox map`."""
+"""The options of `torchvox map` and `torchvox clean`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torchvox.mapping.store import RegionStore
 
 
 @dataclass(frozen=True)
-class MapOptions:
-    """How files become a map: arguments of `OccupancyMap`, `integrate`, `read_poses`, `Trajectory`
-    and `open_points`, None for their defaults. The text of each field is the help of its option."""
+class RayOptions:
+    """How scans become rays: arguments of `read_poses`, `Trajectory`, `open_points` and of a map,
+    None for their defaults. The text of each field is the help of its option."""
 
     poses: Annotated[
         Path | None, "Poses, one per scan or with --times: KITTI, TUM, EuRoC, [4, 4] or .npy."
@@ -41,35 +41,41 @@ class MapOptions:
     time_field: Annotated[
         str | None, "Column of the times of a recording's points, or none. Default: by its name."
     ] = None
-    trajectory: Annotated[Path | None, "TUM or EuRoC poses, for points with gps_time."] = None
     max_gap: Annotated[
-        float, "Longest gap between two poses of --trajectory or --times, in seconds."
+        float, "Longest gap between two poses to interpolate between, in seconds."
     ] = 0.5
-    batch_seconds: Annotated[
-        float | None, "Integrate points in batches of this many seconds of gps_time."
-    ] = None
     layout: Annotated[
         str | None,
         "Columns of .bin files: kitti, nuscenes, xyz, xyzrgb, or a list such as x,y,z,_,ring.",
     ] = None
     voxel_size: Annotated[float | None, "Voxel size, in meters."] = None
     origin: Annotated[tuple[float, ...] | None, "A corner of a voxel."] = None
-    point_cloud_range: Annotated[tuple[float, ...] | None, "Map only this box."] = None
     min_range: Annotated[float | None, "Ignore shorter rays."] = None
     max_range: Annotated[float | None, "Cut longer rays."] = None
-    preset: Annotated[str | None, f"Sensor model: {', '.join(PRESETS)}."] = None
-    layers: Annotated[tuple[str, ...] | None, "logodds, or logodds,hit_miss."] = None
-    ndt: Annotated[bool, "Keep a normal distribution of the points in each voxel."] = False
-    capacity: Annotated[str | None, "Limit, e.g. 2GiB; without it the map grows."] = None
     memory: Annotated[
         str | None, "Device cache, e.g. 4GiB; the map itself stays in host memory."
     ] = None
-    threshold: Annotated[float, "Voxels of at least this probability are occupied."] = 0.5
 
     def chosen(self, *names: str) -> dict[str, Any]:
         """Options that are neither None nor False."""
         values = {name: getattr(self, name) for name in names}
         return {k: value for k, value in values.items() if not (value is None or value is False)}
+
+
+@dataclass(frozen=True)
+class MapOptions(RayOptions):
+    """How files become a map: arguments of `OccupancyMap` and `integrate` too."""
+
+    trajectory: Annotated[Path | None, "TUM or EuRoC poses, for points with gps_time."] = None
+    batch_seconds: Annotated[
+        float | None, "Integrate points in batches of this many seconds of gps_time."
+    ] = None
+    point_cloud_range: Annotated[tuple[float, ...] | None, "Map only this box."] = None
+    preset: Annotated[str | None, f"Sensor model: {', '.join(PRESETS)}."] = None
+    layers: Annotated[tuple[str, ...] | None, "logodds, or logodds,hit_miss."] = None
+    ndt: Annotated[bool, "Keep a normal distribution of the points in each voxel."] = False
+    capacity: Annotated[str | None, "Limit, e.g. 2GiB; without it the map grows."] = None
+    threshold: Annotated[float, "Voxels of at least this probability are occupied."] = 0.5
 
     @property
     def rays(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -15,12 +15,12 @@ from torchvox._util.errors import WrongUseError
 from torchvox.io.paths import ScanPath, scan_of
 from torchvox.io.pointcloud2 import NO_TIME, point_times
 from torchvox.io.poses import Trajectory, read_extrinsic, read_poses
-from torchvox.io.recording import Recording, ScanReader, open_recording
+from torchvox.io.recording import Recording, open_recording
 from torchvox.ops import transform_points
 
 if TYPE_CHECKING:
     from torchvox.io.recording import Scan
-    from torchvox.mapping.options import MapOptions
+    from torchvox.mapping.options import RayOptions
 
 NO_RETURN = 1e-6  # m; sensors write (0, 0, 0) for rays that met nothing
 NEAR = 10.0  # s: poses with times that near to a recording are matched by time
@@ -44,7 +44,7 @@ def of_taken(matrices: np.ndarray, files: Sequence[Path]) -> np.ndarray:
     return matrices[[place.number for place in places]] if count == len(matrices) else matrices
 
 
-def has_times(options: MapOptions, places: list[ScanPath]) -> bool:
+def has_times(options: RayOptions, places: list[ScanPath]) -> bool:
     """Whether the poses of a file are matched with the scans by time: their times are those of the
     recording, and no other times are given."""
     if options.poses is None or options.times is not None or options.relative:
@@ -58,13 +58,27 @@ def has_times(options: MapOptions, places: list[ScanPath]) -> bool:
     return bool(((times >= start - NEAR) & (times <= start + recording.seconds + NEAR)).any())
 
 
+class Batch(NamedTuple):
+    """Rays of one call. points: [N, 3] float32 or float64, in the frame of the sensor with the pose
+    [3, 4] float64; or with origins [N, 3] float64 instead. seconds: what it took to measure them, 0
+    for a turn of the sensor. dropped: reasons -> points that have no ray. rows: [N] int64, of the
+    points in the scan; None for all of them."""
+
+    points: np.ndarray
+    pose: np.ndarray = np.eye(3, 4)
+    origins: np.ndarray | None = None
+    seconds: float = 0.0
+    dropped: dict[str, int] = {}  # noqa: RUF012, never written
+    rows: np.ndarray | None = None
+
+
 class RecordedScans:
     """Scans of one recording, and their poses: its own, or those of a file with times.
 
     Raises WrongUseError for scans of several recordings or topics, and as `Recording.trajectory`.
     """
 
-    def __init__(self, places: list[ScanPath], options: MapOptions) -> None:
+    def __init__(self, places: list[ScanPath], options: RayOptions) -> None:
         first = places[0]
         if any(place[:2] != first[:2] for place in places):
             raise WrongUseError("poses are of one recording and topic: map them one by one")
@@ -88,23 +102,17 @@ class RecordedScans:
         times, gap = poses.times - recording.start / 1e9, options.max_gap
         return Trajectory(times, poses.matrices, extrinsic=extrinsic, max_gap=gap)
 
-    def batch(self, reader: ScanReader) -> dict[str, Any]:
-        """The fields of the Batch of a scan. Raises WrongUseError if no point has a pose."""
-        scan, options = reader.scan, self._options
+    def batch(self, scan: Scan) -> Batch:
+        """The rays of a scan. Raises WrongUseError if no point has a pose."""
         before, self._stamp = self._stamp or scan.stamp, scan.stamp
-        facts = {"seconds": max(0, scan.stamp - before) / 1e9}
-        if self._own is not None:
-            return facts | rays_at(self._own.pose(scan.number), scan)
+        seconds = max(0, scan.stamp - before) / 1e9
         times = None
-        if not options.no_deskew and scan.origins is None:
-            times, _ = point_times(scan.table, scan.stamp, options.time_field)
+        if not (self._own or self._options.no_deskew or scan.origins is not None):
+            times, _ = point_times(scan.table, scan.stamp, self._options.time_field)
         if times is None:
-            pose = self._moving.at([(scan.stamp - self._start) / 1e9]).poses[0]
-            return facts | rays_at(pose, scan)
-        good = _is_return(scan.table.xyz)
-        xyz, times = scan.table.xyz[good], times[good]
-        dropped = {"without a return": int((~good).sum())}
-        moments, index = np.unique(times, return_inverse=True)
+            return rays_at(self.pose(scan), scan)._replace(seconds=seconds)
+        rows, dropped = returns_of(scan)
+        moments, index = np.unique(times[rows], return_inverse=True)
         moments = np.where(moments == NO_TIME, np.nan, (moments.clip(0) - self._start) / 1e9)
         poses = self._moving.at(moments)
         kept = poses.kept[index]
@@ -112,27 +120,34 @@ class RecordedScans:
                       & (moments[index] <= self._moving.times[-1])).sum())  # fmt: skip
         dropped["outside of the trajectory"] = int((~kept).sum()) - in_gap
         dropped["in its gaps"] = in_gap
-        points = transform_points(
-            torch.from_numpy(xyz[kept]),
-            torch.from_numpy(poses.poses),
-            pose_index=torch.from_numpy(index[kept]),
-        )
-        origins = poses.poses[:, :, 3][index[kept]]
-        return facts | {"points": points.numpy(), "origins": origins, "dropped": dropped}
+        rows, index = rows[kept], index[kept]
+        points = torch.from_numpy(scan.table.xyz[rows])
+        where = torch.from_numpy(poses.poses)
+        points = transform_points(points, where, pose_index=torch.from_numpy(index))
+        origins = poses.poses[:, :, 3][index]
+        return Batch(points.numpy(), origins=origins, seconds=seconds, dropped=dropped, rows=rows)
+
+    def pose(self, scan: Scan) -> np.ndarray:
+        """The pose [3, 4] of the frame of a scan at its stamp. Raises WrongUseError."""
+        if self._own is not None:
+            return self._own.pose(scan.number)
+        return self._moving.at([(scan.stamp - self._start) / 1e9]).poses[0]
 
 
-def rays_at(pose: np.ndarray, scan: Scan) -> dict[str, Any]:
-    """The fields of the Batch of a scan with one pose: the points away from where their rays start,
-    those that are not finite included."""
-    xyz, origins = scan.table.xyz, scan.origins
-    good = _is_return(xyz if origins is None else xyz - origins)
-    dropped = {"dropped": {"without a return": int((~good).sum())}}
-    if origins is None:
-        return dropped | {"points": xyz[good], "pose": pose}
-    where = torch.from_numpy(pose[None])
-    both = {"points": torch.from_numpy(xyz[good]), "origins": torch.from_numpy(origins[good])}
-    return dropped | {name: transform_points(own, where).numpy() for name, own in both.items()}
+def rays_at(pose: np.ndarray, scan: Scan) -> Batch:
+    """The rays of a scan with one pose, of points that are not finite too."""
+    rows, dropped = returns_of(scan)
+    points = scan.table.xyz[rows]
+    if scan.origins is None:
+        return Batch(points, pose, dropped=dropped, rows=rows)
+    both, where = (points, scan.origins[rows]), torch.from_numpy(pose)[None]
+    points, origins = (transform_points(torch.from_numpy(own), where).numpy() for own in both)
+    return Batch(points, origins=origins, dropped=dropped, rows=rows)
 
 
-def _is_return(xyz: np.ndarray) -> np.ndarray:
-    return ~(np.abs(xyz) < NO_RETURN).all(axis=1)
+def returns_of(scan: Scan) -> tuple[np.ndarray, dict[str, int]]:
+    """The rows of the points away from where their rays start, those that are not finite included,
+    and how many others there are."""
+    xyz = scan.table.xyz if scan.origins is None else scan.table.xyz - scan.origins
+    rows = np.flatnonzero(~(np.abs(xyz) < NO_RETURN).all(axis=1))
+    return rows, {"without a return": len(xyz) - len(rows)}
