@@ -28,6 +28,7 @@ from torchvox.cli import (
     exporting,
     importing,
     info,
+    labels,
     mapping,
     predict,
     sample,
@@ -115,7 +116,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "sample": sample.sample,
         "bev": bev.bev,
     },
-    "Map": {"map": mapping.map_, "clean": clean.clean},
+    "Map": {"map": mapping.map_, "clean": clean.clean, "labels": labels.labels},
     "Learn": {
         "data": datasets.data,
         "train": train.train,

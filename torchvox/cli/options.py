@@ -130,6 +130,8 @@ def command(run: Callable[[Any], None]) -> Callable[..., None]:
                 type_, parsers[each.name] = str | None, (parse, [*names, option][0])
             type_ = Annotated[_choices(type_), make(*names, **words)]
         default = Parameter.empty if each.default is MISSING else each.default
+        if each.name in parsers and isinstance(default, tuple):
+            default = ",".join(f"{value:g}" for value in default)
         parameters.append(
             Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=type_)
         )

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from torchvox._util.errors import expect
 from torchvox.data.collate import collate_points
+from torchvox.data.portable_math import sin_cos, sqrt
+from torchvox.io.poses import inverse, joined
 from torchvox.io.writers import write_npz
 from torchvox.ops.boxes import points_in_boxes
 from torchvox.ops.rays import ray_visibility, transform_points
@@ -55,6 +59,7 @@ def occupancy_labels(
     free: int = 17,
     unknown: int = 255,
     other: int = 0,
+    counts: dict[str, int] | None = None,
 ) -> OccupancyLabels:
     """Labels of the cells around one of several sweeps; docs/rays.md has the rules.
 
@@ -68,7 +73,8 @@ def occupancy_labels(
         keyframe are moved there, where they occupy cells but free none; if the keyframe lacks the
         box they are dropped.
     cameras: see `Camera`. free, unknown, other: labels of free cells, of cells that no ray met,
-        and of occupied cells without a labelled point.
+        and of occupied cells without a labelled point. counts: gets the numbers of points that
+        were "carried" with their boxes and of those "dropped", which waits for the device.
 
     CPU and CUDA give the same labels. Raises ValueError (shapes, keyframe, labels).
     """
@@ -82,8 +88,7 @@ def occupancy_labels(
     ends = [sum(lengths[:i]) for i in range(count + 1)]
     sweep_of = torch.arange(count).repeat_interleave(torch.tensor(lengths)).to(device)
     poses = poses.detach().to("cpu", torch.float64)
-    turn = poses[keyframe, :, :3].T
-    to_keyframe = torch.cat([turn, -turn @ poses[keyframe, :, 3:]], 1)
+    to_keyframe = torch.from_numpy(inverse(poses[keyframe].numpy()))
     world, flags = transform_points(points, poses.to(device), pose_index=sweep_of), None
     if boxes is not None:
         shape = boxes.shape
@@ -91,6 +96,9 @@ def occupancy_labels(
         expect(good, f"{ME} boxes must be [{count}, K, 7]", list(shape))
         world, carried = _carried(world, sweep_of, ends, boxes.to("cpu", torch.float64), keyframe)
         flags = carried.to(torch.uint8) * HIT_ONLY
+        if counts is not None:
+            counts["dropped"] = int(world[carried].isnan().any(1).sum())
+            counts["carried"] = int(carried.sum()) - counts["dropped"]
     local = transform_points(world, to_keyframe[None].to(device)).to(points.dtype)
     own = slice(ends[keyframe], ends[keyframe + 1])  # these have not moved
     local[own] = points[own, :3]
@@ -118,9 +126,14 @@ def occupancy_labels(
 def write_labels(path: str | Path, labels: OccupancyLabels) -> None:
     """Write labels.npz in Occ3D's layout, atomically: the fields that are not None, each
     [nx, ny, nz] uint8."""
+    write_npz(path, **label_arrays(labels))
+
+
+def label_arrays(labels: OccupancyLabels) -> dict[str, np.ndarray]:
+    """The arrays of labels.npz, on the host."""
     arrays = {k: v for k, v in labels._asdict().items() if v is not None}
-    arrays = {k: v.permute(2, 1, 0).to("cpu", torch.uint8) for k, v in arrays.items()}
-    write_npz(path, **{k: v.contiguous().numpy() for k, v in arrays.items()})
+    arrays = {k: v.to(torch.uint8).permute(2, 1, 0).contiguous() for k, v in arrays.items()}
+    return {k: v.cpu().numpy() for k, v in arrays.items()}
 
 
 def _check(name: str, tensor: Tensor, shape: list[int]) -> None:
@@ -137,11 +150,11 @@ def _carried(
     parts = zip(moving_boxes, pairwise(ends), strict=True)
     inside = torch.cat([points_in_boxes(world[None, a:b], now[None])[0] for now, (a, b) in parts])
     turn = there[:, 6] - boxes[..., 6]
-    c, s, zero = turn.cos(), turn.sin(), torch.zeros_like(turn)
-    rotation = torch.stack([c, -s, zero, s, c, zero, zero, zero, zero + 1], -1)
-    rotation = rotation.unflatten(-1, (3, 3))
-    shift = there[:, :3] - (rotation * boxes[..., None, :3]).sum(-1)
-    carry = torch.cat([rotation, shift[..., None]], -1).flatten(0, 1).to(world.device)
+    s, c = sin_cos(turn * (1 / math.tau))
+    (x, y, z), zero = boxes[..., :3].unbind(-1), torch.zeros_like(turn)
+    shift = (there[:, 0] - (c * x - s * y), there[:, 1] - (s * x + c * y), there[:, 2] - z)
+    rows = [c, -s, zero, shift[0], s, c, zero, shift[1], zero, zero, zero + 1, shift[2]]
+    carry = torch.stack(rows, -1).view(-1, 3, 4).to(world.device)
     pose = torch.where(inside >= 0, sweep_of * boxes.size(1) + inside, -1)
     moved = inside >= 0
     carried = transform_points(world, carry, pose_index=pose)
@@ -166,15 +179,15 @@ def _pixel_rays(
     """Ends [pixels, 3] of a camera's rays in a frame, beyond the range, and their origin."""
     _check("a camera's intrinsics", camera.intrinsics, [3, 3])
     _check("a camera's pose", camera.pose, [3, 4])
-    turn, place = (frame[:, :3] @ camera.pose.to(frame)).split([3, 1], 1)
-    place = (place + frame[:, 3:]).T
+    pose = torch.from_numpy(joined(frame.numpy(), camera.pose.to(frame).numpy()))
+    place = pose[:, 3:].T.contiguous()
     corners = torch.tensor(limits, dtype=torch.float64).view(2, 3)
-    far = float((place - corners).abs().amax(0).norm()) + 1.0
+    a, b, c = (place - corners).abs().amax(0).tolist()
+    far = math.sqrt(a * a + b * b + c * c) + 1.0
     (fx, _, cx), (_, fy, cy) = camera.intrinsics.double().tolist()[:2]
     width, height = camera.size
     x, y = (torch.arange(width).double() - cx) / fx, (torch.arange(height).double() - cy) / fy
     y, x = torch.meshgrid(y.to(device), x.to(device), indexing="ij")
     ends = torch.stack([x, y, torch.ones_like(x)], -1).view(-1, 3)
-    ends *= far / (x * x + y * y + 1.0).sqrt().view(-1, 1)
-    pose = torch.cat([turn, place.T], 1)[None].to(device)
-    return transform_points(ends, pose), place.to(device)
+    ends *= far / sqrt(x * x + y * y + 1.0).view(-1, 1)
+    return transform_points(ends, pose[None].to(device)), place.to(device)

@@ -40,6 +40,21 @@ def sin_cos(turns: Tensor) -> tuple[Tensor, Tensor]:
     return sine, torch.where((quadrant == 1) | (quadrant == 2), -cosine, cosine)
 
 
+def atan2(y: Tensor, x: Tensor) -> Tensor:
+    """Angle of the vectors (x, y) in radians, float64, -pi to pi, to 1e-15; 0 of (0, 0)."""
+    short, long = torch.minimum(y.abs(), x.abs()), torch.maximum(y.abs(), x.abs())
+    share = short / torch.where(long > 0, long, torch.ones_like(long))
+    angle = share * (math.pi / 4 + 0.273 * (1.0 - share))  # to 0.004
+    angle = torch.where(y.abs() > x.abs(), math.pi / 2 - angle, angle)
+    angle = torch.where(x < 0, math.pi - angle, angle)
+    angle = torch.where(y < 0, -angle, angle)
+    sine, cosine = sin_cos(angle * (1 / math.tau))
+    length = sqrt(x * x + y * y)
+    rest = (y * cosine - x * sine) / torch.where(long > 0, length, torch.ones_like(long))
+    square = rest * rest
+    return angle + rest * (1.0 + square * (1 / 6 + square * (3 / 40)))  # its arcsine
+
+
 def log(x: Tensor) -> Tensor:
     """Natural logarithm of positive normal numbers."""
     bits = x.view(torch.int64)

@@ -11,9 +11,8 @@ import numpy as np
 
 from torchvox._util.errors import CloudFileError, explained, short
 from torchvox._util.extras import require
-from torchvox.io.frames import inverse, moved
 from torchvox.io.paths import ARGOVERSE, CITY
-from torchvox.io.poses import joined, rotations
+from torchvox.io.poses import inverse, joined, moved, rotations
 from torchvox.io.recording import WHOLE, Log, Scan, TrackedBoxes
 from torchvox.io.table import PointTable, TableReader
 
@@ -87,7 +86,7 @@ class ArgoverseLog(Log):
             raise CloudFileError(f"{file} has no sensor {missing[0]} (it has {names})")
 
     def _scan(self, number: int, topic: str) -> Scan:
-        file = self._files[stamp := self._stamps[number]]
+        file = self._files[stamp := int(self.stamps[number])]
         columns = read_feather(file, (*"xyz", "laser_number"))
         is_up = columns["laser_number"] < FIRST_DOWN
         table, frame, origins = _table(columns, file), "egovehicle", None
@@ -106,7 +105,7 @@ class ArgoverseLog(Log):
         return dict(zip(columns["timestamp_ns"].tolist(), columns["poses"], strict=True))
 
     def _pose(self, number: int, topic: str) -> np.ndarray:
-        if (stamp := self._stamps[number]) not in self._city:
+        if (stamp := int(self.stamps[number])) not in self._city:
             raise CloudFileError(f"{self.path / CITY} has no pose at {stamp} ns, of scan {number}")
         pose = self._city[stamp]
         return pose if topic == WHOLE else joined(pose, self._sensors[topic])
@@ -120,7 +119,7 @@ class ArgoverseLog(Log):
         if not (self.path / "annotations.feather").exists():
             return None
         own = self._annotations
-        rows = np.flatnonzero(own["timestamp_ns"] == self._stamps[number])
+        rows = np.flatnonzero(own["timestamp_ns"] == int(self.stamps[number]))
         poses = own["poses"][rows]
         yaw = np.arctan2(poses[:, 1, 0], poses[:, 0, 0])
         boxes = np.column_stack([poses[:, :, 3], *(own[name][rows] for name in SIZE), yaw])

@@ -13,9 +13,8 @@ import numpy as np
 from torchvox._util.errors import explained, short
 from torchvox._util.extras import require
 from torchvox.io.bags import Topic
-from torchvox.io.frames import moved
 from torchvox.io.paths import E57
-from torchvox.io.poses import rotations
+from torchvox.io.poses import moved, rotations
 from torchvox.io.recording import Log, Scan
 from torchvox.io.roles import COLORS
 from torchvox.io.table import PointReader, PointTable, join

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from torchvox._util.errors import CloudFileError, WrongUseError, short
-from torchvox.io.poses import Trajectory, joined, rotations
+from torchvox.io.poses import Trajectory, inverse, joined, rotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,20 +150,6 @@ def _chain(still: dict[Edge, np.ndarray], frame: str, sensor: str, name: str) ->
         rule = f"{name} has no static transforms from {frame}, whose poses it has, to {sensor}"
         raise WrongUseError(f"{rule} (frames: {known}): give --extrinsic FILE or identity")
     return found[sensor]
-
-
-def inverse(pose: np.ndarray) -> np.ndarray:
-    """The inverse of a rigid [3, 4]."""
-    back = pose[:, :3].T
-    return np.concatenate([back, -back @ pose[:, 3:]], axis=1)
-
-
-def moved(points: np.ndarray, poses: np.ndarray) -> np.ndarray:
-    """Points [..., 3] under one pose [3, 4], or one each [N, 3, 4], in float64."""
-    x, y, z = np.moveaxis(points.astype(np.float64), -1, 0)
-    rows = np.moveaxis(poses, -2, 0)
-    each = [r[..., 0] * x + r[..., 1] * y + r[..., 2] * z + r[..., 3] for r in rows]
-    return np.stack(each, axis=-1)
 
 
 def _ns(stamp: Any) -> int:

@@ -225,15 +225,39 @@ class Trajectory:
 
 def joined(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Products [..., 3, 4] of rigid transforms: right is applied first."""
-    turned = left[..., :3] @ right
+    # Written out: products of BLAS differ from machine to machine in their last bits.
+    columns, rows = (np.split(m, 3, axis=at) for m, at in ((left[..., :3], -1), (right, -2)))
+    turned = columns[0] * rows[0] + columns[1] * rows[1] + columns[2] * rows[2]
     turned[..., 3] += left[..., 3]
     return turned
 
 
+def inverse(poses: np.ndarray) -> np.ndarray:
+    """The inverses [..., 3, 4] of rigid transforms."""
+    turned = np.swapaxes(poses[..., :3], -1, -2)
+    back = np.concatenate([turned, np.zeros_like(poses[..., 3:])], axis=-1)
+    still = np.concatenate([np.zeros_like(turned), -poses[..., 3:]], axis=-1)
+    back[..., 3] = joined(back, still)[..., 3]
+    return back
+
+
+def moved(points: np.ndarray, poses: np.ndarray) -> np.ndarray:
+    """Points [..., 3] under one pose [3, 4], or one each [N, 3, 4], in float64."""
+    x, y, z = np.moveaxis(points.astype(np.float64), -1, 0)
+    rows = np.moveaxis(poses, -2, 0)
+    each = [r[..., 0] * x + r[..., 1] * y + r[..., 2] * z + r[..., 3] for r in rows]
+    return np.stack(each, axis=-1)
+
+
+def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """[N] of [N, 4] and [N, 4], added in order."""
+    x, y, z, w = (a * b).T
+    return x + y + z + w
+
+
 def from_first(poses: np.ndarray) -> np.ndarray:
     """Poses [S, 3, 4] in the frame of the first one."""
-    back = poses[0, :, :3].T
-    return joined(np.concatenate([back, -back @ poses[0, :, 3:]], axis=1), poses)
+    return joined(inverse(poses[0]), poses)
 
 
 def rigid(poses: np.ndarray) -> np.ndarray:
@@ -254,7 +278,7 @@ def rigid(poses: np.ndarray) -> np.ndarray:
 def rotations(quaternions: np.ndarray) -> np.ndarray:
     """Rotations [N, 3, 3] float64 of quaternions [N, 4] x, y, z, w, of length 1 to 1e-2."""
     with np.errstate(over="ignore"):
-        length = np.linalg.norm(quaternions, axis=1)
+        length = np.sqrt(_dot(quaternions, quaternions))
     if not (np.abs(length - 1) < 1e-2).all():
         bad = int(np.argmin(np.abs(length - 1) < 1e-2))
         raise ValueError(f"rotation {bad} is not a unit quaternion: {quaternions[bad].tolist()}")
@@ -279,18 +303,25 @@ def quaternions(turned: np.ndarray) -> np.ndarray:
     products = np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
     largest = np.argmax(np.stack([x, y, z, w], axis=-1), axis=1)
     longest = products[np.arange(len(r)), largest]
-    return longest / np.linalg.norm(longest, axis=1, keepdims=True)
+    return longest / np.sqrt(_dot(longest, longest))[:, None]
 
 
 def slerp(one: np.ndarray, two: np.ndarray, share: np.ndarray) -> np.ndarray:
     """Quaternions [N, 4] at a share [N, 1] of the shorter arc from one to two."""
-    two = np.where((one * two).sum(axis=1, keepdims=True) < 0, -two, two)
-    chord = np.linalg.norm(two - one, axis=1), np.linalg.norm(two + one, axis=1)
-    angle = 2 * np.arctan2(*chord)[:, None]
-    wide = angle > 1e-6  # below, the arc is the chord
-    sine = np.where(wide, np.sin(angle), 1.0)
-    left = np.where(wide, np.sin((1 - share) * angle) / sine, 1 - share)
-    right = np.where(wide, np.sin(share * angle) / sine, share)
+    two = np.where(_dot(one, two)[:, None] < 0, -two, two)
+    near = _dot(two - one, two - one)[:, None] * 0.5  # 1 - cosine of the angle, at most 1
+
+    def weight(t: np.ndarray) -> np.ndarray:
+        """sin(t angle) / sin(angle) as a power series of `near`, the same bits anywhere."""
+        out = np.empty_like(t)
+        for part, terms in ((near <= 2.0**-7, 8), (near > 2.0**-7, 56)):
+            own, square, total = near[part], t[part] * t[part], np.ones(np.count_nonzero(part))
+            for k in range(terms, 0, -1):
+                total = total * own * (k * k - square) / (k * (2 * k + 1)) + 1
+            out[part] = t[part] * total
+        return out
+
+    left, right = weight(1 - share), weight(share)
     return left * one + right * two
 
 

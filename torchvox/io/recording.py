@@ -19,11 +19,11 @@ from torchvox.io.bags import CLOUD, Bag, Topic
 from torchvox.io.frames import trajectory_of
 from torchvox.io.paths import ARGOVERSE, E57, WAYMO, ScanPath, format_of
 from torchvox.io.pointcloud2 import point_times, table_of_message
-from torchvox.io.poses import Trajectory
+from torchvox.io.poses import Trajectory, inverse, joined, moved
 from torchvox.io.table import PointReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -65,12 +65,12 @@ class Scan:
 
 
 class TrackedBoxes(NamedTuple):
-    """boxes: [M, 7] float64, x, y, z, l, w, h, yaw in the frame of the vehicle. names: their
-    classes. tracks: their objects, with the same name in all scans."""
+    """Objects of a scan: boxes [n, 7 or more] in its frame (x, y, z, l, w, h, yaw), names of their
+    classes, and tracks: names of objects, equal in all scans; "" is of this scan alone."""
 
     boxes: np.ndarray
-    names: list[str]
-    tracks: list[str]
+    names: Sequence[str]
+    tracks: Sequence[str]
 
 
 class Recording:
@@ -79,10 +79,12 @@ class Recording:
     path, format: the file or folder, and what it is. topics: all of them.
     start, seconds: of the first message in ns since 1970, and from it to the last one.
     notes: sentences about all scans. has_poses: whether each scan has one, see `pose`.
+    stamps: [count] int64 of the scans where these are known without reading them, else None.
     """
 
     notes: tuple[str, ...] = ()
     has_poses = False
+    stamps: np.ndarray | None = None
     _last: Scan | None
 
     def __init__(self, path: Path, topic: str | None, time_field: str | None) -> None:
@@ -223,9 +225,9 @@ class Recording:
         """
         raise WrongUseError(f"{self.path} has no pose for each scan: use its trajectory")
 
-    def boxes(self, number: int) -> TrackedBoxes:
-        """The annotations of a scan. Raises WrongUseError for recordings without any."""
-        raise WrongUseError(f"{self.path} has no annotations")
+    def boxes(self, number: int) -> TrackedBoxes | None:
+        """The annotations of a scan; None of recordings without any, as those of ROS."""
+        return None
 
     @cached_property
     def _sensor(self) -> str:
@@ -251,9 +253,9 @@ class Log(Recording):
 
     def _index(self, kind: str, stamps: list[int], lidars: Iterable[str]) -> None:
         """Sets what follows from the stamps in ns. lidars: names of topics beside WHOLE."""
-        self._stamps = stamps
         if stamps and not 0 <= stamps[0] <= stamps[-1] < 1 << 63:
             raise CloudFileError(f"{self.path} has stamps that are not ns since 1970")
+        self.stamps = np.array(stamps, np.int64)
         if stamps:
             self.start, self.seconds = stamps[0], (stamps[-1] - stamps[0]) / 1e9
         rate = (len(stamps) - 1) / self.seconds if self.seconds > 0 else 0.0
@@ -283,7 +285,15 @@ class Log(Recording):
 
     def boxes(self, number: int) -> TrackedBoxes:
         self._check(number)
-        return self._boxes(number) or super().boxes(number)
+        own = self._boxes(number)
+        if own is None or self.topic == self.topics[0]:
+            return own
+        back = inverse(self._pose(number, self.topic.name))
+        back = joined(back, self._pose(number, self.topics[0].name))
+        ahead = [np.cos(own.boxes[:, 6]), np.sin(own.boxes[:, 6])]
+        x, y = (back[i, 0] * ahead[0] + back[i, 1] * ahead[1] for i in (0, 1))
+        place, size = moved(own.boxes[:, :3], back), own.boxes[:, 3:6]
+        return own._replace(boxes=np.column_stack([place, size, np.arctan2(y, x)]))
 
     def trajectory(
         self, odom: str | None = None, extrinsic: ArrayLike | None = None, max_gap: float = 0.5
@@ -292,10 +302,10 @@ class Log(Recording):
             raise WrongUseError(
                 f"{self.path} lists the poses of its scans: remove odom and extrinsic"
             )
-        if not self.start:
+        if self.stamps is None:
             raise WrongUseError(f"{self.path} has no times: its scans have a `pose` each")
         poses = [self.pose(number) for number in range(self.count)]
-        return Trajectory((np.array(self._stamps) - self.start) / 1e9, poses, max_gap=max_gap)
+        return Trajectory((self.stamps - self.start) / 1e9, poses, max_gap=max_gap)
 
     def close(self) -> None:
         """Nothing is open between two scans."""

@@ -12,9 +12,8 @@ import numpy as np
 
 from torchvox._util.errors import CloudFileError, WrongUseError, explained, short
 from torchvox._util.extras import require
-from torchvox.io.frames import inverse, moved
 from torchvox.io.paths import WAYMO
-from torchvox.io.poses import joined, rigid
+from torchvox.io.poses import inverse, joined, moved, rigid
 from torchvox.io.recording import WHOLE, Log, Scan, TrackedBoxes
 from torchvox.io.table import PointTable, join
 

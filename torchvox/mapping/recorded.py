@@ -91,10 +91,8 @@ class RecordedScans:
                 self._moving = self._trajectory(recording)
 
     def _trajectory(self, recording: Recording) -> Trajectory:
-        options, extrinsic = self._options, None
-        if options.extrinsic is not None:
-            is_same = str(options.extrinsic) == "identity"
-            extrinsic = np.eye(3, 4) if is_same else read_extrinsic(options.extrinsic)
+        options = self._options
+        extrinsic = None if options.extrinsic is None else sensor_pose(options.extrinsic)
         if options.poses is None:
             return recording.trajectory(options.odom, extrinsic, options.max_gap)
         poses = read_poses(options.poses)
@@ -143,6 +141,11 @@ def rays_at(pose: np.ndarray, scan: Scan) -> Batch:
     both, where = (points, scan.origins[rows]), torch.from_numpy(pose)[None]
     points, origins = (transform_points(torch.from_numpy(own), where).numpy() for own in both)
     return Batch(points, origins=origins, dropped=dropped, rows=rows)
+
+
+def sensor_pose(extrinsic: Path) -> np.ndarray:
+    """What --extrinsic gives, [3, 4]. Raises CloudFileError."""
+    return np.eye(3, 4) if str(extrinsic) == "identity" else read_extrinsic(extrinsic)
 
 
 def returns_of(scan: Scan) -> tuple[np.ndarray, dict[str, int]]:

@@ -2,7 +2,8 @@
 """Your own labelled scans: a folder of point clouds and a folder of boxes, one file per scan.
 
     points/0001.bin   any cloud that torchvox.io reads, in the frame of the sensor, z up
-    boxes/0001.csv    one line per box: class,x,y,z,l,w,h,yaw, and optionally vx, vy, ignore, score
+    boxes/0001.csv    one line per box: class,x,y,z,l,w,h,yaw, and optionally vx, vy, ignore, score,
+                      track: a name that the object has in other scans too
     boxes/0001.json   or a list of objects with these names, or what torchvox detect writes
     train.txt         names of the scans in a split, one per line; without such files every fifth
                       scan is in "val", the others in "train"
@@ -38,7 +39,7 @@ from torchvox.io.readers import find_clouds
 
 PLACE = ("x", "y", "z", "l", "w", "h", "yaw")
 NAMES = ("class", *PLACE)
-MORE = ("vx", "vy", "score", "ignore")
+MORE = ("vx", "vy", "score", "ignore", "track")
 ALIASES = {"dx": "l", "dy": "w", "dz": "h", "heading": "yaw"}
 REST = "values past the names"  # of a line of a .csv file
 SUFFIXES = (".csv", ".json")
@@ -49,18 +50,20 @@ VAL = 5  # every fifth scan is in "val"
 
 
 class ScanBoxes(NamedTuple):
-    """boxes: [n, 9] float32, NaN for unknown velocities. names: their classes. ignore: [n] bool."""
+    """boxes: [n, 9] float32, NaN for unknown velocities. names: their classes. ignore: [n] bool.
+    tracks: names of objects that other scans have too; "" where there is none."""
 
     boxes: np.ndarray
     names: list[str]
     ignore: np.ndarray
+    tracks: Sequence[str] = ()
 
 
 def read_boxes(path: str | Path) -> ScanBoxes:
     """Boxes of a .csv or .json file. Raises CloudFileError that names the line or the box, and the
     reason: a missing column, a value that is not a number, a size that is not above 0."""
     path = Path(path)
-    rows, names, ignore = [], [], []
+    rows, names, ignore, tracks = [], [], [], []
     for place, row in _rows(path):
         if missing := [name for name in NAMES if row.get(name) in (None, "")]:
             raise CloudFileError(f"{path} {place}: {', '.join(missing)} is missing")
@@ -74,8 +77,10 @@ def read_boxes(path: str | Path) -> ScanBoxes:
         if (word := str(row.get("ignore", 0)).strip().lower()) not in IGNORE:
             raise CloudFileError(f"{path} {place}: ignore must be 0 or 1, got {short(word)!r}")
         ignore.append(IGNORE[word])
+        track = row.get("track")
+        tracks.append("" if track is None else str(track).strip())
     boxes = np.array(rows, np.float32).reshape(-1, len(PLACE) + 2)
-    return ScanBoxes(boxes, names, np.array(ignore, bool))
+    return ScanBoxes(boxes, names, np.array(ignore, bool), tracks)
 
 
 def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:

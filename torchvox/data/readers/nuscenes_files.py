@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from torchvox._util.errors import CloudFileError, explained, short
-from torchvox.io.poses import rotations
+from torchvox.io.poses import joined, rotations
 from torchvox.io.writers import write_npz
 
 Index = dict[str, np.ndarray]
@@ -61,7 +61,7 @@ def read_index(root: Path, version: str, cache: str | Path | None = None) -> Ind
     return index
 
 
-class _Known(dict):
+class Known(dict):
     """A dict whose missing keys raise a CloudFileError that names `what`."""
 
     def __init__(self, what: str, content: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
@@ -72,7 +72,7 @@ class _Known(dict):
         raise CloudFileError(f"{self.what} has no {short(key)}")
 
 
-def _rows(folder: Path, name: str) -> Iterator[_Known]:
+def read_rows(folder: Path, name: str) -> Iterator[Known]:
     """The objects of a table, one by one: all at once would take much memory."""
     path, at, decoder = folder / f"{name}.json", 0, json.JSONDecoder()
     with explained(path, "table of nuScenes"):
@@ -84,10 +84,10 @@ def _rows(folder: Path, name: str) -> Iterator[_Known]:
             row, at = decoder.raw_decode(text, at)
             if not isinstance(row, dict):
                 raise ValueError(f"object {number} is {short(row)}")
-            yield _Known(f"{path} object {number}", row)
+            yield Known(f"{path} object {number}", row)
 
 
-def _column(rows: list[_Known], name: str, width: int) -> np.ndarray:
+def column_of(rows: list[Known], name: str, width: int) -> np.ndarray:
     """[n, width] float64. Raises CloudFileError that names the object."""
     values = [row[name] for row in rows]
     with contextlib.suppress(TypeError, ValueError):
@@ -95,27 +95,27 @@ def _column(rows: list[_Known], name: str, width: int) -> np.ndarray:
         if len(table) == len(rows) and np.isfinite(table).all():
             return table
     if len(rows) > 1:
-        return np.concatenate([_column([row], name, width) for row in rows])
+        return np.concatenate([column_of([row], name, width) for row in rows])
     rule = f"{name} must be {width} finite numbers"
     raise CloudFileError(f"{rows[0].what}: {rule}, got {short(values[0])}")
 
 
-def _table(folder: Path, name: str, tokens: Container[str] | None = None) -> _Known:
+def read_table(folder: Path, name: str, tokens: Container[str] | None = None) -> Known:
     """The objects of a table by token, all or those of the tokens."""
-    rows = ((row["token"], row) for row in _rows(folder, name))
+    rows = ((row["token"], row) for row in read_rows(folder, name))
     kept = (row for row in rows if tokens is None or row[0] in tokens)
-    return _Known(f"{folder / name}.json", kept)
+    return Known(f"{folder / name}.json", kept)
 
 
 def _index(folder: Path) -> Index:
     with explained(folder, "version of nuScenes"):
-        sensors, scenes, samples = (_table(folder, n) for n in ("sensor", "scene", "sample"))
-        mounts = _table(folder, "calibrated_sensor")
+        sensors, scenes, samples = (read_table(folder, n) for n in ("sensor", "scene", "sample"))
+        mounts = read_table(folder, "calibrated_sensor")
         lidars = {t for t, m in mounts.items() if sensors[m["sensor_token"]]["channel"] == LIDAR}
-        data = _rows(folder, "sample_data")
+        data = read_rows(folder, "sample_data")
         sweeps = [row for row in data if row["calibrated_sensor_token"] in lidars]
         keys = {row["sample_token"]: i for i, row in enumerate(sweeps) if row["is_key_frame"]}
-        keys = _Known(f"among the key frames, {folder}/sample_data.json", keys)
+        keys = Known(f"among the key frames, {folder}/sample_data.json", keys)
         for number, row in enumerate(samples.values()):
             row["number"] = number
         index = {
@@ -127,36 +127,34 @@ def _index(folder: Path) -> Index:
         return {**index, **_boxes(folder, samples, index["pose"][index["key"]])}
 
 
-def _sweeps(folder: Path, rows: list[_Known], mounts: _Known) -> Index:
-    poses = _table(folder, "ego_pose", {row["ego_pose_token"] for row in rows})
+def _sweeps(folder: Path, rows: list[Known], mounts: Known) -> Index:
+    poses = read_table(folder, "ego_pose", {row["ego_pose_token"] for row in rows})
     numbers = {row["token"]: i for i, row in enumerate(rows)}
-    ego = _poses([poses[row["ego_pose_token"]] for row in rows])
-    mount = _poses([mounts[row["calibrated_sensor_token"]] for row in rows])
+    ego = poses_of([poses[row["ego_pose_token"]] for row in rows])
+    mount = poses_of([mounts[row["calibrated_sensor_token"]] for row in rows])
     return {
         "filename": np.array([row["filename"].encode() for row in rows], np.bytes_),
-        "time": _column(rows, "timestamp", 1)[:, 0].astype(np.int64),
+        "time": column_of(rows, "timestamp", 1)[:, 0].astype(np.int64),
         "prev": np.array([numbers.get(row["prev"], -1) for row in rows], np.int64),
-        "pose": (ego @ mount)[:, :3],
+        "pose": joined(ego, mount),
         "ego": ego[:, :2, 3],
     }
 
 
-def _poses(rows: list[_Known]) -> np.ndarray:
-    """[n, 4, 4] float64 of translations and quaternions w, x, y, z."""
-    poses = np.tile(np.eye(4), (len(rows), 1, 1))
-    turns = _column(rows, "rotation", 4)
+def poses_of(rows: list[Known]) -> np.ndarray:
+    """[n, 3, 4] float64 of translations and quaternions w, x, y, z."""
+    turns = column_of(rows, "rotation", 4)
     for row in np.flatnonzero(np.abs(np.linalg.norm(turns, axis=1) - 1) >= 1e-2):
         raise CloudFileError(f"{rows[row].what}: rotation must be a unit quaternion")
-    poses[:, :3, :3] = rotations(turns[:, [1, 2, 3, 0]])
-    poses[:, :3, 3] = _column(rows, "translation", 3)
-    return poses
+    places = column_of(rows, "translation", 3)[:, :, None]
+    return np.concatenate([rotations(turns[:, [1, 2, 3, 0]]), places], axis=2)
 
 
-def _boxes(folder: Path, samples: _Known, keys: np.ndarray) -> Index:
+def _boxes(folder: Path, samples: Known, keys: np.ndarray) -> Index:
     """keys: [S, 3, 4], poses of the lidar."""
     names = ("category", "attribute", "instance")
-    (categories, attributes, instances), rows = (_table(folder, n) for n in names), []
-    for row in _rows(folder, "sample_annotation"):
+    (categories, attributes, instances), rows = (read_table(folder, n) for n in names), []
+    for row in read_rows(folder, "sample_annotation"):
         category = categories[instances[row["instance_token"]]["category_token"]]["name"]
         if category in CATEGORIES:
             words = [attributes[token]["name"] for token in row["attribute_tokens"]]
@@ -164,10 +162,10 @@ def _boxes(folder: Path, samples: _Known, keys: np.ndarray) -> Index:
             rows.append(row)
     rows.sort(key=lambda row: samples[row["sample_token"]]["number"])
     sample = np.array([samples[row["sample_token"]]["number"] for row in rows], np.int64)
-    poses = _poses(rows)
+    poses = poses_of(rows)
     xyz, ahead, velocity = poses[:, :3, 3], poses[:, :3, 0], _velocities(rows, poses, samples)
-    lwh = _column(rows, "size", 3)[:, [1, 0, 2]]
-    lidar, radar = (_column(rows, f"num_{of}_pts", 1)[:, 0] for of in ("lidar", "radar"))
+    lwh = column_of(rows, "size", 3)[:, [1, 0, 2]]
+    lidar, radar = (column_of(rows, f"num_{of}_pts", 1)[:, 0] for of in ("lidar", "radar"))
     turn, place = keys[sample, :, :3], keys[sample, :, 3]
     local = [np.einsum("nij,ni->nj", turn, v) for v in (xyz - place, ahead, velocity)]
     yaw, own = (np.arctan2(v[:, 1], v[:, 0]) for v in (ahead, local[1]))
@@ -181,10 +179,10 @@ def _boxes(folder: Path, samples: _Known, keys: np.ndarray) -> Index:
     }
 
 
-def _velocities(rows: list[_Known], poses: np.ndarray, samples: _Known) -> np.ndarray:
+def _velocities(rows: list[Known], poses: np.ndarray, samples: Known) -> np.ndarray:
     """[K, 3], from the boxes of the same object before and after, else NaN."""
     own, at = np.arange(len(rows)), {row["token"]: i for i, row in enumerate(rows)}
-    time = _column([samples[row["sample_token"]] for row in rows], "timestamp", 1)[:, 0]
+    time = column_of([samples[row["sample_token"]] for row in rows], "timestamp", 1)[:, 0]
     before = np.array([at.get(row["prev"], i) for i, row in enumerate(rows)], np.int64)
     after = np.array([at.get(row["next"], i) for i, row in enumerate(rows)], np.int64)
     seconds = (time[after] - time[before]) * 1e-6
