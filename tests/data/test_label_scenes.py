@@ -34,12 +34,14 @@ def pose(yaw, place):
 
 def slow_labels(sweeps, key):
     """[4, 12, 20] labels by loops: points of things that moved are carried along, or dropped."""
-    ends, origins, of, flags, classes = [], [], [], [], []
+    ends, origins, flags, classes = [], [], [], []
     there, (turn, place) = sweeps[key], np.split(sweeps[key].pose, [3], axis=1)
     mine = dict(zip(there.tracks, there.boxes, strict=True))
     for number, sweep in enumerate(sweeps):
-        origins.append((turn.T @ (sweep.pose[:, 3:] - place))[:, 0])
-        for point in sweep.points.astype(np.float64):
+        points = sweep.points.astype(np.float64)
+        for point, start in zip(points, np.broadcast_to(sweep.origins, points.shape), strict=True):
+            at = turn.T @ (sweep.pose[:, :3] @ start + sweep.pose[:, 3] - place[:, 0])
+            origins.append(start if number == key else at)
             world, flag, label = sweep.pose[:, :3] @ point + sweep.pose[:, 3], 0, -1
             for track, box, its in zip(sweep.tracks, sweep.boxes, sweep.labels, strict=True):
                 c, s = math.cos(box[6]), math.sin(box[6])
@@ -55,10 +57,10 @@ def slow_labels(sweeps, key):
                         world = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]]) @ off + to[:3]
                     break
             ends.append(point if number == key else turn.T @ (world - place[:, 0]))
-            of, flags, classes = [*of, number], [*flags, flag], [*classes, label]
+            flags, classes = [*flags, flag], [*classes, label]
     seen, reached, _ = ray_visibility(
         torch.tensor(np.array(ends)).float(), torch.tensor(np.array(origins)),
-        [1.0] * 3, list(GRID["point_cloud_range"]), origin_index=torch.tensor(of),
+        [1.0] * 3, list(GRID["point_cloud_range"]), origin_index=torch.arange(len(ends)),
         ray_flags=torch.tensor(flags, dtype=torch.uint8),
     )  # fmt: skip
     labels = np.array([255, 17, 0])[seen[0].numpy()]
@@ -86,9 +88,9 @@ def random_sweeps(rng, count):
         inside = boxes[rng.integers(len(rows), size=60), :3] + rng.uniform(-1, 1, (60, 3))
         world = np.concatenate([inside, rng.uniform(-12, 12, (60, 3)) * [1, 1, 0.2]])
         points = ((world - own[:, 3]) @ own[:, :3]).astype(np.float32)
-        sweeps.append(
-            Sweep(points, own, boxes, [tracks[k] for k in rows], [4, 7, 2, 4][: len(rows)])
-        )
+        objects = boxes, [tracks[k] for k in rows], [4, 7, 2, 4][: len(rows)]
+        origins = rng.uniform(-0.5, 0.5, (len(points) if i % 2 else 1, 3))
+        sweeps.append(Sweep(points, own, *objects, origins=origins))
     return sweeps
 
 

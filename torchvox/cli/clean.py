@@ -68,7 +68,7 @@ def clean(args: CleanCommand) -> None:
         torchvox clean drive.mcap --voxel 0.1 -o clean/ --removed moved.ply --json report.json
         torchvox clean monday/ --poses monday.txt --evidence tuesday.npz -o monday.laz
     """
-    files = args.clouds(args.paths)
+    files = args.clouds(args.paths, setups=True)
     outputs = Outputs(args, files)
     check_poses(args, recorded(files) is not None)
     if recorded(files) is None and args.poses is None:
@@ -236,7 +236,8 @@ class Outputs:
         targets |= {"--labels": self.labels, "--removed": args.removed, "--save-evidence": saved}
         options.check_outputs(inputs, targets)
         self._first: PointReader | None = None
-        self._brightest = -np.inf  # intensity of floating point
+        self._shares = self._whole = True  # of 0 to 1, or uint16, is intensity of floating point
+        self._scaled = False
         self.writers: dict[Path, PointWriter] = {}
 
     def check(self, reader: PointReader) -> None:
@@ -249,11 +250,17 @@ class Outputs:
         check_alike([self._first, reader], lattice=False)
         if self._in_las and reader.columns.get("intensity", np.dtype(int)).kind == "f":
             for chunk in reader.chunks(columns=("intensity",)):
-                self._brightest = max(self._brightest, chunk.values("intensity").max(initial=0))
+                values = chunk.values("intensity")
+                self._shares &= bool(((values >= 0) & (values <= 1)).all())
+                self._whole &= bool((values == values.clip(0, 65535).round()).all())
+            self._scaled = self._shares
 
     def open(self, stack: ExitStack, place: np.ndarray) -> None:
-        """Opens the files of all scans. place: of the sensor at first."""
-        if 0 <= self._brightest <= 1:
+        """Opens the files of all scans. place: of the sensor at first. Raises WrongUseError."""
+        if not (self._shares or self._whole):
+            rule = "intensity must be from 0 to 1, or whole numbers from 0 to 65535"
+            raise WrongUseError(f"in LAS files {rule}: write .ply or .pcd")
+        if self._scaled:
             note("intensity is written to LAS files as 0 to 65535 for 0 to 1")
         for path in self.merged:
             is_las = path.suffix.lower() in LAS
@@ -290,7 +297,7 @@ class Outputs:
         self, path: Path, table: PointTable, world: np.ndarray, own: np.ndarray
     ) -> PointTable:
         """Points in the frame of the poses, with the columns of OWN that a file has."""
-        if path.suffix.lower() in LAS and 0 <= self._brightest <= 1:
+        if path.suffix.lower() in LAS and self._scaled:
             table = scaled_columns(table, ["intensity"])
         pairs = zip(self.merged[path], own, strict=False)
         types = {"reason": np.uint8}

@@ -17,7 +17,6 @@ from torchvox.cli import options
 from torchvox.cli.notes import noted_warnings, open_noted
 from torchvox.cli.options import argument, declare, numbers, option, option_class
 from torchvox.cli.work import attempt_each, choose_device, console, milliseconds, note, spans
-from torchvox.io import find_clouds
 from torchvox.io.writers import write_whole
 from torchvox.mapping import MapVoxels, OccupancyMap
 from torchvox.mapping.counts import STATUS
@@ -108,10 +107,7 @@ def map_(args: MapCommand) -> None:
         torchvox map drive.mcap -o map.npz
         torchvox map map.npz -o map.png --slice 0.2,1.8 --ros-yaml
     """
-    setups = slice(None)  # of an .e57 file
-    each = ([f] if f.suffix.lower() != ".e57" else find_clouds([f], scans=setups)
-            for f in args.clouds(args.paths))  # fmt: skip
-    files = [path for paths in each for path in paths]
+    files = args.clouds(args.paths, setups=True)
     outputs = MapOutputs(args.output, args.page, args.ros_yaml)
     times = Path(args.times) if args.times not in (None, "names") else None
     inputs = [*files, args.poses, times, args.trajectory, args.extrinsic]

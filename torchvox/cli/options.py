@@ -169,13 +169,18 @@ class ScanOptions:
         None, "Take scans A to B - 1 of a recording.", metavar="A:B", parse=_scans
     )
 
-    def clouds(self, paths: Iterable[Path]) -> list[Path]:
-        """`find_clouds` with these options."""
+    def clouds(self, paths: Iterable[Path], setups: bool = False) -> list[Path]:
+        """`find_clouds` with these options. setups: an .e57 file stands for its scans."""
         numbers = self.scans
         if self.every is not None:
             ends = numbers or slice(None)
             numbers = slice(ends.start, ends.stop, self.every)
-        return find_clouds(paths, topic=self.topic, scans=numbers)
+        files = find_clouds(paths, topic=self.topic, scans=numbers)
+        if not setups:
+            return files
+        own = [[f] if f.suffix.lower() != ".e57" else find_clouds([f], scans=slice(None))
+               for f in files]  # fmt: skip
+        return [path for paths in own for path in paths]
 
 
 @option_class

@@ -68,9 +68,10 @@ class LabelOptions:
 
 
 class Sweep(NamedTuple):
-    """points: [N, 3] float32, finite, in the sensor's frame; pose: [3, 4] to the world. boxes:
-    [k, 7] in the world, tracks: whose they are, labels: [k] int64. classes: [N] int64, of points,
-    else those of the boxes that hold them. dropped: points without a return or not finite."""
+    """points: [N, 3] float32, finite, in a frame with the pose [3, 4] in the world. boxes: [k, 7]
+    in the world, tracks: whose they are, labels: [k] int64. classes: [N] int64, of points, else
+    those of the boxes that hold them. dropped: points without a return or not finite. origins:
+    [1 or N, 3] float64, where rays start in the same frame."""
 
     points: np.ndarray
     pose: np.ndarray
@@ -79,6 +80,7 @@ class Sweep(NamedTuple):
     labels: Sequence[int] = ()
     classes: np.ndarray | None = None
     dropped: int = 0
+    origins: np.ndarray = np.zeros((1, 3))
 
 
 @dataclass
@@ -140,11 +142,13 @@ def turns_of(stamps: np.ndarray) -> np.ndarray:
 
 def clean_sweep(sweep: Sweep) -> Sweep:
     """The sweep without points that are not finite or without a return."""
-    good = np.isfinite(xyz := sweep.points).all(1) & (np.abs(xyz) >= NO_RETURN).any(1)
+    xyz, origins = sweep.points, sweep.origins
+    good = np.isfinite(xyz).all(1) & (np.abs(xyz - origins) >= NO_RETURN).any(1)
     classes = None if sweep.classes is None else sweep.classes[good]
     dropped = sweep.dropped + int((~good).sum())
     points = np.ascontiguousarray(xyz[good], np.float32)
-    return sweep._replace(points=points, classes=classes, dropped=dropped)
+    origins = origins[good] if len(origins) == len(xyz) else origins
+    return Sweep(points, *sweep[1:5], classes, dropped, origins)
 
 
 def _boxed(
@@ -187,7 +191,7 @@ def _nuscenes(path: Path, options: LabelOptions) -> Input:
         labels = np.array([options.number(kind) for kind in own.objects.names], np.int64)
 
         def read(i: int) -> Sweep:
-            points = read_cloud(folder.parent / own.files[i], "nuscenes").points[:, :3]
+            points = read_cloud(folder.parent / own.files[i], "nuscenes").points
             (there, boxes), classes = own.objects.at(int(own.times[i])), None
             if segments.is_dir() and own.samples[i]:
                 path = segments / f"{own.tokens[i]}_lidarseg.bin"
@@ -196,7 +200,10 @@ def _nuscenes(path: Path, options: LabelOptions) -> Input:
                 if len(classes) != len(points):
                     raise CloudFileError(f"{path} has {len(classes)} labels, not {len(points)}")
             tracks = [own.objects.tracks[k] for k in there]
-            return Sweep(points, own.poses[i], boxes, tracks, labels[there].tolist(), classes)
+            mount, objects = own.mounts[i], (boxes, tracks, labels[there].tolist())
+            points = transform_points(torch.from_numpy(points), torch.from_numpy(mount)[None])
+            origins = mount[None, :, 3]
+            return Sweep(points.numpy(), own.poses[i], *objects, classes, origins=origins)
 
         keys = [i for i, token in enumerate(own.samples) if token][::every]
         names = {own.samples[i]: i for i in keys}

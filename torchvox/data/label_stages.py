@@ -205,6 +205,7 @@ def _labels(
         classes,
         boxes_of(sweeps, keyframe),
         scene.cameras(name) if options.cameras else None,
+        origins=[torch.from_numpy(sweep.origins) for sweep in sweeps],
         counts=counts,
     )
     facts = {"sweeps": len(own), "points": sum(map(len, points))}

@@ -59,13 +59,14 @@ def occupancy_labels(
     free: int = 17,
     unknown: int = 255,
     other: int = 0,
+    origins: Sequence[Tensor] | None = None,
     counts: dict[str, int] | None = None,
 ) -> OccupancyLabels:
     """Labels of the cells around one of several sweeps; docs/rays.md has the rules.
 
-    sweeps: S tensors [N_i, C] float on one device, x, y, z in meters first, each in the frame of
-        its sensor at (0, 0, 0). poses: [S, 3, 4], sensor to world. keyframe: the number of the
-        sweep in whose frame the labels are. voxel_size, point_cloud_range: the grid of `voxelize`.
+    sweeps: S tensors [N_i, C] float on one device, x, y, z in meters first, each in a frame of its
+        own. poses: [S, 3, 4], from it to the world. keyframe: the number of the sweep in whose
+        frame the labels are. voxel_size, point_cloud_range: the grid of `voxelize`.
     classes: S tensors [N_i] of integers; negative ones, those above 255, `free` and `unknown` do
         not count. A cell gets the label of most of its points, the lowest of equal ones.
     boxes: [S, K, 7] objects in the world at the time of each sweep, as of `points_in_boxes`, row k
@@ -73,8 +74,10 @@ def occupancy_labels(
         keyframe are moved there, where they occupy cells but free none; if the keyframe lacks the
         box they are dropped.
     cameras: see `Camera`. free, unknown, other: labels of free cells, of cells that no ray met,
-        and of occupied cells without a labelled point. counts: gets the numbers of points that
-        were "carried" with their boxes and of those "dropped", which waits for the device.
+        and of occupied cells without a labelled point.
+    origins: S tensors [1, 3] or [N_i, 3], where the rays of the points begin in the frame of the
+        sweep; by default at (0, 0, 0), the sensor. counts: gets the numbers of points that were
+        "carried" with their boxes and of those "dropped", which waits for the device.
 
     CPU and CUDA give the same labels. Raises ValueError (shapes, keyframe, labels).
     """
@@ -102,10 +105,9 @@ def occupancy_labels(
     local = transform_points(world, to_keyframe[None].to(device)).to(points.dtype)
     own = slice(ends[keyframe], ends[keyframe + 1])  # these have not moved
     local[own] = points[own, :3]
-    origins = transform_points(poses[:, :, 3], to_keyframe[None]).to(device)
-    origins[keyframe] = 0.0
+    starts, start_of = _starts(origins, lengths, poses, keyframe, to_keyframe)
     volume, reached, _ = ray_visibility(
-        local, origins, *grid, origin_index=sweep_of, ray_flags=flags
+        local, starts.to(device), *grid, origin_index=start_of.to(device), ray_flags=flags
     )
     occupied = volume == OCCUPIED
     semantics = torch.where(volume == UNKNOWN, unknown, free).to(torch.uint8)
@@ -138,6 +140,26 @@ def label_arrays(labels: OccupancyLabels) -> dict[str, np.ndarray]:
 
 def _check(name: str, tensor: Tensor, shape: list[int]) -> None:
     expect(list(tensor.shape) == shape, f"{ME} {name} must be {shape}", list(tensor.shape))
+
+
+def _starts(
+    origins: Sequence[Tensor] | None, lengths: list[int], poses: Tensor, keyframe: int, to: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The origins of rays in the keyframe [O, 3], and which one each point has."""
+    own = [torch.zeros(1, 3)] * len(lengths) if origins is None else origins
+    shapes = [list(each.shape) for each in own]
+    good = len(own) == len(lengths) and all(
+        shape in ([1, 3], [n, 3]) for shape, n in zip(shapes, lengths, strict=True)
+    )
+    expect(good, f"{ME} origins must be [1, 3] or [N, 3] of sweeps of {lengths} points", shapes)
+    sizes = torch.tensor([len(each) for each in own])
+    starts = torch.cat([each.to("cpu", torch.float64) for each in own])
+    sweep_of = torch.arange(len(own)).repeat_interleave(sizes)
+    moved = transform_points(transform_points(starts, poses, pose_index=sweep_of), to[None])
+    first = (sizes.cumsum(0) - sizes).tolist()
+    index = [a + (torch.arange(n) if len(each) > 1 else torch.zeros(n, dtype=torch.int64))
+             for a, n, each in zip(first, lengths, own, strict=True)]  # fmt: skip
+    return torch.where((sweep_of == keyframe)[:, None], starts, moved), torch.cat(index)
 
 
 def _carried(

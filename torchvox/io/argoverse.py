@@ -86,7 +86,7 @@ class ArgoverseLog(Log):
             raise CloudFileError(f"{file} has no sensor {missing[0]} (it has {names})")
 
     def _scan(self, number: int, topic: str) -> Scan:
-        file = self._files[stamp := int(self.stamps[number])]
+        file = self._files[stamp := self._stamps[number]]
         columns = read_feather(file, (*"xyz", "laser_number"))
         is_up = columns["laser_number"] < FIRST_DOWN
         table, frame, origins = _table(columns, file), "egovehicle", None
@@ -105,7 +105,7 @@ class ArgoverseLog(Log):
         return dict(zip(columns["timestamp_ns"].tolist(), columns["poses"], strict=True))
 
     def _pose(self, number: int, topic: str) -> np.ndarray:
-        if (stamp := int(self.stamps[number])) not in self._city:
+        if (stamp := self._stamps[number]) not in self._city:
             raise CloudFileError(f"{self.path / CITY} has no pose at {stamp} ns, of scan {number}")
         pose = self._city[stamp]
         return pose if topic == WHOLE else joined(pose, self._sensors[topic])
@@ -119,7 +119,7 @@ class ArgoverseLog(Log):
         if not (self.path / "annotations.feather").exists():
             return None
         own = self._annotations
-        rows = np.flatnonzero(own["timestamp_ns"] == int(self.stamps[number]))
+        rows = np.flatnonzero(own["timestamp_ns"] == self._stamps[number])
         poses = own["poses"][rows]
         yaw = np.arctan2(poses[:, 1, 0], poses[:, 0, 0])
         boxes = np.column_stack([poses[:, :, 3], *(own[name][rows] for name in SIZE), yaw])

@@ -255,7 +255,7 @@ class Log(Recording):
         """Sets what follows from the stamps in ns. lidars: names of topics beside WHOLE."""
         if stamps and not 0 <= stamps[0] <= stamps[-1] < 1 << 63:
             raise CloudFileError(f"{self.path} has stamps that are not ns since 1970")
-        self.stamps = np.array(stamps, np.int64)
+        self._stamps, self.stamps = stamps, np.array(stamps, np.int64)
         if stamps:
             self.start, self.seconds = stamps[0], (stamps[-1] - stamps[0]) / 1e9
         rate = (len(stamps) - 1) / self.seconds if self.seconds > 0 else 0.0
@@ -283,7 +283,7 @@ class Log(Recording):
         self._check(number)
         return self._pose(number, self.topic.name)
 
-    def boxes(self, number: int) -> TrackedBoxes:
+    def boxes(self, number: int) -> TrackedBoxes | None:
         self._check(number)
         own = self._boxes(number)
         if own is None or self.topic == self.topics[0]:

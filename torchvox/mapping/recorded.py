@@ -81,7 +81,7 @@ class RecordedScans:
     def __init__(self, places: list[ScanPath], options: RayOptions) -> None:
         first = places[0]
         if any(place[:2] != first[:2] for place in places):
-            raise WrongUseError("poses are of one recording and topic: map them one by one")
+            raise WrongUseError("poses are of one recording and topic: take them one by one")
         self._options, self._stamp = options, 0
         opened = open_recording(first.recording, first.topic or None)
         with contextlib.closing(opened) as recording:

@@ -55,13 +55,15 @@ class Objects(NamedTuple):
 
 class NuScene(NamedTuple):
     """Sweeps of the lidar by time. samples: tokens of keyframes, "" of other sweeps; times: [S]
-    int64 in microseconds; poses: [S, 3, 4], to the world; cameras: by the token of the keyframe."""
+    int64 in microseconds; poses: [S, 3, 4], of the vehicle in the world; mounts: [S, 3, 4], of the
+    lidar in the vehicle; cameras: by the token of the keyframe."""
 
     tokens: list[str]
     files: list[str]
     samples: list[str]
     times: np.ndarray
     poses: np.ndarray
+    mounts: np.ndarray
     objects: Objects
     cameras: dict[str, list[Camera]]
 
@@ -99,9 +101,9 @@ def read_scenes(folder: Path, cameras: bool) -> tuple[dict[str, NuScene], dict[o
             own = objects[samples[sample := row["sample_token"]]["scene_token"]]
             own.append((row["instance_token"], times[sample], one))
 
-        def placed(rows: list[Known]) -> np.ndarray:
+        def placed(rows: list[Known]) -> tuple[np.ndarray, np.ndarray]:
             mount = poses_of([mounts[row["calibrated_sensor_token"]] for row in rows])
-            return joined(poses_of([egos[row["ego_pose_token"]] for row in rows]), mount)
+            return poses_of([egos[row["ego_pose_token"]] for row in rows]), mount
 
         def scene_of(token: str) -> NuScene:
             rows = sorted(lidar[token], key=lambda row: row["timestamp"])
@@ -111,11 +113,11 @@ def read_scenes(folder: Path, cameras: bool) -> tuple[dict[str, NuScene], dict[o
             for _, row in sorted(images[token], key=lambda pair: pair[0]):
                 mount = mounts[row["calibrated_sensor_token"]]
                 lens = torch.from_numpy(column_of([mount], "camera_intrinsic", 9).reshape(3, 3))
-                pose = torch.from_numpy(placed([row])[0])
+                pose = torch.from_numpy(joined(*placed([row]))[0])
                 seen[row["sample_token"]].append(Camera(lens, pose, (row["width"], row["height"])))
             files, tokens = ([row[name] for row in rows] for name in ("filename", "token"))
             own = _objects(objects[token], names)
-            return NuScene(tokens, files, keys, stamps, placed(rows), own, seen)
+            return NuScene(tokens, files, keys, stamps, *placed(rows), own, seen)
 
         indices = {row.get("index"): row["name"] for row in kinds.values()}
         return {row["name"]: scene_of(token) for token, row in scenes.items()}, indices
