@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchvox clean and labels on Argoverse 2 logs, Waymo Open segments and E57 files."""
+"""torchvox map, clean and labels on Argoverse 2 logs, Waymo Open segments and E57 files."""
 
 import warnings
 
@@ -11,21 +11,27 @@ import torch
 from torchvox.data import occupancy_labels
 from torchvox.data.label_scenes import LabelOptions
 from torchvox.io import open_recording
-from torchvox.mapping import Evidence
+from torchvox.mapping import Evidence, OccupancyMap
 
 pytest.importorskip("pyarrow", reason="the extra arrow is not installed")
 pytest.importorskip("pye57", reason="the extra e57 is not installed")
 
 
 @pytest.mark.parametrize("kind", ["argoverse", "waymo", "e57"])
-def test_clean(torchvox_cli, kind, tmp_path):
+def test_map_and_clean(torchvox_cli, kind, tmp_path):
     path = logs.build(kind, tmp_path)
     recording, evidence, rays = open_recording(path), Evidence(4.0), []
+    expected = OccupancyMap(4.0)
     for number, scan in enumerate(recording.scans()):
         pose, starts = recording.pose(number), np.zeros(3) if scan.origins is None else scan.origins
         both = (scan.table.xyz, np.broadcast_to(starts, scan.table.xyz.shape))
         rays.append([torch.from_numpy(v.astype(float) @ pose[:, :3].T + pose[:, 3]) for v in both])
         evidence.add(*rays[-1])
+        expected.integrate(*rays[-1])
+    torchvox_cli("map", path, "--voxel", "4", "-o", "map.npz").ok()
+    assert OccupancyMap.load(tmp_path / "map.npz").equal(expected)
+    odd = torchvox_cli("map", path, "-o", "odd.npz", "--odom", "/odom")
+    odd.assert_one_sentence(2, "lists the poses of its scans: remove odom")
     verdict = evidence.verdict()
     call = ("clean", path, "--voxel", "4", "-o", "all.ply", "--removed", "b.ply", "--labels", "c")
     origin = ("--origin", "100,200,0") if kind == "e57" else ()

@@ -9,13 +9,10 @@ import fuzzing
 import logs
 import numpy as np
 import pytest
-import torch
 from logs import DOWN, START, UP, back, build, posed, sweep, turned, write_feather
 
 from torchvox import io
 from torchvox._util.errors import CloudFileError, TorchvoxError, WrongUseError
-from torchvox.mapping import OccupancyMap
-from torchvox.mapping.job import MapJob, MapOptions
 
 pytest.importorskip("pyarrow", reason="the extra arrow is not installed")
 pytest.importorskip("pye57", reason="the extra e57 is not installed")
@@ -147,6 +144,7 @@ EDGES = [
     ("waymo", [("lidar", f"{IMAGE}.values", [None] * 9)], "range_image_return1 is null"),
     ("waymo", [("lidar", "key.laser_name", [1] * 9)], "two rows have the same"),
     ("waymo", [("vehicle_pose", "key.frame_timestamp_micros", [1, 2, 3])], "no pose at 10{15} us"),
+    ("waymo", lambda p: shutil.copy(p, p.with_name("b.parquet")), "a.parquet, lidar/b.parquet"),
     ("e57", {"spherical": NO_POINTS}, None),
     ("e57", {"setups": logs.SETUPS[:1]}, None),
     ("e57", lambda p: p.write_bytes(p.read_bytes()[:3000]), "not a readable E57 file"),
@@ -161,7 +159,7 @@ def test_edges(kind, change, words, tmp_path):
         change(path)
 
     def read():
-        recording = io.open_recording(path)
+        recording = io.open_recording(path.parents[1] if kind == "waymo" else path)
         scans = [*recording.scans()]
         assert np.isfinite([recording.pose(i) for i in range(recording.count)]).all()
         if kind != "e57":
@@ -173,30 +171,6 @@ def test_edges(kind, change, words, tmp_path):
     else:
         with pytest.raises((CloudFileError, WrongUseError), match=words):
             read()
-
-
-def test_two_segments_are_two_recordings(tmp_path):
-    shutil.copy(logs.waymo(tmp_path), tmp_path / "lidar" / "b.parquet")
-    with pytest.raises(WrongUseError, match=r"name one of them: lidar/a.parquet, lidar/b.parquet"):
-        io.open_recording(tmp_path)
-    assert io.find_clouds([tmp_path / "lidar" / "a.parquet"])[2].name == "000002"
-
-
-@pytest.mark.parametrize("kind", ["argoverse", "waymo", "e57"])
-def test_maps_take_poses_and_origins(kind, tmp_path):
-    path = build(kind, tmp_path)
-    recording, expected = io.open_recording(path), OccupancyMap(0.5)
-    job = MapJob(io.find_clouds([path], scans=slice(None)), MapOptions(voxel_size=0.5), "cpu")
-    for number, scan in enumerate(recording.scans()):
-        pose, rays = recording.pose(number), []
-        for places in (scan.table.xyz, np.zeros_like(scan.table.xyz) if scan.origins is None
-                       else scan.origins):  # fmt: skip
-            rays.append(torch.from_numpy(places.astype(float) @ pose[:, :3].T + pose[:, 3]))
-        expected.integrate(rays[0], origins=rays[1])
-        job.add(number)
-    assert job.map.equal(expected)
-    with pytest.raises(WrongUseError, match="lists the poses of its scans: remove odom"):
-        MapJob(job.files, MapOptions(voxel_size=0.5, odom="/odom"), "cpu")
 
 
 @pytest.mark.parametrize("kind", ["argoverse", "waymo", "e57"])
