@@ -88,7 +88,12 @@ def clean(args: CleanCommand) -> None:
         write_json(args.json, facts := job.report())
         points = {"stay": facts["kept"], **facts["removed"]}
         lines += [("points", amounts(points)), ("voxels", amounts(facts["voxels"]))]
-    lines += [("not judged", f" {amounts(job.left_out)}"), ("time", job.pace())]
+    each = {k: milliseconds(1e3 * s / len(job.good)) for k, s in job.seconds.items()}
+    pace = ", ".join(f"{each[k]} for {k}" for k in each)
+    lines += [
+        ("not judged", f" {amounts(job.left_out)}"),
+        ("time", f"{pace}, per scan, without files"),
+    ]
     wrote, out = ", ".join(map(str, outputs.names)), console()
     for word, text in [*lines, ("device", device_name), ("wrote", wrote)]:
         out.print(f"{word:<10}{text}", soft_wrap=True, markup=False)
@@ -144,9 +149,8 @@ class CleanJob:
         good = [self.files[i] for i in self.good]
         with ExitStack() as stack:
             self.outputs.open(stack, self.place)
-            failed = attempt_each(
-                good, lambda i: self._judge(self.good[i], read(good[i])), "points"
-            )
+            work = lambda i: self._judge(self.good[i], read(good[i]))  # noqa: E731
+            failed = attempt_each(good, work, "points")
             if failed == len(good):  # which leaves no file behind
                 raise typer.Exit(1)
         for path, writer in self.outputs.writers.items():
@@ -194,10 +198,6 @@ class CleanJob:
             **{"voxels": self.verdict.voxels, "seconds": self.seconds, "scans": self.scans},
         }
 
-    def pace(self) -> str:
-        each = {k: milliseconds(1e3 * s / len(self.good)) for k, s in self.seconds.items()}
-        return f"{', '.join(f'{each[k]} for {k}' for k in each)}, per scan, without files"
-
 
 class Outputs:
     """Files of `torchvox clean`. names: those that are written, folders as such.
@@ -219,19 +219,18 @@ class Outputs:
         self._in_las = any(path.suffix.lower() in LAS for path in self.merged)
         if self._in_las:
             require("laspy", "to write LAS files")
-        if args.file_format is not None and (one or output is None):
-            raise WrongUseError("--format is for a folder as --output")
-        if saved is not None and saved.suffix.lower() != ".npz":
-            raise WrongUseError(f"--save-evidence must be .npz, got {saved}")
         self.each = self.labels = list[Path]()
         if output is not None and not one:
             kept = args.file_format or ""
             self.each = options.output_paths(files, output, "", POINT_SUFFIXES, kept)
+        elif args.file_format is not None:
+            raise WrongUseError("--format is for a folder as --output")
+        if saved is not None and saved.suffix.lower() != ".npz":
+            raise WrongUseError(f"--save-evidence must be .npz, got {saved}")
         if args.labels is not None:
             self.labels = options.output_paths(files, args.labels, "label", (".npy",), None)
-        inputs = [*files, *(args.evidence or ()), args.poses, args.extrinsic]
+        inputs = [*files, *(args.evidence or ()), *args.pose_files]
         inputs += [place.recording for place in recorded(files) or ()][:1]
-        inputs += [Path(args.times)] if args.times not in (None, "names") else []
         targets = {"--output": self.each or (output if one else None), "--json": args.json}
         targets |= {"--labels": self.labels, "--removed": args.removed, "--save-evidence": saved}
         options.check_outputs(inputs, targets)
@@ -300,6 +299,5 @@ class Outputs:
         if path.suffix.lower() in LAS and self._scaled:
             table = scaled_columns(table, ["intensity"])
         pairs = zip(self.merged[path], own, strict=False)
-        types = {"reason": np.uint8}
-        added = {name: values.astype(types.get(name, np.uint32)) for name, values in pairs}
+        added = {n: v.astype(np.uint8 if n == "reason" else np.uint32) for n, v in pairs}
         return PointTable(world, {**table.attributes, **added}, unit=table.unit, path=table.path)

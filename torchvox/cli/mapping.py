@@ -109,8 +109,7 @@ def map_(args: MapCommand) -> None:
     """
     files = args.clouds(args.paths, setups=True)
     outputs = MapOutputs(args.output, args.page, args.ros_yaml)
-    times = Path(args.times) if args.times not in (None, "names") else None
-    inputs = [*files, args.poses, times, args.trajectory, args.extrinsic]
+    inputs = [*files, *args.pose_files, args.trajectory]
     options.check_outputs(inputs, {"--output": outputs.targets})
     whole = set(MAP_SUFFIXES) >= {path.suffix.lower() for path in outputs.targets}
     if (args.height or args.select) and whole:

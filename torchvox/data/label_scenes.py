@@ -20,13 +20,13 @@ from torchvox.data.portable_math import atan2, sin_cos
 from torchvox.data.readers.folder import SUFFIXES, ScanBoxes, find_scans, read_boxes
 from torchvox.data.readers.nuscenes_files import CATEGORIES
 from torchvox.data.readers.nuscenes_scenes import read_scenes
-from torchvox.io import cloud_stem, is_recording, open_points, open_recording, read_poses
-from torchvox.io.paths import scan_of
+from torchvox.io import PointReader, cloud_stem, is_recording, open_points, open_recording
 from torchvox.io.poses import inverse
 from torchvox.io.readers import read_cloud
-from torchvox.io.recording import Scan, ScanReader, TrackedBoxes
-from torchvox.mapping.options import MapOptions
-from torchvox.mapping.recorded import NO_RETURN, RecordedScans, has_times, sensor_pose
+from torchvox.io.recording import TrackedBoxes
+from torchvox.mapping.job import ScanRays
+from torchvox.mapping.options import RayOptions
+from torchvox.mapping.recorded import NO_RETURN
 from torchvox.ops import transform_points
 
 RANGE = (-40.0, -40.0, -1.0, 40.0, 40.0, 5.4)  # of Occ3D
@@ -85,12 +85,12 @@ class Sweep(NamedTuple):
 
 @dataclass
 class Scene:
-    """keyframes: names of outputs -> numbers of sweeps. stamps: [S] of the sweeps, those of equal
-    ones belong together. read: gives a sweep; raises WrongUseError for one without a pose,
-    CloudFileError. cameras: of a keyframe, by its name."""
+    """keyframes: names of outputs -> numbers of sweeps. count: of sweeps. read: gives a sweep;
+    raises WrongUseError for one without a pose, CloudFileError. cameras: of a keyframe, by its
+    name."""
 
     keyframes: dict[str, int]
-    stamps: np.ndarray
+    count: int
     read: Callable[[int], Sweep]
     cameras: Callable[[str], list[Camera]] = lambda _: []
 
@@ -133,11 +133,6 @@ def _digest(*parts: Path | object) -> str:
         text = part.read_bytes() if isinstance(part, Path) else repr(part).encode()
         total.update(hashlib.sha256(text).digest())
     return total.hexdigest()
-
-
-def turns_of(stamps: np.ndarray) -> np.ndarray:
-    """[S] from 0 on, equal for neighbors with one stamp."""
-    return np.cumsum(np.diff(stamps, prepend=stamps[:1]) != 0)
 
 
 def clean_sweep(sweep: Sweep) -> Sweep:
@@ -207,7 +202,7 @@ def _nuscenes(path: Path, options: LabelOptions) -> Input:
 
         keys = [i for i, token in enumerate(own.samples) if token][::every]
         names = {own.samples[i]: i for i in keys}
-        return Scene(names, own.times, read, lambda sample: own.cameras.get(sample, []))
+        return Scene(names, len(own.times), read, lambda sample: own.cameras.get(sample, []))
 
     counts = {name: len(list(filter(None, own.samples))[::every]) for name, own in scenes.items()}
     return Input(_digest(segments.is_dir(), *sorted(folder.glob("*.json"))), counts, scene)
@@ -217,31 +212,29 @@ def _nuscenes(path: Path, options: LabelOptions) -> Input:
 
 
 def _folder(path: Path, options: LabelOptions) -> Input:
-    scans, poses = find_scans(path), options.poses or path / "poses.txt"
+    scans = find_scans(path)
     if options.classes is None:
         raise WrongUseError(f"{path}: --classes is needed: only nuScenes and Argoverse have names")
-    extrinsic = None if options.extrinsic is None else sensor_pose(options.extrinsic)
-    matrices = read_poses(poses, extrinsic, count=len(scans)).matrices
-    every, files = options.every or 1, [scan.boxes for scan in scans if scan.boxes is not None]
-    digest = _digest(matrices.tolist(), [s.name for s in scans], *files)
+    asked = RayOptions(options.poses or path / "poses.txt", extrinsic=options.extrinsic)
+    rays = ScanRays([scan.points for scan in scans], asked)
+    files = [scan.boxes for scan in scans if scan.boxes is not None]
+    digest = _digest([scan.name for scan in scans], *files, *_files(asked))
 
     def read(i: int) -> Sweep:
-        points = open_points(scans[i].points, options.layout).coordinates()
-        boxes = scans[i].boxes
+        boxes, reader = scans[i].boxes, open_points(scans[i].points, options.layout)
         found = None if boxes is None else read_boxes(boxes)
-        return _boxed(Sweep(points, matrices[i]), i, found, options)
+        return _boxed(_sweep(rays, i, reader), i, found, options)
 
-    keys = {scan.name: i for i, scan in enumerate(scans) if i % every == 0}
-    name = path.resolve().name
-    return Input(digest, {name: len(keys)}, lambda _: Scene(keys, np.arange(len(scans)), read))
+    keys = {scan.name: i for i, scan in enumerate(scans) if i % (options.every or 1) == 0}
+    scene, name = Scene(keys, len(scans), read), path.resolve().name
+    return Input(digest, {name: len(keys)}, lambda _: scene)
 
 
 def _recording(path: Path, options: LabelOptions) -> Input:
     recording = open_recording(path, options.topic)
     scans = recording.paths()
-    stamps = np.arange(len(scans)) if recording.stamps is None else recording.stamps
-    first = np.flatnonzero(np.diff(turns_of(stamps), prepend=-1))[:: options.every or 5]
-    keys = {f"{stamps[i]:06d}": i for i in first.tolist()}  # the first scan of each stamp
+    names = range(len(scans)) if recording.stamps is None else recording.stamps.tolist()
+    keys = {f"{names[i]:06d}": i for i in range(0, len(scans), options.every or 5)}
     files = {}
     if options.boxes is not None:
         ends = [f"{middle}{end}" for middle in ("", ".boxes") for end in SUFFIXES]
@@ -251,40 +244,31 @@ def _recording(path: Path, options: LabelOptions) -> Input:
         if not files:
             what = f"no file of boxes, such as {cloud_stem(scans[0])}.csv"
             raise WrongUseError(f"--boxes {options.boxes} has {what}")
-    given = [p for p in (options.poses, options.extrinsic) if p is not None and p.is_file()]
+    asked = RayOptions(options.poses, extrinsic=options.extrinsic, odom=options.odom)
     parts = [path] if path.is_file() else filter(Path.is_file, path.rglob("*"))
     size = sum(part.stat().st_size for part in parts)
-    digest = _digest(size, recording.start, len(scans), list(files), *files.values(), *given)
+    known = [size, recording.start, len(scans), list(files), *files.values(), *_files(asked)]
 
     def scene(_: str) -> Scene:
-        asked = MapOptions(poses=options.poses, odom=options.odom, extrinsic=options.extrinsic)
-        places = [place for place in map(scan_of, scans[:1]) if place is not None]
-        frames: RecordedScans | None = None
-        if options.poses is None or has_times(asked, places):
-            frames = RecordedScans(places, asked)
-        else:
-            extrinsic = None if options.extrinsic is None else sensor_pose(options.extrinsic)
-            lines = read_poses(options.poses, extrinsic, count=len(scans)).matrices
+        rays = ScanRays(list(scans), asked)
 
         def read(i: int) -> Sweep:
-            reader = open_points(scans[i])
-            assert isinstance(reader, ScanReader)
-            if frames is None:
-                sweep = Sweep(reader.coordinates(), lines[i])
-            else:
-                sweep = _at_stamp(frames, reader.scan)
             found = read_boxes(files[i]) if i in files else recording.boxes(i)
-            return _boxed(sweep, i, found, options)
+            return _boxed(_sweep(rays, i, open_points(scans[i])), i, found, options)
 
-        return Scene(keys, stamps, read)
+        return Scene(keys, len(scans), read)
 
     name = path.resolve().name if path.is_dir() else path.stem
-    return Input(digest, {name: len(keys)}, scene)
+    return Input(_digest(*known), {name: len(keys)}, scene)
 
 
-def _at_stamp(frames: RecordedScans, scan: Scan) -> Sweep:
-    """A scan whose points, deskewed, are in its frame at the stamp."""
-    batch, pose = frames.batch(scan), frames.pose(scan)
+def _files(options: RayOptions) -> list[Path]:
+    return [path for path in options.pose_files if path is not None and path.is_file()]
+
+
+def _sweep(rays: ScanRays, i: int, reader: PointReader) -> Sweep:
+    """Scan i, whose points, deskewed, are in its frame at the stamp."""
+    batch, pose = rays.batch(i, reader), rays.pose(i, reader)
     sweep = Sweep(batch.points, pose, dropped=sum(batch.dropped.values()))
     if batch.origins is None:
         return sweep

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from torchvox._util.errors import CloudFileError, TorchvoxError, WrongUseError, explained, short
-from torchvox.data.label_scenes import LabelOptions, Scene, Sweep, clean_sweep, open_input, turns_of
+from torchvox.data.label_scenes import LabelOptions, Scene, Sweep, clean_sweep, open_input
 from torchvox.data.labels import label_arrays, occupancy_labels
 from torchvox.filter.stages import Row, try_row
 from torchvox.io import Grid
@@ -152,9 +152,9 @@ def label_keyframes(
 
     A thread reads each sweep once, ahead of its use; sweeps behind the window are dropped.
     """
-    turn, (before, after) = turns_of(scene.stamps), options.sweeps or (len(scene.stamps),) * 2
-    far = [turn - turn[scene.keyframes[name]] for name in names]
-    windows = [np.flatnonzero((off >= -before) & (off <= after)).tolist() for off in far]
+    before, after = options.sweeps or (scene.count, scene.count)
+    keys = [scene.keyframes[name] for name in names]
+    windows = [range(max(0, k - before), min(scene.count, k + after + 1)) for k in keys]
     needed = deque(sorted({i for window in windows for i in window}))
     futures: dict[int, Future[Sweep]] = {}
     loaded: dict[int, Loaded | TorchvoxError] = {}

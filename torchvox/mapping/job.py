@@ -27,7 +27,15 @@ from torchvox.mapping.files import is_map
 from torchvox.mapping.map import OccupancyMap
 from torchvox.mapping.octomap import read_graph
 from torchvox.mapping.options import MapOptions, RayOptions
-from torchvox.mapping.recorded import Batch, RecordedScans, has_times, of_taken, rays_at, recorded
+from torchvox.mapping.recorded import (
+    Batch,
+    RecordedScans,
+    has_times,
+    of_taken,
+    rays_at,
+    recorded,
+    sensor_pose,
+)
 
 OUTSIDE = "outside of the trajectory"
 
@@ -61,7 +69,7 @@ class ScanRays:
         if places is not None and (options.poses is None or has_times(options, places)):
             self._recorded = RecordedScans(places, options)
             return
-        extrinsic = None if options.extrinsic is None else read_extrinsic(options.extrinsic)
+        extrinsic = None if options.extrinsic is None else sensor_pose(options.extrinsic)
         self._poses = poses_of_scans(files, options, extrinsic)
 
     def batch(self, i: int, reader: PointReader) -> Batch:
@@ -71,6 +79,13 @@ class ScanRays:
         if self._recorded is None:
             return rays_at(self._poses[i], reader.scan)
         return self._recorded.batch(reader.scan)
+
+    def pose(self, i: int, reader: PointReader) -> np.ndarray:
+        """The pose [3, 4] of the frame of scan i, of a recording at its stamp."""
+        if self._recorded is None:
+            return self._poses[i]
+        assert isinstance(reader, ScanReader)
+        return self._recorded.pose(reader.scan)
 
 
 class MapJob:

@@ -56,6 +56,12 @@ class RayOptions:
         str | None, "Device cache, e.g. 4GiB; the map itself stays in host memory."
     ] = None
 
+    @property
+    def pose_files(self) -> list[Path | None]:
+        """The files among these options."""
+        times = self.times not in (None, "names")
+        return [self.poses, self.extrinsic, Path(f"{self.times}") if times else None]
+
     def chosen(self, *names: str) -> dict[str, Any]:
         """Options that are neither None nor False."""
         values = {name: getattr(self, name) for name in names}
