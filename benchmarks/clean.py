@@ -35,11 +35,9 @@ ROWS = [Row(0.2), Row(0.2, origin=0.5), Row(0.2, 0.02), Row(0.2, 0.05), Row(0.1,
         Row(0.1), Row(0.1, walkers=5), Row(0.2, walkers=5)]  # fmt: skip
 
 
-class Scan(NamedTuple):
-    """points [N, 3] float32 in the sensor's frame, pose [3, 4] float64 as it is thought to be."""
-
-    points: Tensor
-    pose: Tensor
+Scan = tuple[
+    Tensor, Tensor
+]  # points [N, 3] float32, pose [3, 4] that they are said to have
 
 
 def drive(seed: int, row: Row, scans: int, azimuths: int) -> tuple[list[Scan], Tensor]:
@@ -55,17 +53,17 @@ def drive(seed: int, row: Row, scans: int, azimuths: int) -> tuple[list[Scan], T
         c, s = math.cos(turn * 0.02), math.sin(turn * 0.02)
         yaw = torch.tensor([[c, -s, 0], [s, c, 0], [0, 0, 1]], dtype=torch.float64)
         pose = torch.cat([yaw @ scan.pose[:, :3], scan.pose[:, 3:] + torch.tensor(off)[:, None]], 1)
-        made.append(Scan(scan.points[:, :3].contiguous(), pose))
+        made.append((scan.points[:, :3].contiguous(), pose))
     return made, torch.cat(moving)
 
 
 def by_torchvox(scans: list[Scan], row: Row, device: str) -> list[Tensor]:
     """Which points moved, [N] bool for each scan."""
     evidence = Evidence(row.voxel, origin=[row.origin * row.voxel] * 3, device=device)
-    for scan in scans:
-        evidence.add(scan.points, pose=scan.pose)
+    for points, pose in scans:
+        evidence.add(points, pose=pose)
     verdict = evidence.verdict()
-    return [verdict.at(scan.points, pose=scan.pose).reason > 0 for scan in scans]
+    return [verdict.at(points, pose=pose).reason > 0 for points, pose in scans]
 
 
 def by_dufomap(scans: list[Scan], row: Row, _: str) -> list[Tensor]:
@@ -88,7 +86,7 @@ def cells(name: str, row: Row, args: argparse.Namespace) -> list[str]:
     seconds, results = [], []
     for seed in range(args.seeds):
         scans, moving = drive(seed, row, args.scans, args.azimuths)
-        here = [Scan(*[tensor.to(device) for tensor in scan]) for scan in scans]
+        here = [(points.to(device), pose.to(device)) for points, pose in scans]
         if seed == 0:
             way(here[:2], row, device)
         start = time.perf_counter()
