@@ -150,7 +150,8 @@ def test_points_of_keyframes_have_the_classes_of_lidarseg(torchvox_cli, tmp_path
     result = torchvox_cli("labels", root, *GRID, "--sweeps", "0,0")
     assert result.code == 1 and "0.10_lidarseg.bin has 479 labels, not 480" in result.err
     with np.load(tmp_path / "gts" / "scene-0000" / "0-0" / "labels.npz") as file:
-        assert {4, 17, 255} == {*np.unique(file["semantics"])}
+        assert {4, 17, 255} == {*np.unique(labels := file["semantics"])}
+    assert np.argwhere(labels == 4)[:, 2].min() == 2  # the road, at z = 0 of the vehicle
 
 
 @pytest.mark.parametrize(
