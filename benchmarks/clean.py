@@ -35,9 +35,7 @@ ROWS = [Row(0.2), Row(0.2, origin=0.5), Row(0.2, 0.02), Row(0.2, 0.05), Row(0.1,
         Row(0.1), Row(0.1, walkers=5), Row(0.2, walkers=5)]  # fmt: skip
 
 
-Scan = tuple[
-    Tensor, Tensor
-]  # points [N, 3] float32, pose [3, 4] that they are said to have
+Scan = tuple[Tensor, Tensor]  # points [N, 3] float32, pose [3, 4] that they are said to have
 
 
 def drive(seed: int, row: Row, scans: int, azimuths: int) -> tuple[list[Scan], Tensor]:

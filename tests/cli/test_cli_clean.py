@@ -98,6 +98,19 @@ def test_parts_of_a_drive_and_scans_that_fail(torchvox_cli, scans, tmp_path):
     assert "warning: no point is judged: give --origin, such as 0,0,100" in far.err
 
 
+def test_all_points_may_be_removed(torchvox_cli, tmp_path):
+    side = np.arange(-5, 6)
+    near = (np.stack(np.meshgrid(7, side, side), -1).reshape(-1, 3) + 0.5) * float(SIZE)
+    np.save(tmp_path / "near.npy", near.astype(np.float32))
+    np.save(tmp_path / "far.npy", 5 * near.astype(np.float32))
+    (tmp_path / "poses.txt").write_text("1 0 0 0 0 1 0 0 0 0 1 0")
+    torchvox_cli("clean", "far.npy", *CALL[4:], "--save-evidence", "far.npz").ok()
+    call = ("clean", "near.npy", *CALL[4:], "--evidence", "far.npz", "-o", "a.laz")
+    result = torchvox_cli(*call, "--removed", "b.ply").ok("81 left; 40 beside")
+    assert "warning: all points are removed" in result.err
+    assert (open_points("a.laz").count, open_points("b.ply").count) == (0, len(near))
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
