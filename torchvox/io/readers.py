@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,7 +108,8 @@ def find_clouds(
     for path in given:
         whole = topic is None and scans is None and path.suffix.lower() == ".e57"
         if path in recordings and not whole:
-            files += open_recording(path, topic).paths(scans or slice(None))
+            with contextlib.closing(open_recording(path, topic)) as recording:
+                files += recording.paths(scans or slice(None))
             continue
         if not path.exists() and scan_of(path) is None:
             raise WrongUseError(f"{path} does not exist")
