@@ -28,6 +28,7 @@ def noted_warnings() -> Iterator[None]:
     """Prints each different warning of the block as a note."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", ResourceWarning)  # they come when Python collects garbage
         try:
             yield
         finally:
