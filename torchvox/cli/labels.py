@@ -80,7 +80,8 @@ def labels(args: LabelsCommand) -> None:
     chosen = LabelOptions(**{each.name: getattr(args, each.name) for each in fields(LabelOptions)})
     if args.output.exists() and not args.output.is_dir():
         raise WrongUseError(f"--output must be a folder, got {args.output}")
-    options.check_outputs([*args.paths, args.scenes, args.poses, args.extrinsic], {"--json": args.json})
+    inputs = [*args.paths, args.scenes, args.poses, args.extrinsic]
+    options.check_outputs(inputs, {"--json": args.json})
     where, device = choose_device(args.device)
     open_input.cache_clear()
     names = None if args.scenes is None else _lines(args.scenes)
