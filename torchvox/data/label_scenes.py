@@ -69,7 +69,7 @@ class LabelOptions:
 
 class Sweep(NamedTuple):
     """points: [N, 3] float32, finite, in a frame with the pose [3, 4] in the world. boxes: [k, 7]
-    in the world, tracks: whose they are, labels: [k] int64. classes: [N] int64, of points, else
+    in the world, tracks: whose they are, labels: [k] int64. classes: [N] int16, of points, else
     those of the boxes that hold them. dropped: points without a return or not finite. origins:
     [1 or N, 3] float64, where rays start in the same frame."""
 
@@ -176,7 +176,7 @@ def _nuscenes(path: Path, options: LabelOptions) -> Input:
         raise WrongUseError(f"{path} has several versions: give one of the folders {names}")
     folder, every = folders[0], options.every or 1
     scenes, categories = read_scenes(folder, options.cameras)
-    segments, segmented = folder.parent / "lidarseg" / folder.name, np.full(256, -1, np.int64)
+    segments, segmented = folder.parent / "lidarseg" / folder.name, np.full(256, -1, np.int16)
     for index, name in categories.items():
         if isinstance(index, int) and 0 <= index < 256:
             segmented[index] = options.number(name)

@@ -181,7 +181,7 @@ def _load(future: Future[Sweep], device: torch.device) -> Loaded | TorchvoxError
     points = torch.from_numpy(sweep.points).to(device)
     if sweep.classes is not None:
         return Loaded(sweep, points, torch.from_numpy(sweep.classes).to(device))
-    labels = torch.tensor([*sweep.labels, -1]).to(device)  # the last is that of no box
+    labels = torch.tensor([*sweep.labels, -1], dtype=torch.int16).to(device)  # -1: in no box
     pose, boxes = (torch.from_numpy(a).to(device) for a in (sweep.pose, sweep.boxes))
     inside = points_in_boxes(transform_points(points, pose[None])[None], boxes[None])[0]
     return Loaded(sweep, points, labels[inside.long()])
