@@ -118,12 +118,12 @@ def test_scans_that_a_detector_cannot_use_stop_no_other(
 def test_pictures_without_matplotlib_stop_before_the_first_file(
     torchvox_cli, detector_file, mixed, tmp_path, monkeypatch, command
 ):
-    from torchvox.cli import options
+    from torchvox.cli import outputs
 
     def missing(module, purpose):
-        raise options.WrongUseError(f"{module} is missing {purpose}")
+        raise outputs.WrongUseError(f"{module} is missing {purpose}")
 
-    monkeypatch.setattr(options, "require", missing)
+    monkeypatch.setattr(outputs, "require", missing)
     pictures = {"voxelize": ("--format", "png"), "detect": ("-m", detector_file, "--pictures", "p")}
     result = torchvox_cli(command, mixed, "--layout", "kitti", "-o", "out", *pictures[command])
     result.assert_one_sentence(2, "matplotlib is missing to draw pictures")
