@@ -122,7 +122,8 @@ class Problem:
 
     def same(self, outputs: Outputs, expected: Outputs) -> str:
         for mine, host in zip(outputs, expected, strict=True):
-            expect(torch.equal(mine.cpu(), host), "not the bits of the CPU")
+            bits = (tensor.cpu().flatten().view(torch.uint8) for tensor in (mine, host))
+            expect(mine.shape == host.shape and torch.equal(*bits), "not the bits of the CPU")
         return "all outputs have the bits of the CPU"
 
     def compare(self, result: Any) -> str:

@@ -289,7 +289,7 @@ CONV = OpInfo(
         "inverse, float64": lambda: in_double(strided_call(20, inverse=True)),
     },
     lowered=(*LEAVES, "residual"), error_inputs=CONV_REFUSED,
-    kernels=2, backward_kernels=6, plans=("sparse_cpu", "sparse_order"),  # two more if sorted
+    kernels=2, backward_kernels=5, plans=("sparse_cpu", "sparse_order"),  # two more if sorted
     exact={"sparse_tensor_cores": 0},
 )  # fmt: skip
 OPS = [
@@ -348,7 +348,7 @@ OPS = [
             ("grad", lambda t: t[1:], ValueError, "grad must"),
             ("inverse", None, ValueError, "inverse must be given, or submanifold be True"),
         ),
-        kernels=6, plans=("sparse_cpu", "sparse_order", "sparse_wave"),
+        kernels=5, plans=("sparse_cpu", "sparse_order", "sparse_wave"),
         exact={"sparse_tensor_cores": 0},
     ),
 ]  # fmt: skip
