@@ -30,6 +30,7 @@ __device__ __forceinline__ void fill(T* data, int64_t count, T value) {
   for (int64_t i = global_thread(); i < count; i += global_stride()) data[i] = value;
 }
 
+// Empties the table and the tree, and what is counted.
 __global__ void __launch_bounds__(kThreads)
     clear_kernel(const __grid_constant__ SparseMapArgs args,
                  const __grid_constant__ DeviceMapWork work) {
