@@ -72,7 +72,8 @@ class RayRegions(NamedTuple):
 class SelectedPoints(NamedTuple):
     """Result of `merge_sweeps` and `crop_points`.
 
-    points: rows packed to the front; 0 behind them. num_points: int32, how many, of each cloud.
+    points: rows packed to the front; 0 behind them.
+    num_points: int32, how many, of each cloud.
     counts: int32, of the whole call, then of each slot or cloud. `merge_sweeps`: rows, kept, in a
         box, not finite. `crop_points`: rows, kept, out of range, in a box, not finite.
     """
