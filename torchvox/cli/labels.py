@@ -87,7 +87,7 @@ def labels(args: LabelsCommand) -> None:
     names = None if args.scenes is None else _lines(args.scenes)
     rows = scene_rows(args.paths, args.output, chosen, names)
     stage, frames, failed = LabelScene(args.output, chosen, where.type), list[Row](), 0
-    made, start, total = 0, time.perf_counter(), sum(row["keyframes"] for row in rows)
+    new, start, total = 0, time.perf_counter(), sum(row["keyframes"] for row in rows)
     with progress_bar(True, MofNCompleteColumn(), TextColumn("{task.fields[pace]}")) as bar:
         task = bar.add_task("", total=total, pace="")
         for row in rows:
@@ -97,8 +97,8 @@ def labels(args: LabelsCommand) -> None:
                     if frame["error"]:
                         note(f"torchvox: {frame['file']}: {frame['error']}")
                     frames.append(frame)
-                    failed, made = failed + (frame["error"] != ""), made + ("points" in frame)
-                    pace = f"{made / (time.perf_counter() - start):.3g} per s"
+                    failed, new = failed + (frame["error"] != ""), new + ("points" in frame)
+                    pace = f"{new / (time.perf_counter() - start):.3g} per s"
                     bar.update(task, advance=1, description=row["scene"], pace=pace)
             except (TorchvoxError, OSError) as error:  # of this scene alone
                 if len(rows) == 1:
@@ -107,8 +107,8 @@ def labels(args: LabelsCommand) -> None:
                 note(f"torchvox: {row['scene']}: {sentence(error)}")
     spent = time.perf_counter() - start
     write_json(args.json, {"schema": 1, "device": device, "seconds": spent, "keyframes": frames})
-    there = sum(not frame["error"] for frame in frames) - made
-    text = f"labelled {made:,} of {total:,} keyframes in {spent:,.1f} s, {there:,} were there"
+    there = sum(not frame["error"] for frame in frames) - new
+    text = f"labelled {new:,} of {total:,} keyframes in {spent:,.1f} s, {there:,} were there"
     text += f", {failed:,} failed; wrote {args.output}, on {device}"
     console().print(text, soft_wrap=True, markup=False)
     if failed:

@@ -147,22 +147,22 @@ def clean_sweep(sweep: Sweep) -> Sweep:
 
 
 def _boxed(
-    sweep: Sweep, number: int, found: TrackedBoxes | ScanBoxes | None, options: LabelOptions
+    sweep: Sweep, number: int, objects: TrackedBoxes | ScanBoxes | None, options: LabelOptions
 ) -> Sweep:
     """The sweep with boxes, which are given in its frame; without a track they are of it alone."""
-    if found is None or not len(found.boxes):
+    if objects is None or not len(objects.boxes):
         return sweep
-    boxes, turn = torch.from_numpy(found.boxes[:, :7].astype(np.float64)), sweep.pose
+    boxes, turn = torch.from_numpy(objects.boxes[:, :7].astype(np.float64)), sweep.pose
     place = transform_points(boxes[:, :3].contiguous(), torch.from_numpy(turn)[None])
     sine, cosine = sin_cos(boxes[:, 6] * (1 / math.tau))
     x, y = (turn[i, 0] * cosine + turn[i, 1] * sine for i in (0, 1))
     world = torch.cat([place, boxes[:, 3:6], atan2(y, x)[:, None]], 1)
-    tracks = [track or (number, row) for row, track in enumerate(found.tracks)]
+    tracks = [track or (number, row) for row, track in enumerate(objects.tracks)]
     if len(set(tracks)) < len(tracks):
         twice = next(track for track in tracks if tracks.count(track) > 1)
         raise CloudFileError(f"scan {number} has two boxes of track {short(twice)}")
     return sweep._replace(
-        boxes=world.numpy(), tracks=tracks, labels=[options.number(name) for name in found.names]
+        boxes=world.numpy(), tracks=tracks, labels=[options.number(name) for name in objects.names]
     )
 
 
@@ -222,8 +222,8 @@ def _folder(path: Path, options: LabelOptions) -> Input:
 
     def read(i: int) -> Sweep:
         boxes, reader = scans[i].boxes, open_points(scans[i].points, options.layout)
-        found = None if boxes is None else read_boxes(boxes)
-        return _boxed(_sweep(rays, i, reader), i, found, options)
+        objects = None if boxes is None else read_boxes(boxes)
+        return _boxed(_sweep(rays, i, reader), i, objects, options)
 
     keys = {scan.name: i for i, scan in enumerate(scans) if i % (options.every or 1) == 0}
     scene, name = Scene(keys, len(scans), read), path.resolve().name
@@ -253,8 +253,8 @@ def _recording(path: Path, options: LabelOptions) -> Input:
         rays = ScanRays(list(scans), asked)
 
         def read(i: int) -> Sweep:
-            found = read_boxes(files[i]) if i in files else recording.boxes(i)
-            return _boxed(_sweep(rays, i, open_points(scans[i])), i, found, options)
+            objects = read_boxes(files[i]) if i in files else recording.boxes(i)
+            return _boxed(_sweep(rays, i, open_points(scans[i])), i, objects, options)
 
         return Scene(keys, len(scans), read)
 

@@ -111,13 +111,13 @@ class LabelScene:
             raise CloudFileError(f"{row['path']}: {short(odd[0])!r} cannot be the name of a folder")
         files = {name: self.folder / row["scene"] / name / "labels.npz" for name in scene.keyframes}
         todo = {name: None for name, file in files.items() if not file.exists()}
-        made = label_keyframes(
+        results = label_keyframes(
             scene, list(todo), self.options, torch.device("cuda" if cuda else "cpu")
         )
         waiting: deque[Future[Row]] = deque()
         with ThreadPoolExecutor(WRITERS) as writers:
             for name in sorted(files, key=lambda name: name in todo):  # stable
-                arrays, facts = next(made) if name in todo else (None, {})
+                arrays, facts = next(results) if name in todo else (None, {})
                 waiting.append(writers.submit(_finish, files[name], arrays, facts))
                 if len(waiting) > WAITING:
                     yield waiting.popleft().result()

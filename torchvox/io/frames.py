@@ -73,8 +73,8 @@ def pose_topic(topics: list[Topic], odom: str | None) -> Topic | None:
     """The topic of poses; None for tf."""
     able = [topic for topic in topics if any(topic.type in rank for rank in RANKS)]
     if odom is not None:
-        if found := [topic for topic in able if topic.name.strip("/") == odom.strip("/")]:
-            return found[0]
+        if matches := [topic for topic in able if topic.name.strip("/") == odom.strip("/")]:
+            return matches[0]
         names = short(", ".join(f"{topic.name} ({topic.type})" for topic in able) or "none")
         raise WrongUseError(f"--odom {odom} is not a topic of poses: there are {names}")
     for rank in RANKS:
@@ -135,21 +135,21 @@ def _moves(own: list[tuple[int, np.ndarray]]) -> Iterator[bool]:
 
 def _chain(still: dict[Edge, np.ndarray], frame: str, sensor: str, name: str) -> np.ndarray:
     """The pose [3, 4] of the sensor in a frame, over static transforms in both directions."""
-    found, todo = {frame: np.eye(3, 4)}, deque([frame])
-    while todo and sensor not in found:
+    poses, todo = {frame: np.eye(3, 4)}, deque([frame])
+    while todo and sensor not in poses:
         at = todo.popleft()
         for (parent, child), pose in still.items():
-            if parent == at and child not in found:
-                found[child] = joined(found[at], pose)
+            if parent == at and child not in poses:
+                poses[child] = joined(poses[at], pose)
                 todo.append(child)
-            elif child == at and parent not in found:
-                found[parent] = joined(found[at], inverse(pose))
+            elif child == at and parent not in poses:
+                poses[parent] = joined(poses[at], inverse(pose))
                 todo.append(parent)
-    if sensor not in found:
+    if sensor not in poses:
         known = short(", ".join(sorted({end for edge in still for end in edge})) or "none")
         rule = f"{name} has no static transforms from {frame}, whose poses it has, to {sensor}"
         raise WrongUseError(f"{rule} (frames: {known}): give --extrinsic FILE or identity")
-    return found[sensor]
+    return poses[sensor]
 
 
 def _ns(stamp: Any) -> int:

@@ -11,7 +11,7 @@ namespace torchvox {
 
 // A place of the table is of a line, eight consecutive cells, and has a row for each of them.
 struct CellTable {
-  static constexpr int kLine = 8;
+  static constexpr int kLineBits = 3, kLine = 1 << kLineBits;
   static constexpr int kMost = 3;  // cells of one search
   static constexpr uint64_t kNoLine = ~uint64_t{0};
   static constexpr uint32_t kNoRow = ~uint32_t{0};
@@ -52,8 +52,8 @@ struct CellTable {
   // The lowest rows of the wanted ones of cells first_cell, first_cell + step, .. of at most two
   // lines, or -1. The reads of the lines do not wait for one another.
   TORCHVOX_HD void find(int64_t first_cell, int64_t step, const bool (&wanted)[kMost],
-                        int32_t (&found)[kMost]) const {
-    const auto line = static_cast<uint64_t>(first_cell >> 3);
+                        int32_t (&lowest)[kMost]) const {
+    const auto line = static_cast<uint64_t>(first_cell >> kLineBits);
     const int at = static_cast<int>(first_cell & (kLine - 1));
     uint32_t place[2];
     uint64_t there[2];
@@ -77,7 +77,7 @@ struct CellTable {
       const uint64_t one = next_line ? there[1] : there[0];
       const int64_t start = int64_t{next_line ? place[1] : place[0]} * kLine;
       const int64_t slot = (at + i * step) & (kLine - 1);
-      found[i] = wanted[i] && one != kNoLine ? static_cast<int32_t>(rows[start + slot]) : -1;
+      lowest[i] = wanted[i] && one != kNoLine ? static_cast<int32_t>(rows[start + slot]) : -1;
     }
   }
 };

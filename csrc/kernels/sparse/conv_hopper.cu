@@ -3,7 +3,9 @@
 // sparse_conv in halves on the tensor cores of Hopper GPUs (PTX wgmma). This file is compiled for
 // sm_90a alone.
 //
-//   pack_operands_kernel  weights as wgmma reads them; features with odd channels
+//   pack_operands_kernel  weights as wgmma reads them; features whose channels are not a multiple
+//   of
+//                         eight
 //   conv_kernel           clusters of two blocks that stay take items, each two tiles of the
 //                         schedule, one per block, or one tile, half per block, and a tile of
 //                         output channels
@@ -265,7 +267,7 @@ __device__ __forceinline__ void produce(const SparseOperands& from, const Tiles<
   keep(ring.stages);
   keep(ring.barriers);
   Gather<Cut> gather(from, tiles, items, block, limit);
-  constexpr int kAhead = Cut::kThreadRows > 4 ? 2 : 4;  // so rows are known when they are needed
+  constexpr int kAhead = 4;  // steps, so that rows are known when they are needed
   typename Gather<Cut>::Step steps[kAhead];
   int units = from.units;
   keep(units);

@@ -2,9 +2,9 @@
 //
 // sparse_conv in halves on tensor cores (PTX mma.sync m16n8k16, sm_80 and later).
 //
-//   pack_operands_kernel  weights in the order in which blocks read them; features with odd
-//   channels mma_kernel            values of a tile of scheduled rows and output channels, in
-//   registers
+//   pack_operands_kernel  weights in the order in which blocks read them; features whose channels
+//                         are not a multiple of eight
+//   mma_kernel            values of a tile of scheduled rows and output channels, in registers
 //
 // A block keeps what its rows read in shared memory. Then it takes stages of 64 input channels, of
 // one offset or of several: their features and weights are copied while earlier stages are

@@ -46,13 +46,13 @@ struct SegmentPairs {
     const int32_t* entries = table.entries + offset * table.rows + begin;
     const int64_t limit = table.valid_sources(), end = min(begin + kSparseSegment, table.valid());
     unsigned present[kSteps];
-    int32_t found[kSteps];
+    int32_t own[kSteps];
     for (int i = 0; i < kSteps; ++i) {
-      found[i] = begin + first + i * 32 < end ? entries[first + i * 32] : -1;
+      own[i] = begin + first + i * 32 < end ? entries[first + i * 32] : -1;
     }
     uint32_t count = 0, all;
     for (int i = 0; i < kSteps; ++i) {
-      present[i] = __ballot_sync(kFullWarp, found[i] >= 0 && found[i] < limit);
+      present[i] = __ballot_sync(kFullWarp, own[i] >= 0 && own[i] < limit);
       count += __popc(present[i]);
     }
     uint32_t place = block_prefix(lane == 0 ? count : 0u, counts, &all);
@@ -60,7 +60,7 @@ struct SegmentPairs {
     for (int i = 0; i < kSteps; ++i) {
       if (present[i] >> lane & 1) {
         const uint32_t to = place + __popc(present[i] & lanes_below(lane));
-        sources[to] = found[i];
+        sources[to] = own[i];
         rows[to] = static_cast<uint16_t>(first + i * 32);
       }
       place += __popc(present[i]);

@@ -56,26 +56,26 @@ struct RankTree {
   TORCHVOX_HD void enter_segment(int64_t cell) const {
     atomic_set_bits(&segments[cell >> 12], uint64_t{1} << (cell >> 6 & 63));
   }
-  // The number of leaves before that of the cell; *found says whether it has one.
-  TORCHVOX_HD int64_t leaf_of(int64_t cell, bool* found) const {
-    *found = true;
+  // The number of leaves before that of the cell; *has_leaf says whether it has one.
+  TORCHVOX_HD int64_t leaf_of(int64_t cell, bool* has_leaf) const {
+    *has_leaf = true;
     if (all_leaves) return cell >> 6;
     const uint64_t word = segments[cell >> 12];
     const int bit = static_cast<int>(cell >> 6 & 63);
-    *found = (word >> bit & 1) != 0;
+    *has_leaf = (word >> bit & 1) != 0;
     return int64_t{leaves_before[cell >> 12]} + bit_count(word & ((uint64_t{1} << bit) - 1));
   }
   TORCHVOX_HD void enter_cell(int64_t cell) const {
-    bool found;
-    atomic_set_bits(&leaves[leaf_of(cell, &found)], uint64_t{1} << (cell & 63));
+    bool has_leaf;
+    atomic_set_bits(&leaves[leaf_of(cell, &has_leaf)], uint64_t{1} << (cell & 63));
   }
 
   // The number of occupied cells before this one.
   TORCHVOX_HD int64_t before(int64_t cell) const {
-    bool found;
-    const int64_t leaf = leaf_of(cell, &found);
+    bool has_leaf;
+    const int64_t leaf = leaf_of(cell, &has_leaf);
     const uint64_t below = (uint64_t{1} << (cell & 63)) - 1;
-    return int64_t{cells_before[leaf]} + (found ? bit_count(leaves[leaf] & below) : 0);
+    return int64_t{cells_before[leaf]} + (has_leaf ? bit_count(leaves[leaf] & below) : 0);
   }
 };
 

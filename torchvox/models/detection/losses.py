@@ -240,22 +240,22 @@ class RowLoss(CenterLoss):
         num_boxes: Optional[Tensor],
         weight: Optional[Tensor],
     ) -> CenterTargets:
-        taught = super().targets(maps, boxes, labels, num_boxes, weight)
+        targets = super().targets(maps, boxes, labels, num_boxes, weight)
         rows = maps[0][0][:, :1].flatten(2) > -math.inf  # [B, 1, H * W]
         heat, nearest = self.near(boxes.float(), rows)
-        object_heat = self.by_class(heat, labels, taught.box)
+        object_heat = self.by_class(heat, labels, targets.box)
         if weight is not None:
             others = super().targets(maps, boxes, labels, num_boxes, (weight == 0).float())
             hidden = self.by_class(heat, labels, others.box) > object_heat
             object_heat = object_heat.masked_fill(hidden, -1.0)
-        place = taught.box.clamp(min=0).long().flatten(1)
-        cell = nearest.gather(1, place).view_as(taught.cell)
-        found = (taught.cell >= 0) & rows.any(2, keepdim=True)
+        place = targets.box.clamp(min=0).long().flatten(1)
+        cell = nearest.gather(1, place).view_as(targets.cell)
+        has_cell = (targets.cell >= 0) & rows.any(2, keepdim=True)
         return CenterTargets(
             object_heat.masked_fill(~rows, -1.0).unflatten(2, self.size),
-            torch.where(found, cell, -1),
-            taught.box,
-            taught.count,
+            torch.where(has_cell, cell, -1),
+            targets.box,
+            targets.count,
         )
 
     def near(self, boxes: Tensor, rows: Tensor) -> Tuple[Tensor, Tensor]:
