@@ -70,6 +70,8 @@ MODES = {
     "no padding": {"pad_semantics": "none"},
     "three columns": {"columns": 3},
     "five columns": {"columns": 5},
+    "six columns": {"columns": 6},
+    "seven columns": {"columns": 7},
     "nine columns": {"columns": 9},
     "every point": {"max_points": -1},
     "no slots": {"max_points": 0},
@@ -93,8 +95,9 @@ ENCODE_SAMPLE_INPUTS = {
 
 
 # What the acceptance tests walk; tests/pillars takes all.
-SOME = ["legacy, two axes", "no padding", "five columns", "every point", "no samples",
-        "130 channels", "half layer", "float64", "one cell"]  # fmt: skip
+SOME = ["legacy, two axes", "no padding", "five columns", "six columns", "seven columns",
+        "every point", "no samples", "130 channels", "half layer", "float64",
+        "one cell"]  # fmt: skip
 SOME_SAMPLE_INPUTS = {name: ENCODE_SAMPLE_INPUTS[name] for name in SOME}
 
 
@@ -215,6 +218,8 @@ OPS = [
         encode_backward_call,
         sample_inputs={
             "legacy, two axes": lambda: encode_backward_call(60, **MODES["legacy, two axes"]),
+            "six columns": lambda: encode_backward_call(60, columns=6),
+            "seven columns": lambda: encode_backward_call(60, columns=7),
             "nine columns": lambda: encode_backward_call(60, columns=9),
             "130 channels": lambda: encode_backward_call(60, outputs=130),
             "to bfloat16": lambda: {**encode_backward_call(60), "dtype": torch.bfloat16},

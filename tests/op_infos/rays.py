@@ -186,7 +186,7 @@ OPS = [
             "no rows": lambda: {"points": cloud(0)},
         },
         error_inputs=CROP_ERRORS,
-        kernels=3,
+        kernels=2,
         inference=True,
     ),
     OpInfo(

@@ -15,7 +15,7 @@
 namespace torchvox {
 
 inline const PlanOverride pillar_lists_plan{"pillar_lists"};  // CUDA: 0 of fixed length, 1 packed
-// CUDA: 0 never uses the kernels for 4 or 5 float columns.
+// CUDA: 0 never uses the kernels for 4 to 7 float columns.
 inline const PlanOverride pillar_common_plan{"pillar_common"};
 inline const PlanOverride pillar_cpu_plan{"pillar_cpu"};  // see run_vectorized()
 

@@ -79,14 +79,16 @@ TORCHVOX_HD Sweep sweep_at(const MergeSweepsArgs& args, int64_t position) {
 }
 
 // Where row i of `rows` goes, before which `kept` are kept: behind those, or, where it is not kept,
-// to the end, in front of the others that are not.
+// to the end, in front of the others that are not. So the rows of any range fill two ranges.
 TORCHVOX_HD int64_t packed_row(bool keeps, int64_t kept, int64_t i, int64_t rows) {
   return keeps ? kept : rows - 1 - (i - kept);
 }
 
-// Moves row i of a slot to the target frame; returns its column of the counts.
+// Moves row i of a slot to the target frame, to NaN where it is dropped; returns its column of the
+// counts.
 TORCHVOX_HD SweepCount move_point(const MergeSweepsArgs& args, int64_t slot, int64_t i,
                                   const float p[3], float q[3]) {
+  for (int k = 0; k < 3; ++k) q[k] = bit_cast<float>(0x7fc00000u);
   const bool deskews = args.times.data != nullptr;
   const double time =
       deskews ? args.times[slot * args.time_strides[0] + i * args.time_strides[1]] : 0;
@@ -107,33 +109,27 @@ TORCHVOX_HD SweepCount move_point(const MergeSweepsArgs& args, int64_t slot, int
     for (int k = 0; k < 4; ++k) row[k] = args.poses[matrix * 12 + axis * 4 + k];
     return transform(row, from);
   };
+  float moved[3];
   for (int axis = 0; axis < 3; ++axis) {
     double to = under(pose, axis);
     if (deskews) to = to + share * (under(pose + 1, axis) - to);
-    q[axis] = static_cast<float>(to);
+    moved[axis] = static_cast<float>(to);
   }
-  return is_finite_row(q, 3) ? kSweepKept : kSweepNotFinite;
+  if (!is_finite_row(moved, 3)) return kSweepNotFinite;
+  for (int k = 0; k < 3; ++k) q[k] = moved[k];
+  return kSweepKept;
 }
 
-// Writes row i of a sweep, or zeros; returns its column of the counts, kSweepRows for zeros.
-TORCHVOX_HD SweepCount merge_row(const MergeSweepsArgs& args, const Sweep& sweep, int64_t position,
-                                 int64_t i) {
-  const bool exists = i < sweep.rows;
-  const int64_t to = packed_row(exists, sweep.first + (exists ? i : sweep.rows),
-                                position * args.sweeps.rows + i, args.rows());
-  float* const out = args.points + to * args.columns();
-  if (!exists) {
-    for (int64_t c = 0; c < args.columns(); ++c) out[c] = 0;
-    return kSweepRows;
-  }
-  const float* const in =
-      static_cast<const float*>(args.sweeps.data) + args.sweeps.place(sweep.slot, i).element;
-  float q[3];
-  const SweepCount column = move_point(args, sweep.slot, i, in, q);
-  for (int64_t c = 3; c < args.sweeps.columns; ++c) out[c] = in[c];
-  if (args.age.data) out[args.sweeps.columns] = quiet(static_cast<float>(args.age[sweep.slot]));
-  for (int k = 0; k < 3; ++k) out[k] = column == kSweepKept ? q[k] : bit_cast<float>(0x7fc00000u);
-  return column;
+// Row i of a slot.
+TORCHVOX_HD const float* sweep_row(const MergeSweepsArgs& args, int64_t slot, int64_t i) {
+  return static_cast<const float*>(args.sweeps.data) + args.sweeps.place(slot, i).element;
+}
+
+// Column c of the output, of a row that moves to q.
+TORCHVOX_HD float merged_value(const MergeSweepsArgs& args, int64_t slot, const float* in,
+                               const float q[3], int64_t c) {
+  if (c < 3) return q[c];
+  return c < args.sweeps.columns ? in[c] : quiet(static_cast<float>(args.age[slot]));
 }
 
 inline constexpr int64_t kCropTile = 256;  // rows of a block on the GPU
@@ -160,13 +156,6 @@ struct CropPointsArgs {
     }
     return boxes.contain(p) ? kCropInBox : kCropKept;
   }
-  // Writes row i of a cloud, before which it keeps `before`, or zeros.
-  TORCHVOX_HD void write(int64_t cloud, int64_t i, bool keeps, int64_t before) const {
-    const int64_t to = cloud * points.rows + packed_row(keeps, before, i, points.rows);
-    for (int64_t c = 0; c < points.columns; ++c) {
-      out[to * points.columns + c] = keeps ? row(cloud, i)[c] : 0;
-    }
-  }
 };
 // A ticket and a status per tile.
 TORCHVOX_KERNEL_WITH_WORKSPACE(CropPointsArgs, 8 * (1 + args.points.clouds * args.tiles()));
@@ -186,19 +175,44 @@ struct UnpackPointsArgs {
   float* out = nullptr;  // [clouds, points, columns]
 };
 
+// The bytes of a field in the low bits.
+TORCHVOX_HD uint64_t field_bits(const uint8_t* at, int bytes) {
+#ifdef __CUDA_ARCH__
+  // The aligned words that hold a byte of it: two loads of a float at any address, not four.
+  const auto address = reinterpret_cast<uintptr_t>(at);
+  const auto* const words = reinterpret_cast<const uint32_t*>(address & ~uintptr_t{3});
+  const int skipped = static_cast<int>(address & 3), shift = 8 * skipped;
+  const uint32_t low = words[0], middle = skipped + bytes > 4 ? words[1] : 0;
+  const uint32_t high = skipped + bytes > 8 ? words[2] : 0;
+  const uint64_t bits =
+      uint64_t{__funnelshift_r(middle, high, shift)} << 32 | __funnelshift_r(low, middle, shift);
+  return bits & ~uint64_t{0} >> (64 - 8 * bytes);
+#else
+  uint64_t bits = 0;
+  for (int k = 0; k < bytes; ++k) bits |= uint64_t{at[k]} << 8 * k;
+  return bits;
+#endif
+}
+
 // Writes one value of one point.
 TORCHVOX_HD void unpack_value(const UnpackPointsArgs& args, int64_t i) {
   const int64_t point = divide(i, args.columns), c = i - point * args.columns;
-  const int64_t cloud = divide(point, args.points);
+  const bool dense = args.cloud_stride == args.points * args.point_step;
+  const int64_t cloud = dense ? 0 : divide(point, args.points);
   const auto field = args.fields[c];
-  const uint8_t* const at = args.data + cloud * args.cloud_stride +
-      (point - cloud * args.points) * args.point_step + field.offset;
-  uint64_t bits = 0;
-  for (int k = 0; k < field.bytes; ++k) bits |= uint64_t{at[k]} << 8 * k;
+  const uint64_t bits =
+      field_bits(args.data + cloud * args.cloud_stride +
+                     (point - cloud * args.points) * args.point_step + field.offset,
+                 field.bytes);
   const int unused = 64 - 8 * field.bytes;
-  double value = static_cast<double>(bits);
-  if (field.kind == 'i') value = static_cast<double>(bit_cast<int64_t>(bits << unused) >> unused);
-  if (field.kind == 'f') value = unused ? bit_cast<float>(uint32_t(bits)) : bit_cast<double>(bits);
+  double value;
+  if (field.kind == 'f') {
+    value = unused ? bit_cast<float>(uint32_t(bits)) : bit_cast<double>(bits);
+  } else if (field.kind == 'i') {
+    value = static_cast<double>(bit_cast<int64_t>(bits << unused) >> unused);
+  } else {
+    value = static_cast<double>(bits);
+  }
   if (args.shift) value = value - args.shift[c];
   if (args.scale) value = value * args.scale[c];
   args.out[i] = quiet(static_cast<float>(value));

@@ -18,6 +18,25 @@ void for_ranges(const ParallelFor& parallel_for, int64_t clouds, int64_t rows, c
   });
 }
 
+// Writes row i of a sweep, or zeros; returns its column of the counts, kSweepRows for zeros.
+SweepCount merge_row(const MergeSweepsArgs& args, const Sweep& sweep, int64_t position, int64_t i) {
+  const bool exists = i < sweep.rows;
+  const int64_t to = packed_row(exists, sweep.first + (exists ? i : sweep.rows),
+                                position * args.sweeps.rows + i, args.rows());
+  float* const out = args.points + to * args.columns();
+  if (!exists) {
+    std::fill_n(out, args.columns(), 0.0F);
+    return kSweepRows;
+  }
+  const float* const in = sweep_row(args, sweep.slot, i);
+  float q[3];
+  const SweepCount column = move_point(args, sweep.slot, i, in, q);
+  for (int64_t c = 0; c < args.columns(); ++c) {
+    out[c] = merged_value(args, sweep.slot, in, q, c);
+  }
+  return column;
+}
+
 template <int kColumns>
 void count_seen(int32_t* counts, int64_t cloud, const int32_t (&seen)[kColumns]) {
   for (int k = 1; k < kColumns; ++k) count_rows<kColumns>(counts, cloud, k, seen[k]);
@@ -46,6 +65,7 @@ void run_cpu(const MergeSweepsArgs& args, void*, const ParallelFor& parallel_for
 void run_cpu(const CropPointsArgs& args, void* memory, const ParallelFor& parallel_for) {
   auto* const kept = static_cast<int32_t*>(memory);  // of each range; then, before it in its cloud
   const int64_t clouds = args.points.clouds, rows = args.points.rows;
+  const int64_t columns = args.points.columns;
   std::fill_n(args.counts, (1 + clouds) * kCropCounts, 0);
   const auto count = [&](int64_t task, int64_t b, int64_t begin, int64_t end) {
     int32_t seen[kCropCounts] = {};
@@ -63,7 +83,8 @@ void run_cpu(const CropPointsArgs& args, void* memory, const ParallelFor& parall
   const auto write = [&](int64_t task, int64_t b, int64_t begin, int64_t end) {
     for (int64_t i = begin, before = kept[task]; i < end; ++i) {
       const bool keeps = args.column(b, i) == kCropKept;
-      args.write(b, i, keeps, before);
+      float* const out = args.out + (b * rows + packed_row(keeps, before, i, rows)) * columns;
+      keeps ? std::copy_n(args.row(b, i), columns, out) : std::fill_n(out, columns, 0.0F);
       before += keeps;
     }
   };

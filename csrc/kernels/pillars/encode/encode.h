@@ -65,9 +65,13 @@ template <class Body>
 auto with_pillar_columns(const PillarMap& map, bool wide, const Body& body) {
   return with_pillar_types(map.dtype, wide, [&](auto type, auto real) {
     if constexpr (std::is_same_v<decltype(type), float> && std::is_same_v<decltype(real), float>) {
-      const bool common = pillar_common_plan.value() != 0;
-      if (common && map.columns == 4) return body(type, real, std::integral_constant<int, 4>{});
-      if (common && map.columns == 5) return body(type, real, std::integral_constant<int, 5>{});
+      switch (pillar_common_plan.value() != 0 ? map.columns : 0) {
+        case 4: return body(type, real, std::integral_constant<int, 4>{});
+        case 5: return body(type, real, std::integral_constant<int, 5>{});
+        case 6: return body(type, real, std::integral_constant<int, 6>{});
+        case 7: return body(type, real, std::integral_constant<int, 7>{});
+        default: break;
+      }
     }
     return body(type, real, std::integral_constant<int, 0>{});
   });
