@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m benchmarks.picture build/bench.json -o docs/speed.svg: how many times as fast as the
-fastest other implementation each op is, from the results of a run.
+fastest other implementation each op is, or with --by case each case, from the results of a run.
 
 A dot is a case; the bar of an op ends at the median of its cases. Times are compared as in the
 tables: by graph time where both have one, else by that of the CPU, else eager. Only results that
@@ -31,11 +31,11 @@ class Factor(NamedTuple):
     case: str
 
 
-def factors(results: dict[str, Any]) -> dict[str, list[Factor]]:
-    """Per op the factors of its cases that another implementation does, ascending."""
+def factors(results: dict[str, Any], by: str = "op") -> dict[str, list[Factor]]:
+    """Per op, or per case, the factors of cases that another implementation does, ascending."""
     by_op: dict[str, list[Factor]] = {}
     timed = [row for row in results["measurements"] if row["status"] == "timed"]
-    for op, rows in sorted(grouped(timed, "op").items()):
+    for op, rows in sorted(grouped(timed, by).items()):
         for case, same in grouped(rows, "case").items():
             mine = torchvox_of(same)
             pairs = [(comparison(row, mine), row) for row in same if row is not mine]
@@ -45,9 +45,11 @@ def factors(results: dict[str, Any]) -> dict[str, list[Factor]]:
     return {op: sorted(each) for op, each in by_op.items()}
 
 
-def draw(results: dict[str, Any], path: Path, ops: Sequence[str] = ()) -> None:
+def draw(
+    results: dict[str, Any], path: Path, ops: Sequence[str] = (), by: str = "op"
+) -> None:  # fmt: skip
     """Writes the chart, an SVG without a background; ops in this order, or by factor."""
-    by_op = factors(results)
+    by_op = factors(results, by)
     missing = [op for op in ops if op not in by_op]
     if missing or not by_op:
         raise ValueError(f"no op with another implementation beside it: {missing or 'none at all'}")
@@ -82,7 +84,8 @@ def draw(results: dict[str, Any], path: Path, ops: Sequence[str] = ()) -> None:
         side.set_visible(False)
     machine = results["machine"]
     title = f"Speed beside the fastest other implementation: {where(machine)}"
-    ax.set_title(f"{title}, torch {machine['torch']}", loc="left", fontsize=9.5, color=INK)
+    title = f"{title}, torch {machine['torch']}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9.5, color=INK)
     # The same results give the same file; words stay words.
     style = {"svg.hashsalt": "torchvox", "svg.fonttype": "none"}
     with matplotlib.rc_context(style), atomic_path(path) as draft:
@@ -94,9 +97,10 @@ def main() -> None:
     parser.add_argument("results", type=Path, help="JSON of python -m benchmarks")
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/speed.svg"))
     parser.add_argument("--ops", default="", help="with commas between; all without it")
+    parser.add_argument("--by", choices=("op", "case"), default="op")
     options = parser.parse_args()
     ops = [op for op in options.ops.split(",") if op]
-    draw(json.loads(options.results.read_text()), options.output, ops)
+    draw(json.loads(options.results.read_text()), options.output, ops, options.by)
 
 
 if __name__ == "__main__":
