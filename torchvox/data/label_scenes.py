@@ -138,7 +138,11 @@ def _digest(*parts: Path | object) -> str:
 def clean_sweep(sweep: Sweep) -> Sweep:
     """The sweep without points that are not finite or without a return."""
     xyz, origins = sweep.points, sweep.origins
-    good = np.isfinite(xyz).all(1) & (np.abs(xyz - origins) >= NO_RETURN).any(1)
+    columns = [(xyz[:, k], origins[:, k]) for k in range(3)]  # over rows of three NumPy is slow
+    far = (np.abs(x - origin) >= NO_RETURN for x, origin in columns)
+    good = functools.reduce(np.logical_or, far)
+    for x, _ in columns:
+        good &= np.isfinite(x)
     classes = None if sweep.classes is None else sweep.classes[good]
     dropped = sweep.dropped + int((~good).sum())
     points = np.ascontiguousarray(xyz[good], np.float32)

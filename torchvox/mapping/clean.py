@@ -28,7 +28,8 @@ LAYERS = ("logodds", "hit_miss")
 UNOBSERVED, REACH = -32768, 2**23  # log-odds; voxels from the origin to the end of a map
 STAYS, LEFT, BESIDE, NOT_JUDGED = range(4)  # reasons
 PART = 2048  # regions that are judged at once
-AXES, SIDES = (0, 21, 42), (-1, 0, 1)  # the bits of x, y and z in a key
+AXES = (0, 21, 42)  # the bits of x, y and z in a key
+STEPS = list(itertools.product((-1, 0, 1), repeat=3))  # to a region and those around it
 
 
 class Judgement(NamedTuple):
@@ -197,13 +198,15 @@ def _rows_of(ascending: Tensor, keys: Tensor) -> Tensor:
     return torch.where(ascending[at] == keys, at, len(ascending))
 
 
-def _beside(ascending: Tensor, keys: Tensor, steps: Sequence[int]) -> Tensor:
-    """`_rows_of` the regions that are steps (x, y, z) of -1, 0 or 1 away from those of keys."""
-    inside = torch.ones_like(keys, dtype=torch.bool)
-    for shift, step in zip(AXES, steps, strict=True):
+def _beside(ascending: Tensor, keys: Tensor, steps: Sequence[Sequence[int]]) -> Tensor:
+    """[S, n]: `_rows_of` the regions that are steps [S] (x, y, z) of -1, 0 or 1 away from those of
+    keys [n]."""
+    offsets = [sum(step << shift for step, shift in zip(each, AXES, strict=True)) for each in steps]
+    moved = keys.new_tensor(offsets)[:, None] + keys
+    inside = torch.ones_like(moved, dtype=torch.bool)
+    for shift, step in zip(AXES, keys.new_tensor(steps).T[..., None], strict=True):
         place = (keys >> shift & 2**21 - 1) + step
         inside &= (place >= 0) & (place < 2**21)
-    moved = keys + sum(step << shift for step, shift in zip(steps, AXES, strict=True))
     return _rows_of(ascending, torch.where(inside, moved, -1))
 
 
@@ -213,10 +216,10 @@ def _eroded(mask: Tensor, keys: Tensor) -> Tensor:
     weights = torch.tensor([1 << z for z in range(8)], dtype=torch.uint8, device=mask.device)
     planes = mask.view(-1, 8, 64).byte() * weights[:, None]  # bit z of [R, y, x]
     bits = reduce(torch.bitwise_or, planes.unbind(1)).view(-1, 8, 8)
-    for axis in range(3):
-        steps = [step * (axis == i) for step in (-1, 1) for i in range(3)]
+    steps = [[step * (axis == i) for i in range(3)] for axis in range(3) for step in (-1, 1)]
+    for axis, rows in enumerate(_beside(keys, keys, steps).view(3, 2, -1)):
         padded = torch.cat([bits, bits.new_zeros(1, 8, 8)])
-        below, above = (padded[_beside(keys, keys, each)] for each in (steps[:3], steps[3:]))
+        below, above = padded[rows]
         if axis == 2:
             bits = bits & (bits << 1 | below >> 7) & (bits >> 1 | above << 7)
         else:
@@ -229,7 +232,7 @@ def _eroded(mask: Tensor, keys: Tensor) -> Tensor:
 def _near(keys: Tensor, mask: Tensor) -> Tensor:
     """Rows of the regions [R] of a mask and of the 26 around each."""
     padded = torch.cat([mask, mask.new_zeros(1)])
-    around = [padded[_beside(keys, keys, steps)] for steps in itertools.product(SIDES, repeat=3)]
+    around = [padded[_beside(keys, keys, [steps])[0]] for steps in STEPS]
     return torch.stack(around).any(0).nonzero()[:, 0]
 
 
@@ -241,10 +244,9 @@ def _most_around(values: Tensor, keys: Tensor, rows: Tensor) -> Tensor:
     span = {-1: (slice(7, 8), slice(0, 1)), 0: (slice(8), slice(1, 9)), 1: (slice(1), slice(9, 10))}
     for part in rows.split(PART):
         halo = values.new_zeros(len(part), 10, 10, 10)
-        for x, y, z in itertools.product(SIDES, repeat=3):
+        for (x, y, z), beside in zip(STEPS, _beside(keys, keys[part], STEPS), strict=True):
             source, target = zip(span[z], span[y], span[x], strict=True)
-            beside = padded[_beside(keys, keys[part], (x, y, z))]
-            halo[(slice(None), *target)] = beside[(slice(None), *source)]
+            halo[(slice(None), *target)] = padded[beside][(slice(None), *source)]
         for dim in (1, 2, 3):
             halo = reduce(torch.maximum, [halo.narrow(dim, step, 8) for step in range(3)])
         most.append(halo.reshape(-1, 512))
