@@ -45,7 +45,7 @@ __device__ __forceinline__ void write_zero_rows(float* to, int64_t rows, int64_t
 }
 
 // One thread per row of a slot, the sweeps along the grid's y.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 6)
     merge_kernel(const __grid_constant__ MergeSweepsArgs args) {
   __shared__ Sweep sweep;
   __shared__ int32_t sums[32];

@@ -15,7 +15,15 @@ inline constexpr int kMostSweeps = 64, kMostBoxes = 32, kMostFields = 64;
 struct Reals {
   const void* data = nullptr;
   DType dtype = DType::kDouble;
-  TORCHVOX_HD double operator[](int64_t i) const { return load_as<double>(data, dtype, i); }
+  // body(numbers) with a pointer of their type.
+  template <class Body>
+  TORCHVOX_HD auto visit(const Body& body) const {
+    return dtype == DType::kDouble ? body(static_cast<const double*>(data))
+                                   : body(static_cast<const float*>(data));
+  }
+  TORCHVOX_HD double operator[](int64_t i) const {
+    return visit([&](const auto* numbers) -> double { return numbers[i]; });
+  }
 };
 
 // Boxes (x0, y0, z0, x1, y1, z1) whose inside is dropped; the bounds are outside.
@@ -97,24 +105,28 @@ TORCHVOX_HD SweepCount move_point(const MergeSweepsArgs& args, int64_t slot, int
   int64_t pose = slot * args.num_knots;
   double share = 0;
   if (deskews) {
-    pose = last_where(pose, pose + args.num_knots - 1,
-                      [&](int64_t k) { return args.knots[k] <= time; });
-    const double step = args.knots[pose + 1] - args.knots[pose];
-    if (step > 0) share = (time - args.knots[pose]) / step;
-    share = share > 0 ? (share < 1 ? share : 1) : 0;
+    share = args.knots.visit([&](const auto* knots) {
+      pose = last_where(pose, pose + args.num_knots - 1,
+                        [&](int64_t k) { return static_cast<double>(knots[k]) <= time; });
+      const double first = knots[pose], step = knots[pose + 1] - first;
+      const double part = step > 0 ? (time - first) / step : 0;
+      return part > 0 ? (part < 1 ? part : 1) : 0;
+    });
   }
   const double from[3] = {p[0], p[1], p[2]};
-  const auto under = [&](int64_t matrix, int axis) {
-    double row[4];
-    for (int k = 0; k < 4; ++k) row[k] = args.poses[matrix * 12 + axis * 4 + k];
-    return transform(row, from);
-  };
   float moved[3];
-  for (int axis = 0; axis < 3; ++axis) {
-    double to = under(pose, axis);
-    if (deskews) to = to + share * (under(pose + 1, axis) - to);
-    moved[axis] = static_cast<float>(to);
-  }
+  args.poses.visit([&](const auto* poses) {
+    const auto under = [&](int64_t matrix, int axis) {
+      double row[4];
+      for (int k = 0; k < 4; ++k) row[k] = poses[matrix * 12 + axis * 4 + k];
+      return transform(row, from);
+    };
+    for (int axis = 0; axis < 3; ++axis) {
+      double to = under(pose, axis);
+      if (deskews) to = to + share * (under(pose + 1, axis) - to);
+      moved[axis] = static_cast<float>(to);
+    }
+  });
   if (!is_finite_row(moved, 3)) return kSweepNotFinite;
   for (int k = 0; k < 3; ++k) q[k] = moved[k];
   return kSweepKept;
