@@ -5,11 +5,16 @@ import json
 from pathlib import Path
 
 import numpy as np
+import numpy.lib.recfunctions as rfn
 import pytest
+import torch
 from recordings import STAMP, cloud, points, write_recording
 
 from torchvox.io import open_points
+from torchvox.io.paths import ScanPath
 from torchvox.mapping import OccupancyMap
+from torchvox.mapping.options import RayOptions
+from torchvox.mapping.recorded import JoinedScans, RecordedScans
 
 pytest.importorskip("rosbags", reason="the extra ros is not installed")
 LINE = "drive.mcap/00000{}: {} points with intensity, t, ring; dropped: none; wrote out/drive."
@@ -93,6 +98,37 @@ def test_detect(torchvox_cli, drive, detector_file):
     torchvox_cli("detect", drive, *words).ok("wrote boxes/drive.000003.boxes.json")
     report = json.loads(Path("boxes/drive.000003.boxes.json").read_text())
     assert (report["number"], report["stamp"]) == (3, str(STAMP))
+
+
+def test_detect_joins_scans(torchvox_cli, tmp_path, detector_file):
+    """Beside the points of each scan in the frame of the newest, by hand."""
+    rows = [(STAMP + i * 10**8, [0.5 * i, 0, 0, 0, 0, 0, 1]) for i in range(4)]
+    poses = [("/odom", "nav_msgs/msg/Odometry", "os_sensor", rows)]
+    own = [points(count=10 + i, seed=i) for i in range(4)]
+    clouds = [cloud(each, STAMP + i * 10**8) for i, each in enumerate(own)]
+    path = write_recording(tmp_path, "bag", {"/points": clouds}, poses=poses)
+    names = ["x", "y", "z", "intensity"]
+    sweeps = [rfn.structured_to_unstructured(each[names]) for each in own]
+    places = [ScanPath(path, "", i) for i in range(4)]
+    scans = JoinedScans(RecordedScans(places, RayOptions()), 3, 5)
+    for i, sweep in enumerate(sweeps):
+        joined = scans.join(open_points(path / f"{i:06}").scan, torch.from_numpy(sweep))
+        expected = []
+        for k in range(i, max(i - 3, -1), -1):
+            age = np.full((len(sweeps[k]), 1), 0.1 * (i - k))
+            expected.append(np.hstack([sweeps[k] - [0.5 * (i - k), 0, 0, 0], age]))
+        np.testing.assert_allclose(joined, np.concatenate(expected), rtol=1e-6, atol=1e-6)
+
+    words = "detect", path, "--device", "cpu", "-m", detector_file, "-o", "boxes"
+    torchvox_cli(*words, "--sweeps", "3").ok("wrote boxes/drive.000003.boxes.json")
+    for more, sentence in (
+        (("--odom", "/odom"), "--odom needs --sweeps"),
+        (("--sweeps", "2", "--odom", "/p"), "--odom /p is not a topic of poses"),
+    ):
+        torchvox_cli(*words, *more).assert_one_sentence(2, sentence)
+    np.save("scan.npy", np.ones((9, 4), np.float32))
+    result = torchvox_cli("detect", "scan.npy", "--sweeps", "2", *words[2:])
+    result.assert_one_sentence(2, "--sweeps is for recordings")
 
 
 def test_wrong_use(torchvox_cli, drive, scan):

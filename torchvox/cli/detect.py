@@ -21,12 +21,15 @@ from torchvox.io import PointCloud, cloud_stem, open_points, read_cloud
 from torchvox.io.paths import scan_of
 from torchvox.io.recording import ScanReader
 from torchvox.io.writers import write_text
+from torchvox.mapping.options import RayOptions
+from torchvox.mapping.recorded import JoinedScans, RecordedScans, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
+    from torchvox.io.recording import Scan
     from torchvox.models import Boxes, Detector
 
 MOST_NAMED = 3  # classes in the line of a scan
@@ -50,6 +53,13 @@ class DetectOptions(options.FileOptions):
         "Labelled boxes to draw beside them with --pictures: a .csv or .json file for one scan "
         "(class,x,y,z,l,w,h,yaw), else a folder of files named as the scans.",
     )
+    sweeps: int = option(
+        1, "Scans of a recording to join: each with those before it, by its poses.", min=1, max=64
+    )
+    odom: str | None = option(None, "Topic of the poses for --sweeps, where there are several.")
+    extrinsic: Path | None = option(
+        None, "Pose of the sensor in the frame whose poses --odom gives, as of torchvox map."
+    )
     score: float = option(0.3, "Drop boxes with a lower score.", min=0.0, max=1.0)
     time: bool = option(
         False, "Print the time to read a scan and to detect: medians after a warm-up."
@@ -64,6 +74,7 @@ def detect(args: DetectOptions) -> None:
     Examples:
         torchvox detect scan.bin --layout kitti -m center_world_small -o boxes.json
         torchvox detect scans/ --layout kitti -m runs/mine/model.pt --pictures pictures/ --time
+        torchvox detect drive.mcap --sweeps 10 -m runs/nuscenes/model.pt
     """
     from torchvox.models import Detector
 
@@ -75,10 +86,12 @@ def detect(args: DetectOptions) -> None:
         drawn = dict(zip(targets, drawings, strict=True))
     truths = _truths(files, args)
     outputs = {"--output": targets, "--pictures": drawn.values()}
-    options.check_outputs([*files, *truths.values(), args.model], outputs)
+    options.check_outputs([*files, *truths.values(), args.model, args.extrinsic], outputs)
+    scans = _posed(files, args)
     read = options.cloud_reader(files, args.layout)
     again = options.cloud_reader(files, args.layout, read_cloud)  # without notes
     detector = Detector(args.model, args.score, use_device(args.device))
+    joined = None if scans is None else JoinedScans(scans, args.sweeps, detector.columns)
     times: list[tuple[float, float]] = []
 
     def work(source: Path, target: Path) -> str:
@@ -87,6 +100,8 @@ def detect(args: DetectOptions) -> None:
         low, high = np.split(np.array(detector.point_cloud_range), 2)
         inside = ((cloud.points[:, :3] >= low) & (cloud.points[:, :3] < high)).all(axis=1).sum()
         warn_if_none(int(inside), cloud, detector.point_cloud_range)
+        if joined is not None:
+            rows = joined.join(_scan(source), rows.to(detector.device))
         boxes = detector(rows)
         if args.time:
             _, reading = timed(lambda: detector.points(again(source)), torch.device("cpu"))
@@ -107,13 +122,29 @@ def detect(args: DetectOptions) -> None:
             console().print(f"median of {len(times)} scans: {_times(times)}", soft_wrap=True)
 
 
+def _posed(files: list[Path], args: DetectOptions) -> RecordedScans | None:
+    """The poses of the scans to join; None where --sweeps is 1. Raises WrongUseError."""
+    places = recorded(files)
+    if args.sweeps == 1 or places is None:
+        for name in ("sweeps", "odom", "extrinsic"):
+            if getattr(args, name) not in (1, None):
+                rule = "is for recordings" if places is None else "needs --sweeps"
+                raise WrongUseError(f"--{name} {rule}")
+        return None
+    return RecordedScans(places, RayOptions(odom=args.odom, extrinsic=args.extrinsic))
+
+
+def _scan(source: Path) -> Scan:
+    reader = open_points(source)
+    assert isinstance(reader, ScanReader)
+    return reader.scan
+
+
 def _moment(source: Path) -> dict[str, int | str]:
     """Number and stamp of a scan of a recording, as text: numbers in JSON end at 2^53."""
     if scan_of(source) is None:
         return {}
-    reader = open_points(source)
-    assert isinstance(reader, ScanReader)
-    scan = reader.scan
+    scan = _scan(source)
     return {"number": scan.number, "stamp": str(scan.stamp)}
 
 

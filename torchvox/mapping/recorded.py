@@ -16,6 +16,7 @@ from torchvox.io.paths import ScanPath, scan_of
 from torchvox.io.pointcloud2 import NO_TIME, point_times
 from torchvox.io.poses import Trajectory, read_extrinsic, read_poses
 from torchvox.io.recording import Recording, open_recording
+from torchvox.nn import SensorInput
 from torchvox.ops import transform_points
 
 if TYPE_CHECKING:
@@ -130,6 +131,28 @@ class RecordedScans:
         if self._own is not None:
             return self._own.pose(scan.number)
         return self._moving.at([(scan.stamp - self._start) / 1e9]).poses[0]
+
+
+class JoinedScans:
+    """The points of scans of a recording, each with those of the `sweeps` - 1 before it, as a
+    detector of `columns` takes them: in the frame of the newest, which comes first; after the
+    intensity the age in seconds."""
+
+    def __init__(self, scans: RecordedScans, sweeps: int, columns: int) -> None:
+        self._scans, self._start = scans, 0
+        self._ring = SensorInput(min(columns, 4), sweeps=sweeps, points=0, age=columns > 4)
+
+    def join(self, scan: Scan, points: torch.Tensor) -> torch.Tensor:
+        """[M, columns], on the device of the points [N, columns] of the next scan. Raises
+        WrongUseError where it has no pose."""
+        ring, pose = self._ring.to(points.device), torch.from_numpy(self._scans.pose(scan))
+        if (more := len(points) - ring.points.size(1)) > 0:
+            ring.points = torch.nn.functional.pad(ring.points, (0, 0, 0, more))
+        self._start = self._start or scan.stamp
+        seconds = (scan.stamp - self._start) / 1e9
+        ring.push(points[:, : ring.points.size(2)], pose, seconds)
+        joined, count = ring()
+        return joined[0, : int(count)]
 
 
 def rays_at(pose: np.ndarray, scan: Scan) -> Batch:
