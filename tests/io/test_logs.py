@@ -90,6 +90,22 @@ def test_waymo(tmp_path):
     assert boxes.tolist() == [[*range(7)], [2] * 7] and not len(recording.boxes(2).boxes)
 
 
+def test_waymo_beside_torch_waymo(tmp_path):
+    """The lidar with a table of its beams alone: torch-waymo lets those of the others begin and end
+    at the bounds, which in Waymo's own rule are half a beam away."""
+    other = pytest.importorskip("torch_waymo.converters.geometry")
+    recording = io.open_recording(logs.waymo(tmp_path))
+    beams = other.beam_inclinations(4, [-0.3, -0.2, -0.1, 0.1], -0.3, 0.1)
+    for number, scan in enumerate(recording.scans()):
+        images, pixels, vehicle = logs.frame(number)
+        mount = logs.pixel_pose(0, 0, 0.3, 1, 0, 2)
+        expected = other.range_image_to_point_cloud(
+            images[1], mount, beams, pixel_pose=pixels.astype(float), frame_pose=vehicle
+        )
+        own = scan.table.xyz[scan.table.attributes["laser"] == 1]
+        np.testing.assert_allclose(own, expected, atol=1e-4)
+
+
 def test_e57(tmp_path):
     places = np.random.default_rng(0).uniform(0.1, 1.5, (6, 3))
     colors = np.array([0, 1, 512, 1022, 1023, 7])
