@@ -203,7 +203,8 @@ def _ray_lines(tally: Tally, spent: float, rate: float, cuts: bool) -> list[tupl
     points = counts.rays_given + sum(tally.dropped.values())
     dropped = [f"{n:,} {text}" for text, n in reasons.items() if n] or ["none"]
     factor = (tally.measured or tally.batches / rate) / max(tally.seconds, 1e-9)
-    pace = f"{factor:,.2g}x faster" if factor >= 1 else f"{1 / max(factor, 1e-9):,.2g}x slower"
+    times = max(factor, 1 / max(factor, 1e-9))
+    pace = f"{times:,.{int(times < 10)}f}x {'faster' if factor >= 1 else 'slower'}"
     clock = "" if tally.measured else f" ({rate:g} Hz)"
     total, mapped = (milliseconds(1e3 * seconds) for seconds in (spent, tally.seconds))
     return [
