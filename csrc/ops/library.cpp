@@ -41,8 +41,8 @@ std::vector<std::string> make_schemas() {
       R"(voxelize(Tensor points, float[] voxel_size, float[] point_cloud_range, int max_points,
           SymInt max_voxels, *, Tensor? batch_offsets=None, Tensor? num_valid=None,
           str reduce="none", str order="first", str bounds="grid", ScalarType? out_dtype=None,
-          bool center_relative=False) -> (Tensor features, Tensor indices, Tensor num_points,
-          Tensor point_voxel, Tensor counts))",
+          bool center_relative=False, str finite="xyz") -> (Tensor features, Tensor indices,
+          Tensor num_points, Tensor point_voxel, Tensor counts))",
       // [N, F]
       R"(_voxelize_backward(Tensor grad, Tensor point_voxel, Tensor point_slot, Tensor num_points,
           Tensor arg, str reduce, ScalarType dtype) -> Tensor)",
@@ -50,8 +50,8 @@ std::vector<std::string> make_schemas() {
       // int32
       R"(voxel_map(Tensor points, float[] voxel_size, float[] point_cloud_range, int max_points,
           SymInt max_voxels, *, Tensor? batch_offsets=None, Tensor? num_valid=None,
-          str order="first", str bounds="grid") -> (Tensor indices, Tensor num_points,
-          Tensor point_voxel, Tensor point_slot, Tensor counts))",
+          str order="first", str bounds="grid", str finite="xyz") -> (Tensor indices,
+          Tensor num_points, Tensor point_voxel, Tensor point_slot, Tensor counts))",
       // (nx, ny, nz)
       R"(grid_size(float[] voxel_size, float[] point_cloud_range) -> int[])",
       // offsets [num_rows + 1] int32, perm [N] int32

@@ -103,3 +103,15 @@ def test_arguments_that_make_no_sense_are_refused(options, error, words):
 def test_points_of_another_width_are_refused():
     with pytest.raises(ValueError, match=r"points must be \[B, N, 5\], got \[1, 40, 6\]"):
         segmenter()(torch.zeros(1, 40, 6))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("column", range(6))
+def test_a_point_with_a_column_that_is_not_finite_does_not_exist(column):
+    model = classifier(in_channels=6)
+    (points,) = inputs(model, 70)
+    for value in (float("nan"), float("inf")):
+        bad = points.clone()
+        bad[:, 5, column] = value
+        rest = torch.cat([points[:, :5], points[:, 6:]], 1)
+        torch.testing.assert_close(model(bad), model(rest))

@@ -57,13 +57,34 @@ def test_a_script_keeps_the_bits_for_any_clouds(name, variant, tmp_path):
         assert list(program.classes) == model.classes and program.columns == model.columns
 
 
+EXTREMES = ("amax", "amin", "max", "min", "maximum", "minimum", "clamp", "clamp_min", "clamp_max")
+LAYERS = ("conv2d", "linear", "matmul", "bmm", "addmm")
+
+
+def extremes_of_inputs(graph):
+    """Extremes of floats that come from the inputs of a program without a layer between. Hosts of
+    exported programs differ in whether these keep a NaN, so no rule may be made of them."""
+    raw, extremes = set(), []
+    for node in graph.nodes:
+        op = getattr(node.target, "_overloadpacket", node.target)
+        name = "" if "torchvox" in str(op) else getattr(op, "__name__", "")
+        inputs = [n for n in node.all_input_nodes if n in raw]
+        if node.op == "placeholder" or (inputs and name and name not in LAYERS):
+            raw.add(node)
+        if name in EXTREMES and any(n.meta["val"].is_floating_point() for n in inputs):
+            extremes.append(node)
+    return extremes
+
+
 @quick(*QUICK)
 @pytest.mark.one_of("variant")
 @pytest.mark.parametrize("variant", ["as built", "fused"])
 def test_an_exported_program_keeps_the_bits_for_any_clouds(name, variant, tmp_path):
     model = MODELS[name]() if variant == "as built" else fast(name)
     export.export_model(model, tmp_path / "model.pt2", "export")
-    assert_same_program(export.load_program(tmp_path / "model.pt2", "export"), model)
+    program = export.load_program(tmp_path / "model.pt2", "export")
+    assert not extremes_of_inputs(program.graph)
+    assert_same_program(program, model)
 
 
 @quick("anchors", "part segmenter, pn2", "minkunet, minkunet18")

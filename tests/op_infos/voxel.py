@@ -131,10 +131,20 @@ def voxel_batch(n: int = 60, seed: int = 0) -> Call:
     }
 
 
+def with_bad_features(call: Call) -> Call:
+    """Features that are not finite in every column, some of points out of range."""
+    points = call["points"]
+    for column in range(3, points.size(1)):
+        for k, value in enumerate((float("nan"), INF, -INF)):
+            points[2 * column + k :: 23, column] = value
+    return {**call, "finite": "all"}
+
+
 MAP_SAMPLE_INPUTS = {
     "batch": voxel_batch,
     "zyx": lambda: {**voxel_batch(), "order": "zyx"},
     "xyz in range": lambda: {**voxel_batch(), "order": "xyz", "bounds": "range"},
+    "all finite": lambda: with_bad_features(voxel_batch()),
     "no voxels": lambda: {**voxel_batch(), "max_voxels": 0},
     "no points kept": lambda: {**voxel_batch(), "max_points": 0},
     **in_dtypes(voxel_batch, "points"),
@@ -145,6 +155,7 @@ VOXELIZE_SAMPLE_INPUTS = {
     "center relative half": lambda: voxelize_call(
         60, reduce="none", out_dtype=torch.float16, center_relative=True
     ),
+    "all finite, one sample": lambda: with_bad_features(voxelize_call(3000)),
     "half mean": lambda: voxelize_call(60, out_dtype=torch.float16, bounds="range"),
     "forty slots": lambda: voxelize_call(3000, reduce="none", max_points=40),
     "ten of many": lambda: voxelize_call(3000, max_points=10, max_voxels=30, order="zyx"),
@@ -152,6 +163,7 @@ VOXELIZE_SAMPLE_INPUTS = {
 METERS = {"voxel_size": [1.0] * 3}
 VOXEL_ERRORS = (
     *POINTS_ERRORS,
+    ("finite", "some", ValueError, "finite must be 'xyz' or 'all', got 'some'"),
     *refused("voxel_size", ValueError, "voxel_size must be", [1.0, 1.0], [1.0] * 4,
              *([1.0, 1.0, size] for size in (0.0, -1.0, INF, 1e-50))),
     # Less than half a cell, more than 2^24, keys past int64 of one sample and of three.

@@ -139,10 +139,8 @@ class MinkUNet(nn.Module):
             raise ValueError(f"points must be [B, N, {self.in_channels}], got {list(points.shape)}")
         batch, capacity = points.size(0), points.size(1)
         rows = points.flatten(0, 1)
-        # A feature that is not finite would spread. With coordinates of NaN its point is dropped.
-        finite = rows.abs().amax(1, keepdim=True) < float("inf")
         means, indices, _, voxel, counts = torch.ops.torchvox.voxelize(
-            torch.where(finite, rows, float("nan")),
+            rows,
             self.voxel_size,
             self.point_cloud_range,
             -1,
@@ -150,6 +148,7 @@ class MinkUNet(nn.Module):
             batch_offsets=torch.arange(batch + 1, device=points.device) * capacity,
             num_valid=lengths,
             reduce="mean",
+            finite="all",  # a feature that is not finite would spread
         )
         x = self.stem(sparse_tensor(means, indices, self.spatial_shape, batch, counts))
         levels: List[SparseTensor] = []

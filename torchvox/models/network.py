@@ -71,7 +71,9 @@ class PointNet2(nn.Module):
         may have no column), and how many points each has when lengths are given."""
         if points.dim() != 3 or points.size(2) != self.in_channels:
             raise ValueError(f"points must be [B, N, {self.in_channels}], got {list(points.shape)}")
-        points = without_padding(points, lengths)
+        # A point with a column that is not finite does not exist, as in the detectors.
+        finite = torch.isfinite(points).all(-1, keepdim=True)
+        points = without_padding(torch.where(finite, points, float("nan")), lengths)
         xyz = points[:, :, :3]
         rows = points[:, :, self.first_feature :]
         features: Optional[Tensor] = rows if rows.size(2) > 0 else None

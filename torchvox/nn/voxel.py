@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchvox._util.errors import expect
-from torchvox.ops.annotations import Bounds, Reduce, RowOrder
+from torchvox.ops.annotations import Bounds, Finite, Reduce, RowOrder
 from torchvox.ops.voxel import Voxels, trim_voxels, warn_about_large_grid
 
 
@@ -32,6 +32,7 @@ class Voxelize(nn.Module):
         reduce: Reduce = "mean",
         order: RowOrder = "first",
         bounds: Bounds = "grid",
+        finite: Finite = "xyz",
         out_dtype: Optional[torch.dtype] = None,
         center_relative: bool = False,
         trim: bool = False,
@@ -47,6 +48,7 @@ class Voxelize(nn.Module):
         self.reduce = reduce
         self.order = order
         self.bounds = bounds
+        self.finite = finite
         self.out_dtype = out_dtype
         self.center_relative = bool(center_relative)
         self.trim = bool(trim)
@@ -74,6 +76,7 @@ class Voxelize(nn.Module):
             reduce=self.reduce,
             order=self.order,
             bounds=self.bounds,
+            finite=self.finite,
             out_dtype=self.out_dtype,
             center_relative=self.center_relative,
         )

@@ -7,7 +7,7 @@ from typing import List, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-from torchvox.ops.annotations import Bounds, Overflow, Reduce, Reduction, RowOrder, Sequence
+from torchvox.ops.annotations import Bounds, Finite, Overflow, Reduce, Reduction, RowOrder, Sequence
 
 __all__ = [
     "VoxelCSR",
@@ -142,6 +142,7 @@ def voxelize(
     reduce: Reduce = "none",
     order: RowOrder = "first",
     bounds: Bounds = "grid",
+    finite: Finite = "xyz",
     out_dtype: Optional[torch.dtype] = None,
     center_relative: bool = False,
     trim: bool = False,
@@ -168,6 +169,7 @@ def voxelize(
     order: rows by "first" point, by ascending (b, z, y, x) "zyx", or by ascending (b, x, y, z)
         "xyz". Points in a voxel are always in input order.
     bounds: "grid" tests the cell only; "range" also needs lower <= p < upper.
+    finite: columns that must be finite, "xyz" or "all"; other points are dropped and counted.
     out_dtype: float16, bfloat16, float32 or float64; None: that of the points. A half mean of
         absolute coordinates is lossy (3 cm steps at 32-64 m); center_relative avoids it.
     center_relative: x, y, z of stored points become offsets from their voxel's center.
@@ -197,6 +199,7 @@ def voxelize(
         and num_valid is None
         and order == "first"
         and bounds == "grid"
+        and finite == "xyz"
         and out_dtype is None
         and not center_relative
     ):
@@ -216,6 +219,7 @@ def voxelize(
                 reduce=reduce,
                 order=order,
                 bounds=bounds,
+                finite=finite,
                 out_dtype=out_dtype,
                 center_relative=center_relative,
             )
@@ -237,6 +241,7 @@ def voxel_map(
     num_valid: Optional[Tensor] = None,
     order: RowOrder = "first",
     bounds: Bounds = "grid",
+    finite: Finite = "xyz",
 ) -> VoxelMap:
     """`voxelize` without features: where each point goes.
 
@@ -253,6 +258,7 @@ def voxel_map(
             num_valid=num_valid,
             order=order,
             bounds=bounds,
+            finite=finite,
         )
     )
     warn_about_large_grid(voxel_size, point_cloud_range)

@@ -100,11 +100,13 @@ def group_points(
     num_valid: Tensor | None = None,
     order: str = "first",
     bounds: str = "grid",
+    finite: str = "xyz",
 ) -> tuple[list[Voxel], Tensor, int]:
     """The kept voxels in row order, counts [B + 1, 8], and the capacity in rows."""
     ranges = sample_ranges(len(points), batch_offsets, num_valid)
     xyz = to_working(points[:, :3])
-    finite = np.isfinite(xyz).all(axis=1)
+    tested = xyz if finite == "xyz" else to_working(points)
+    is_number = np.isfinite(tested).all(axis=1)
     cells, inside = grid.decode(xyz, bounds)
     counts = np.zeros((len(ranges) + 1, 8), np.int64)
     rows: list[Voxel] = []
@@ -112,7 +114,7 @@ def group_points(
         count = counts[1 + sample]
         voxels: dict[tuple[int, int, int], list[int]] = {}  # in order of first appearance
         for i in range(begin, end):
-            if not finite[i]:
+            if not is_number[i]:
                 count[NON_FINITE] += 1
             elif not inside[i]:
                 count[OUT_OF_RANGE] += 1

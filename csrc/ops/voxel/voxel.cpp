@@ -25,6 +25,7 @@ struct Request {
   const OptionalTensor& num_valid;
   std::string_view order;
   std::string_view bounds;
+  std::string_view finite;
 };
 
 struct VoxelReduction {
@@ -55,6 +56,7 @@ Plan make_plan(const Request& r) {
       {{"first", VoxelOrder::kFirst}, {"zyx", VoxelOrder::kZyx}, {"xyz", VoxelOrder::kXyz}});
   args.grid.x_major = args.order == VoxelOrder::kXyz;
   args.grid.check_range = parse_word(r.op, "bounds", r.bounds, "grid", "range");
+  args.all_finite = parse_word(r.op, "finite", r.finite, "xyz", "all");
   check_value(r.max_points >= -1, r.op, "max_points must be -1 (no limit) or more", r.max_points);
   check_size(r.max_voxels.sym_ge(-1), r.op, "max_voxels must be -1 (no limit) or more",
              r.max_voxels);
@@ -128,10 +130,10 @@ auto voxelize(const Tensor& points, c10::ArrayRef<double> voxel_size, c10::Array
               int64_t max_points, c10::SymInt max_voxels, const OptionalTensor& batch_offsets,
               const OptionalTensor& num_valid, std::string_view reduce, std::string_view order,
               std::string_view bounds, std::optional<at::ScalarType> out_dtype,
-              bool center_relative) {
+              bool center_relative, std::string_view finite) {
   const VoxelReduction reduction{reduce, out_dtype, center_relative};
   const Outputs out = compute({"voxelize", points, voxel_size, range, max_points, max_voxels,
-                               batch_offsets, num_valid, order, bounds},
+                               batch_offsets, num_valid, order, bounds, finite},
                               &reduction, kTrain, kTrain);
   const auto public_outputs =
       std::make_tuple(out.features, out.indices, out.num_points, out.point_voxel, out.counts);
@@ -145,9 +147,10 @@ auto voxelize(const Tensor& points, c10::ArrayRef<double> voxel_size, c10::Array
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> voxel_map(
     const Tensor& points, c10::ArrayRef<double> voxel_size, c10::ArrayRef<double> range,
     int64_t max_points, c10::SymInt max_voxels, const OptionalTensor& batch_offsets,
-    const OptionalTensor& num_valid, std::string_view order, std::string_view bounds) {
+    const OptionalTensor& num_valid, std::string_view order, std::string_view bounds,
+    std::string_view finite) {
   Outputs out = compute({"voxel_map", points, voxel_size, range, max_points, max_voxels,
-                         batch_offsets, num_valid, order, bounds},
+                         batch_offsets, num_valid, order, bounds, finite},
                         nullptr, true, false);
   return {out.indices, out.num_points, out.point_voxel, out.point_slot, out.counts};
 }

@@ -100,16 +100,11 @@ class DetectionNet(nn.Module):
             )
 
     def packed(self, points: Tensor, num_points: Tensor) -> Tuple[Tensor, Optional[Tensor]]:
-        """The points of all scans one behind the other, scaled, those that are not finite made NaN;
-        the offsets of the scans, None for one."""
+        """The points of all scans one behind the other, scaled; the offsets of the scans, None for
+        one."""
         self.check(points, num_points)
         batch, capacity = points.size(0), points.size(1)
         rows = points.flatten(0, 1)
-        if self.columns > 3:
-            # A feature that is not finite would spread over the maps. With coordinates of NaN its
-            # point is dropped.
-            finite = rows[:, 3:].abs().amax(1, keepdim=True) < float("inf")
-            rows = torch.where(finite, rows, float("nan"))
         if self.scaled:
             rows = rows * self.column_scale
         offsets: Optional[Tensor] = None
@@ -269,9 +264,11 @@ class PillarDetector(CanvasNet):
             batch_offsets=offsets,
             num_valid=num_points,
             order=self.order,
+            finite="all",  # a feature that is not finite would spread over the maps
         )
         canvas = self.encoder(rows, indices, counts, pillar, slot, batch)
         if self.visibility is not None:
+            rows = torch.where(torch.isfinite(rows).all(1, keepdim=True), rows, float("nan"))
             planes = self.visibility(rows, batch, offsets, num_points).to(canvas.dtype)
             both = [canvas.permute(0, 2, 3, 1), planes.permute(0, 2, 3, 1)]
             canvas = torch.cat(both, 3).permute(0, 3, 1, 2)

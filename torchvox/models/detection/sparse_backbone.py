@@ -64,6 +64,7 @@ class MeanVoxels(nn.Module):
             num_valid=num_points,
             reduce="mean",
             order=self.order,
+            finite="all",
         )
         return sparse_tensor(features, indices, self.spatial_shape, batch, counts)
 

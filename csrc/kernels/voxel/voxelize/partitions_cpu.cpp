@@ -172,6 +172,12 @@ struct RunFinder {
     } else {
       load(args.points.row_stride);
     }
+    for (int64_t c = 3; args.all_finite && c < args.points.columns; ++c) {
+      for (int64_t j = 0; j < count; ++j) {
+        const bool finite = is_finite(widen(p[j * args.points.row_stride + c]));
+        coordinate[0][j] = finite ? coordinate[0][j] : std::numeric_limits<Real>::quiet_NaN();
+      }
+    }
     int32_t cell[3][kCpuChunk];
     int32_t finite[kCpuChunk], inside[kCpuChunk];
     std::fill_n(finite, count, 1);

@@ -89,6 +89,7 @@ template <class Real>
 struct LoadedPoint {
   int64_t sample = -1;
   Real x = 0, y = 0, z = 0;
+  bool features_finite = true;  // always without args.all_finite
 };
 
 template <class Real>
@@ -100,6 +101,10 @@ __device__ LoadedPoint<Real> load_point(const VoxelizeArgs& args, const VoxelWor
   if (sample < 0 || !args.points.exists(row, sample)) return point;
   point.sample = sample;
   load_position(args, work, row, &point.x, &point.y, &point.z);
+  for (int64_t c = 3; args.all_finite && c < args.points.columns; ++c) {
+    const int64_t at = row * args.points.row_stride + c;
+    point.features_finite &= is_finite(load_as<Real>(args.points.data, args.points.dtype, at));
+  }
   return point;
 }
 
@@ -111,7 +116,8 @@ __device__ uint64_t locate_point(const VoxelizeArgs& args, const LoadedPoint<Rea
   *column = -1;
   if (point.sample < 0) return kNone64;
   Cell cell;
-  const PointPlace place = args.grid.locate(point.x, point.y, point.z, &cell);
+  PointPlace place = args.grid.locate(point.x, point.y, point.z, &cell);
+  if (!point.features_finite) place = PointPlace::kNotFinite;
   if (place == PointPlace::kInside) return args.grid.key(point.sample, cell);
   *column = place == PointPlace::kOutside ? kPointsOutOfRange : kPointsNotFinite;
   return kNone64;

@@ -63,10 +63,11 @@ struct VoxelizeArgs {
   CloudBatch points;
   VoxelGrid grid;
   // If given, a point's voxel is that of its key and not a cell of the grid; `points` then has no
-  // data.
+  // data and `all_finite` has no meaning.
   const int64_t* keys = nullptr;  // [rows]; negative ones and those of more bits are dropped
   int key_bits = 0;  // above 0: there are keys
   VoxelOrder order = VoxelOrder::kFirst;
+  bool all_finite = false;  // a point whose other columns are not all finite is dropped too
   int64_t max_points = -1;  // P, stored points per voxel; -1: no limit
   int64_t max_voxels = -1;  // V, voxels per sample; -1: no limit
   VoxelReduce reduce = VoxelReduce::kNone;
