@@ -67,12 +67,15 @@ def extremes_of_inputs(graph):
     raw, extremes = set(), []
     for node in graph.nodes:
         op = getattr(node.target, "_overloadpacket", node.target)
-        name = "" if "torchvox" in str(op) else getattr(op, "__name__", "")
-        inputs = [n for n in node.all_input_nodes if n in raw]
-        if node.op == "placeholder" or (inputs and name and name not in LAYERS):
+        name = getattr(op, "__name__", "")
+        value = node.meta.get("val")
+        value = value[0] if isinstance(value, tuple) and value else value
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            continue
+        comes = node.op == "placeholder" or any(n in raw for n in node.all_input_nodes)
+        if comes and name not in LAYERS and "torchvox" not in str(op):
             raw.add(node)
-        if name in EXTREMES and any(n.meta["val"].is_floating_point() for n in inputs):
-            extremes.append(node)
+            extremes += [node] if name in EXTREMES else []
     return extremes
 
 

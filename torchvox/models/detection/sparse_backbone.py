@@ -169,7 +169,7 @@ def measure_rows(model: nn.Module, clouds: Sequence[Tensor]) -> Tuple[int, List[
         everything = torch.full([1], len(points), dtype=torch.int32, device=points.device)
         seen, _ = model.packed(points[None], everything)
         indices, _, _, _, counts = torch.ops.torchvox.voxel_map(
-            seen, model.voxels.voxel_size, model.voxels.point_cloud_range, -1, -1
+            seen, model.voxels.voxel_size, model.voxels.point_cloud_range, -1, -1, finite="all"
         )
         levels = [_in_use(indices, counts, model.voxels.spatial_shape)]
         for layer in layers:
