@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/bind/bind.h"
+
+#include "csrc/bind/checks.h"
+
+namespace torchvox::bind {
+
+std::span<const Operator> operators() {
+  static constexpr Operator kOperators[] = {
+      {"VoxelMap", "IIIII", 0, 0, bind_voxel_map},
+      {"PillarEncode", "W", 5, 4, bind_pillar_encode},
+      {"AnchorDecodeNms", "FFIII", 0, 0, bind_anchor_decode_nms},
+      {"CenterDecodeNms", "FFIII", 0, 0, bind_center_decode_nms},
+  };
+  return kOperators;
+}
+
+Tensors::Tensors(const char* op, const Attributes& attributes,
+                 std::initializer_list<const char*> names)
+    : op_(op) {
+  const std::string given = "," + attributes.word("given") + ",";
+  const std::vector<int64_t> counts = attributes.integers("counts");
+  size_t lists = 0;
+  for (std::string name : names) {
+    size_t size = 1;
+    const bool optional = name.back() == '?';
+    if (optional) name.pop_back();
+    const bool listed = name.ends_with("[]");
+    if (listed) name.resize(name.size() - 2);
+    if (optional && given.find("," + name + ",") == std::string::npos) size = 0;
+    if (listed && size > 0) {
+      check(lists < counts.size(), op, "counts must have a number for each list", counts);
+      check(counts[lists] >= 0 && counts[lists] < kIndexLimit, op, "counts must be >= 0", counts);
+      size = static_cast<size_t>(counts[lists++]);
+    }
+    ranges_.push_back({name, count_, size});
+    count_ += size;
+  }
+  check(lists == counts.size(), op, "counts must have a number for each list", counts);
+}
+
+void Tensors::check_count(std::span<const View> inputs, size_t more) const {
+  check(inputs.size() == count_ + more, op_, "inputs must be " + std::to_string(count_ + more),
+        inputs.size());
+}
+
+std::span<const View> Tensors::list(std::span<const View> inputs, std::string_view name) const {
+  for (const Range& range : ranges_) {
+    if (range.name == name) return inputs.subspan(range.begin, range.size);
+  }
+  throw std::logic_error(std::string(op_) + " has no tensor " + std::string(name));
+}
+
+VoxelGrid voxel_grid(const char* op, const Attributes& attributes) {
+  const std::vector<double> size = attributes.numbers("voxel_size");
+  const std::vector<double> range = attributes.numbers("point_cloud_range");
+  check(size.size() == 3, op, "voxel_size must be (x, y, z)", size.size());
+  check(range.size() == 6, op, "point_cloud_range must be six numbers", range.size());
+  VoxelGrid grid;
+  for (int axis = 0; axis < 3; ++axis) {
+    grid.lo[axis] = static_cast<float>(range[axis]);
+    grid.hi[axis] = static_cast<float>(range[axis + 3]);
+    grid.size[axis] = static_cast<float>(size[axis]);
+    const float cells = cells_on_axis(grid.lo[axis], grid.hi[axis], grid.size[axis]);
+    check(grid.size[axis] > 0 && cells >= 1 && cells <= static_cast<float>(kMaxCellsPerAxis), op,
+          "point_cloud_range must hold 1 to 2^24 voxels on each axis", cells);
+    grid.cells[axis] = static_cast<int32_t>(cells);
+  }
+  return grid;
+}
+
+}  // namespace torchvox::bind

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which inputs of a node are which argument of its op, checks, and the run of a kernel.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <new>
+#include <sstream>
+#include <utility>
+
+#include "csrc/bind/bind.h"
+#include "csrc/kernels/spatial/voxel_grid.h"
+
+namespace torchvox::bind {
+
+inline std::ostream& operator<<(std::ostream& out, const Shape& shape) {
+  out << '[';
+  for (size_t k = 0; k < shape.size(); ++k) out << (k > 0 ? ", " : "") << shape[k];
+  return out << ']';
+}
+
+// "VoxelMap: points must be [N, C] with C >= 3, got [5, 2]"
+template <class Got>
+void check(bool ok, const char* op, const std::string& rule, const Got& got) {
+  if (ok) return;
+  std::ostringstream message;
+  message << op << ": " << rule << ", got " << got;
+  throw std::invalid_argument(message.str());
+}
+
+template <class Value>
+Value choice(const char* op, const Attributes& attributes, const char* name,
+             std::initializer_list<std::pair<const char*, Value>> choices) {
+  const std::string word = attributes.word(name);
+  for (const auto& [key, value] : choices) {
+    if (word == key) return value;
+  }
+  check(false, op, std::string(name) + " must be a word of this version", "'" + word + "'");
+  return choices.begin()->second;
+}
+
+// The tensors of a node: names in the order of the schema, "?" behind an optional one, "[]" behind
+// a list.
+class Tensors {
+ public:
+  Tensors(const char* op, const Attributes& attributes, std::initializer_list<const char*> names);
+
+  // Checks how many inputs there are. `more` may follow those of the schema.
+  void check_count(std::span<const View> inputs, size_t more = 0) const;
+  std::span<const View> list(std::span<const View> inputs, std::string_view name) const;
+  // Null where it is not given.
+  const View* find(std::span<const View> inputs, std::string_view name) const {
+    const auto views = list(inputs, name);
+    return views.empty() ? nullptr : &views[0];
+  }
+  const char* op() const { return op_; }
+  size_t count() const { return count_; }
+
+ private:
+  struct Range {
+    std::string name;
+    size_t begin, size;
+  };
+  const char* op_;
+  size_t count_ = 0;
+  std::vector<Range> ranges_;
+};
+
+// Dimensions that are -1 may be anything.
+inline void check_shape(const char* op, const std::string& name, const View& view,
+                        const Shape& shape, const char* layout) {
+  bool ok = view.shape.size() == shape.size();
+  for (size_t k = 0; ok && k < shape.size(); ++k) ok = shape[k] < 0 || view.size(k) == shape[k];
+  check(ok, op, name + " must be " + layout, view.shape);
+}
+inline void check_element(const char* op, const std::string& name, const View& view,
+                          std::initializer_list<Element> elements, const char* words) {
+  const bool ok = std::find(elements.begin(), elements.end(), view.element) != elements.end();
+  check(ok, op, name + " must be " + words, "element type " + std::to_string(int(view.element)));
+}
+
+inline constexpr int64_t kIndexLimit = int64_t{1} << 31;
+
+inline DType float_type(const char* op, const std::string& name, const View& view) {
+  check_element(op, name, view, {Element::kFloat, Element::kHalf}, "float32 or float16");
+  return view.element == Element::kHalf ? DType::kHalf : DType::kFloat;
+}
+inline const int32_t* int32_data(const char* op, const char* name, const View& view) {
+  check_element(op, name, view, {Element::kInt32}, "int32");
+  return static_cast<const int32_t*>(view.data);
+}
+inline IndexArray index_array(const char* op, const char* name, const View* view) {
+  if (view == nullptr) return {};
+  check_element(op, name, *view, {Element::kInt32, Element::kInt64}, "int32 or int64");
+  return {view->data, view->element == Element::kInt64};
+}
+
+// The grid of the attributes voxel_size and point_cloud_range.
+VoxelGrid voxel_grid(const char* op, const Attributes& attributes);
+
+// The kernels behind `args`, which have their outputs.
+template <class Args>
+void run(const Args& args, const Host& host) {
+  constexpr std::align_val_t kAlignment{64};
+  const auto release = [](void* memory) { ::operator delete(memory, kAlignment); };
+  const auto bytes = static_cast<size_t>(workspace_bytes(args, host.target()));
+  const std::unique_ptr<void, decltype(release)> workspace(::operator new(bytes, kAlignment),
+                                                           release);
+  run_cpu(args, workspace.get(), host.parallel_for());
+}
+
+Planner bind_voxel_map(const Attributes&);
+Planner bind_pillar_encode(const Attributes&);
+Planner bind_anchor_decode_nms(const Attributes&);
+Planner bind_center_decode_nms(const Attributes&);
+
+}  // namespace torchvox::bind
