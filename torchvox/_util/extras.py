@@ -23,6 +23,9 @@ EXTRAS = {
     "torchmetrics": ("torchmetrics", "train"),
     "pydantic": ("pydantic", "train"),
     "tensorboard": ("tensorboard", "tensorboard"),
+    "onnx": ("onnx", "onnx"),
+    "onnxscript": ("onnxscript", "onnx"),
+    "onnxruntime": ("onnxruntime", "onnx"),
 }
 
 

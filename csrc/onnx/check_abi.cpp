@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Compares ort_abi.h with a published header of ONNX Runtime; compiled only where one is given.
+#include <onnxruntime_c_api.h>
+
+#include "csrc/bind/bind.h"
+#include "csrc/onnx/ort_abi.h"
+
+namespace torchvox {
+
+#define TORCHVOX_ORT_CHECK(place, name, result, ...) \
+  static_assert(offsetof(OrtApi, name) == place * sizeof(void*), #name " has another place");
+TORCHVOX_ORT_FUNCTIONS(TORCHVOX_ORT_CHECK)
+
+static_assert(sizeof(ort::CustomOp) <= sizeof(OrtCustomOp), "a custom op has fewer members");
+static_assert(offsetof(ort::CustomOp, compute_or_fail) == offsetof(OrtCustomOp, KernelComputeV2));
+static_assert(offsetof(ort::CustomOp, release_aliases) == offsetof(OrtCustomOp, ReleaseAliasMap));
+static_assert(ort::kInvalidArgument == ORT_INVALID_ARGUMENT);
+static_assert(ort::kRuntimeFailure == ORT_RUNTIME_EXCEPTION);
+static_assert(ort::kVariadic == INPUT_OUTPUT_VARIADIC);
+static_assert(int(bind::Element::kFloat) == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+static_assert(int(bind::Element::kInt32) == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32);
+static_assert(int(bind::Element::kInt64) == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64);
+static_assert(int(bind::Element::kHalf) == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16);
+
+}  // namespace torchvox

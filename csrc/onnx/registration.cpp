@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RegisterCustomOps, the one function that ONNX Runtime looks up in this library, and the custom op
+// of every operator in csrc/bind. No exception leaves a function that the host calls.
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <thread>
+#include <utility>
+
+#include "csrc/bind/bind.h"
+#include "csrc/onnx/ort_abi.h"
+
+namespace torchvox {
+namespace {
+
+using bind::Call;
+using bind::Element;
+using bind::View;
+
+// An error of the host, on its way back to it.
+struct HostError {
+  ort::Status* status;
+};
+
+void require(ort::Status* status) {
+  if (status != nullptr) throw HostError{status};
+}
+
+// What `body` throws, as a status.
+template <class Body>
+ort::Status* status_of(const ort::Api& api, const Body& body) noexcept {
+  try {
+    body();
+    return nullptr;
+  } catch (const HostError& error) {
+    return error.status;
+  } catch (const std::invalid_argument& error) {
+    return api.CreateStatus(ort::kInvalidArgument, error.what());
+  } catch (const std::bad_alloc&) {
+    return api.CreateStatus(ort::kRuntimeFailure, "torchvox: out of memory");
+  } catch (const std::exception& error) {
+    return api.CreateStatus(ort::kRuntimeFailure, error.what());
+  }
+}
+
+class NodeAttributes : public bind::Attributes {
+ public:
+  NodeAttributes(const char* op, const ort::Api& api, const ort::KernelInfo* info)
+      : op_(op), api_(api), info_(info) {}
+
+  bool has(const char* name) const override {
+    int64_t integer = 0;
+    size_t count = 0;
+    return passes(api_.KernelInfoGetAttribute_int64(info_, name, &integer)) ||
+        passes(api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &count)) ||
+        passes(api_.KernelInfoGetAttributeArray_float(info_, name, nullptr, &count));
+  }
+  int64_t integer(const char* name) const override {
+    int64_t value = 0;
+    find(name, api_.KernelInfoGetAttribute_int64(info_, name, &value));
+    return value;
+  }
+  double number(const char* name) const override {
+    float value = 0;
+    find(name, api_.KernelInfoGetAttribute_float(info_, name, &value));
+    return value;
+  }
+  std::string word(const char* name) const override {
+    size_t size = 0;
+    find(name, api_.KernelInfoGetAttribute_string(info_, name, nullptr, &size));
+    std::string value(size, '\0');
+    find(name, api_.KernelInfoGetAttribute_string(info_, name, value.data(), &size));
+    value.resize(size > 0 ? size - 1 : 0);  // less the 0 at the end
+    return value;
+  }
+  std::vector<int64_t> integers(const char* name) const override {
+    return list<int64_t>(name, [&](int64_t* values, size_t* count) {
+      return api_.KernelInfoGetAttributeArray_int64(info_, name, values, count);
+    });
+  }
+  std::vector<double> numbers(const char* name) const override {
+    const auto values = list<float>(name, [&](float* memory, size_t* count) {
+      return api_.KernelInfoGetAttributeArray_float(info_, name, memory, count);
+    });
+    return {values.begin(), values.end()};
+  }
+
+ private:
+  bool passes(ort::Status* status) const {
+    if (status != nullptr) api_.ReleaseStatus(status);
+    return status == nullptr;
+  }
+  void find(const char* name, ort::Status* status) const {
+    if (passes(status)) return;
+    throw std::invalid_argument(std::string(op_) + ": the attribute " + name +
+                                " is missing or of another type");
+  }
+  template <class T, class Get>
+  std::vector<T> list(const char* name, const Get& get) const {
+    size_t count = 0;
+    find(name, get(nullptr, &count));
+    std::vector<T> values(count);
+    if (count > 0) find(name, get(values.data(), &count));
+    return values;
+  }
+
+  const char* op_;
+  const ort::Api& api_;
+  const ort::KernelInfo* info_;
+};
+
+// The threads of the session.
+class CpuHost : public bind::Host {
+ public:
+  CpuHost(const ort::Api& api, ort::KernelContext* context) {
+    target_.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    parallel_for_ = [&api, context](int64_t count, const Body& body) {
+      const auto task = [](void* user, size_t index) {
+        const auto i = static_cast<int64_t>(index);
+        (*static_cast<const Body*>(user))(i, i + 1);
+      };
+      require(api.KernelContext_ParallelFor(context, ort::Task(task), static_cast<size_t>(count),
+                                            size_t{0}, const_cast<Body*>(&body)));
+    };
+  }
+  Target target() const override { return target_; }
+  const ParallelFor& parallel_for() const override { return parallel_for_; }
+
+ private:
+  using Body = std::function<void(int64_t, int64_t)>;
+  Target target_;
+  ParallelFor parallel_for_;
+};
+
+// A node of a session. Runs may overlap, so it does not change.
+struct Kernel {
+  ort::Api api;
+  bind::Planner plan;
+
+  View input(const ort::KernelContext* context, size_t index) const {
+    const ort::Value* value = nullptr;
+    require(api.KernelContext_GetInput(context, index, &value));
+    ort::TensorInfo* info = nullptr;
+    require(api.GetTensorTypeAndShape(value, &info));
+    const std::unique_ptr<ort::TensorInfo, std::function<void(ort::TensorInfo*)>> owner(
+        info, [this](ort::TensorInfo* one) { api.ReleaseTensorTypeAndShapeInfo(one); });
+    View view;
+    int element = 0;
+    size_t rank = 0;
+    require(api.GetTensorElementType(info, &element));
+    require(api.GetDimensionsCount(info, &rank));
+    view.element = static_cast<Element>(element);
+    view.shape.resize(rank);
+    require(api.GetDimensions(info, view.shape.data(), rank));
+    void* data = nullptr;
+    require(api.GetTensorMutableData(const_cast<ort::Value*>(value), &data));
+    view.data = data;
+    return view;
+  }
+
+  void run(ort::KernelContext* context) const {
+    size_t count = 0;
+    require(api.KernelContext_GetInputCount(context, &count));
+    std::vector<View> inputs(count);
+    for (size_t k = 0; k < count; ++k) inputs[k] = input(context, k);
+    const Call call = plan(inputs);
+    std::vector<void*> outputs(call.outputs.size());
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      const bind::Shape& shape = call.outputs[k].shape;
+      ort::Value* value = nullptr;
+      require(api.KernelContext_GetOutput(context, k, shape.data(), shape.size(), &value));
+      require(api.GetTensorMutableData(value, &outputs[k]));
+    }
+    call.run(outputs, CpuHost(api, context));
+  }
+};
+
+// One of bind::operators() as ONNX Runtime sees it: one variadic input of tensors of any types, and
+// outputs of fixed types, or one of the type of an input.
+struct Op : ort::CustomOp {
+  const bind::Operator* node;
+  ort::Api api;
+
+  Op(const bind::Operator& described, const ort::Api& functions);
+  static const Op& of(Self self) { return *static_cast<const Op*>(self); }
+
+  static int type_of(Self self, size_t index) {
+    const char letter = of(self).node->outputs[index];
+    const Element element = letter == 'I' ? Element::kInt32
+        : letter == 'F'                   ? Element::kFloat
+                                          : Element::kUndefined;
+    return static_cast<int>(element);
+  }
+  static ort::Status* create(Self self, ort::Table table, const ort::KernelInfo* info,
+                             void** kernel) {
+    const ort::Api api{table};
+    const bind::Operator& node = *of(self).node;
+    return status_of(api, [&] {
+      *kernel = new Kernel{api, node.bind(NodeAttributes(node.name, api, info))};
+    });
+  }
+  static ort::Status* run(void* kernel, ort::KernelContext* context) {
+    const Kernel& one = *static_cast<const Kernel*>(kernel);
+    return status_of(one.api, [&] { one.run(context); });
+  }
+  // Sets the type of an output W.
+  static ort::Status* infer(Self self, ort::ShapeContext* context) {
+    const bind::Operator& node = *of(self).node;
+    const ort::Api& api = of(self).api;
+    ort::TensorInfo *input = nullptr, *output = nullptr;
+    ort::Status* const status = status_of(api, [&] {
+      int element = 0;
+      require(api.ShapeInferContext_GetInputTypeShape(context, node.type_input, &input));
+      require(api.GetTensorElementType(input, &element));
+      require(api.CreateTensorTypeAndShapeInfo(&output));
+      require(api.SetTensorElementType(output, element));
+      // Sizes that are not known are names, here ones that no other output has.
+      static std::atomic<int> count{0};
+      const std::vector<int64_t> sizes(node.rank, -1);
+      std::vector<std::string> names(node.rank);
+      std::vector<const char*> words(node.rank);
+      for (size_t k = 0; k < node.rank; ++k) {
+        names[k] = "torchvox_" + std::to_string(count++);
+        words[k] = names[k].c_str();
+      }
+      require(api.SetDimensions(output, sizes.data(), sizes.size()));
+      require(api.SetSymbolicDimensions(output, words.data(), words.size()));
+      require(api.ShapeInferContext_SetOutputTypeShape(context, size_t{0}, output));
+    });
+    // The info of an input is the context's own.
+    if (output != nullptr) api.ReleaseTensorTypeAndShapeInfo(output);
+    return status;
+  }
+};
+
+Op::Op(const bind::Operator& described, const ort::Api& functions)
+    : ort::CustomOp{}, node(&described), api(functions) {
+  constexpr auto zero = [](Self, size_t) { return 0; };
+  version = ort::kVersion;
+  name = [](Self self) { return of(self).node->name; };
+  provider = [](Self) -> const char* { return nullptr; };
+  input_type = zero;  // any
+  input_count = [](Self) { return size_t{1}; };
+  output_type = type_of;
+  output_count = [](Self self) { return std::string_view(of(self).node->outputs).size(); };
+  destroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
+  input_characteristic = [](Self, size_t) { return int{ort::kVariadic}; };
+  output_characteristic = [](Self, size_t) { return int{ort::kRequired}; };
+  input_memory = zero;
+  least_variadic_inputs = [](Self) { return 1; };
+  variadic_inputs_alike = [](Self) { return 0; };
+  least_variadic_outputs = [](Self) { return 1; };
+  variadic_outputs_alike = [](Self) { return 0; };
+  create_kernel_or_fail = create;
+  compute_or_fail = run;
+  if (std::string_view(node->outputs) == "W") infer_shapes = infer;
+  first_version = [](Self) { return 1; };
+  last_version = [](Self) { return INT_MAX; };
+  may_overwrite = aliases = [](int**, int**) { return size_t{0}; };
+  release_may_overwrite = release_aliases = [](int*, int*) {};
+}
+
+}  // namespace
+}  // namespace torchvox
+
+extern "C" TORCHVOX_EXPORT torchvox::ort::Status* RegisterCustomOps(
+    torchvox::ort::SessionOptions* options, const torchvox::ort::ApiBase* base) {
+  using namespace torchvox;
+  const ort::Api api{base->table(ort::kVersion)};
+  if (api.table == nullptr) {
+    // The first functions are in the table of every version.
+    const ort::Api old{base->table(1)};
+    const std::string message = std::string("torchvox needs ONNX Runtime 1.18 or newer, got ") +
+        base->host_version();
+    return old.CreateStatus(ort::kInvalidArgument, message.c_str());
+  }
+  return status_of(api, [&] {
+    // Sessions keep a pointer to the domain and may outlive the options: it is never released.
+    ort::Domain* domain = nullptr;
+    require(api.CreateCustomOpDomain("ai.torchvox", &domain));
+    for (const bind::Operator& node : bind::operators()) {
+      require(api.CustomOpDomain_Add(domain, new Op(node, api)));
+    }
+    require(api.AddCustomOpDomain(options, domain));
+  });
+}

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models as ONNX files whose nodes are torchvox's own kernels (extra `onnx`)."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from torchvox._util.errors import TorchvoxError
+from torchvox._util.extras import require
+from torchvox.io.writers import write_whole
+from torchvox.onnx.translate import DOMAIN, VERSION, translations
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+__all__ = ["export", "library", "session", "translations"]
+OPSET, IR_VERSION = 20, 10
+
+
+def library() -> str:
+    """Path of libtorchvox_onnx.so, the ops for ONNX Runtime; it needs no torch.
+
+    Raises TorchvoxError where the build has none.
+    """
+    path = Path(__file__).parents[1] / "lib" / "libtorchvox_onnx.so"
+    if not path.is_file():
+        raise TorchvoxError(
+            "this build of torchvox has no libtorchvox_onnx.so: build with -DTORCHVOX_ONNX=ON, or "
+            "install a wheel"
+        )
+    return str(path)
+
+
+def export(
+    module: nn.Module,
+    args: tuple[torch.Tensor, ...],
+    path: str | Path,
+    *,
+    dynamic_shapes: Any = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    metadata: dict[str, str] | None = None,
+) -> None:
+    """Writes a module over torchvox's ops as an ONNX file, whole or not at all.
+
+    args: example inputs; points must be float32 or float16. dynamic_shapes: as of torch.export.
+    metadata: strings that the file carries beside the version of torchvox.
+    Raises TorchvoxError for float64 inputs, and for an op that has no node, by its name.
+    """
+    require("onnxscript", "to export to ONNX")
+    for name, one in zip(input_names or map(str, range(len(args))), args):  # noqa: B905
+        if one.dtype == torch.float64:
+            raise TorchvoxError(
+                f"export: input {name} must be float32 or float16, got float64: attributes of ONNX "
+                "are float32"
+            )
+    with torch.no_grad():
+        try:
+            program = torch.onnx.export(
+                module.eval(),
+                args,
+                dynamo=True,
+                opset_version=OPSET,
+                custom_translation_table=translations(),
+                dynamic_shapes=dynamic_shapes,
+                input_names=input_names,
+                output_names=output_names,
+                verbose=False,
+            )
+        except torch.onnx.errors.OnnxExporterError as error:
+            cause: BaseException = error
+            while cause.__cause__ is not None and not isinstance(cause, TorchvoxError):
+                cause = cause.__cause__
+            raise TorchvoxError(f"export: {cause}") from error
+    program.model.opset_imports[DOMAIN] = VERSION
+    program.model.ir_version = IR_VERSION
+    version = str(__import__("torchvox").__version__)
+    program.model.metadata_props.update({"torchvox.version": version, **(metadata or {})})
+
+    def save(buffer: io.BytesIO) -> None:
+        buffer.write(program.model_proto.SerializeToString(deterministic=True))
+
+    write_whole(path, save)
+
+
+def session(
+    path: str | Path,
+    *,
+    threads: int | None = None,
+    providers: Sequence[str] | None = None,
+    **provider_options: str,
+) -> "InferenceSession":
+    """An ONNX Runtime session of a file, the library of torchvox's ops registered, TF32 off.
+
+    threads: of the session; None: all cores. providers: in order of preference; None: the CPU.
+    provider_options: of the first provider.
+    """
+    runtime = require("onnxruntime", "to run ONNX files")
+    options = runtime.SessionOptions()
+    options.register_custom_ops_library(library())
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    names = list(providers or ["CPUExecutionProvider"])
+    settings: list[dict[str, str]] = [dict(provider_options)] + [{} for _ in names[1:]]
+    for name, own in zip(names, settings, strict=True):
+        if name == "CUDAExecutionProvider":
+            own.setdefault("use_tf32", "0")
+    return runtime.InferenceSession(str(path), options, names, settings)
