@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node of ai.torchvox in ONNX Runtime gives the bits of its op, or one sentence."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from helpers import assert_same_bits
+from samples import OPS, run, sample_inputs
+
+import torchvox.onnx
+from torchvox.onnx.translate import DOMAIN, OUTPUTS, bound, node_name, node_of
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+NODES = {op.name: op for op in OPS if op.name in OUTPUTS}
+TYPES = {torch.float32: 1, torch.int32: 6, torch.int64: 7, torch.float16: 10}
+
+
+def schema(op):
+    return getattr(torch.ops.torchvox, op).default._schema
+
+
+def node_model(op, call):
+    """A model of one node, and its inputs by name."""
+    inputs, attributes = node_of(schema(op), bound(schema(op), (), call))
+    feeds = {f"i{k}": tensor for k, tensor in enumerate(inputs)}
+    outs = [f"o{k}" for k in range(len(OUTPUTS[op]))]
+    helper = onnx.helper
+    node = helper.make_node(node_name(op), list(feeds), outs, domain=DOMAIN)
+    for name, value in attributes.items():
+        kind = onnx.AttributeProto.INTS if value == [] else None
+        node.attribute.append(helper.make_attribute(name, value, attr_type=kind))
+    types = {"I": 6, "F": 1, "W": TYPES[call["weight"].dtype] if "weight" in call else 0}
+    graph = helper.make_graph(
+        [node],
+        op,
+        [helper.make_tensor_value_info(k, TYPES[v.dtype], v.shape) for k, v in feeds.items()],
+        [
+            helper.make_tensor_value_info(k, types[letter], None)
+            for k, letter in zip(outs, OUTPUTS[op], strict=True)
+        ],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds
+
+
+def opened(model, tmp_path, threads=1):
+    onnx.save(model, tmp_path / "node.onnx")
+    return torchvox.onnx.session(tmp_path / "node.onnx", threads=threads)
+
+
+def answer(session, feeds):
+    outs = session.run(None, {name: one.contiguous().numpy() for name, one in feeds.items()})
+    return tuple(torch.from_numpy(out) for out in outs)
+
+
+def tensors(call):
+    for value in call.values():
+        yield from value if isinstance(value, (list, tuple)) else [value]
+
+
+def cases():
+    for name, op in NODES.items():
+        for sample, make in sample_inputs(op).items():
+            call = make()
+            fits = all(t.dtype in TYPES for t in tensors(call) if torch.is_tensor(t))
+            if fits and call.get("out_dtype") is None:
+                yield pytest.param(op, make, id=f"{name}-{sample}")
+
+
+@pytest.mark.parametrize(("op", "make"), list(cases()))
+def test_a_node_has_the_bits_of_its_op(op, make, tmp_path):
+    call = make()
+    expected = run(op, call)
+    if op.name == "pillar_encode":  # the canvas leaves with its channels last
+        expected = (expected[0].permute(0, 2, 3, 1).contiguous(),)
+    model, feeds = node_model(op.name, call)
+    for threads in (1, 2):
+        session = opened(model, tmp_path, threads)
+        assert_same_bits(answer(session, feeds), expected, f"{threads} threads")
+    with ThreadPoolExecutor(4) as pool:
+        for outs in pool.map(lambda _: answer(session, feeds), range(4)):
+            assert_same_bits(outs, expected, "at once")
+
+
+@pytest.mark.parametrize("op", OUTPUTS)
+def test_a_schema_makes_a_node_and_the_node_its_call(op):
+    call = NODES[op].call(40, 0)
+    inputs, attributes = node_of(schema(op), bound(schema(op), (), call))
+    given, counts = attributes["given"].split(","), iter(attributes["counts"])
+    rest = iter(inputs)
+    for argument, value in bound(schema(op), (), call).items():
+        kind = str(next(a.type for a in schema(op).arguments if a.name == argument))
+        if "Tensor" not in kind:
+            own = attributes.get(argument)
+            assert own == (list(value) if isinstance(value, (list, tuple)) else value), argument
+        elif value is None:
+            assert argument not in given
+        else:
+            assert not kind.startswith("Optional") or argument in given
+            size = next(counts) if "List" in kind else 1
+            members = value if "List" in kind else [value]
+            assert [next(rest) for _ in range(size)] == list(members)
+    assert next(rest, None) is None and next(counts, None) is None
+
+
+@pytest.mark.parametrize(
+    ("op", "attribute", "value", "words"),
+    [
+        ("voxel_map", "order", "up", "VoxelMap: order must be a word of this version, got 'up'"),
+        ("voxel_map", "finite", None, "VoxelMap: the attribute finite is missing"),
+        ("voxel_map", "max_points", 1.5, "VoxelMap: the attribute max_points is missing or of"),
+        ("voxel_map", "voxel_size", [1.0], r"VoxelMap: voxel_size must be \(x, y, z\), got 1"),
+        ("voxel_map", "given", "", "VoxelMap: inputs must be 1, got 2"),
+        ("center_decode_nms", "counts", [1], "CenterDecodeNms: counts must have a number for each"),
+        ("center_decode_nms", "counts", [1, -1, 1, 1, 1, 1], "CenterDecodeNms: counts must be >= 0"),
+        ("pillar_encode", "center_axes", 2, r"PillarEncode: weight must be \[O, C \+ 3"),
+        ("anchor_decode_nms", "nms_threshold", [0.1] * 5, "AnchorDecodeNms: nms_threshold must"),
+    ],
+)  # fmt: skip
+def test_a_hostile_attribute_ends_in_a_sentence(op, attribute, value, words, tmp_path):
+    model, feeds = node_model(op, NODES[op].call(40, 0))
+    node = model.graph.node[0]
+    kept = [one for one in node.attribute if one.name != attribute]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    if value is not None:
+        node.attribute.append(onnx.helper.make_attribute(attribute, value))
+    with pytest.raises(Exception, match=words):
+        answer(opened(model, tmp_path), feeds)
+
+
+def test_a_hostile_shape_ends_in_a_sentence(tmp_path):
+    model, feeds = node_model("voxel_map", NODES["voxel_map"].call(40, 0))
+    points = model.graph.input[0].type.tensor_type.shape
+    points.dim[1].ClearField("dim_value")
+    feeds["i0"] = feeds["i0"][:, :2]
+    with pytest.raises(Exception, match=r"VoxelMap: points must be \[N, C\] with C >= 3, got \[40"):
+        answer(opened(model, tmp_path), feeds)
