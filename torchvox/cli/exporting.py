@@ -34,7 +34,12 @@ class ExportOptions:
         metavar="MODEL",
     )
     kind: str = option(
-        "script", "script (TorchScript), export (torch.export) or aoti (AOTInductor).", "--format"
+        "script",
+        "script (TorchScript), export (torch.export), aoti (AOTInductor) or onnx (ONNX Runtime).",
+        "--format",
+    )
+    batch: int | None = option(
+        None, "Fixed number of clouds, of --format onnx.", show_default="any number"
     )
     output: Path | None = option(
         None, "Output file.", "--output", "-o", show_default="next to the model"
@@ -73,15 +78,15 @@ def export(args: ExportOptions) -> None:
     options.check_model(args.model)
     target = args.output or args.model.with_name(args.model.stem + formats[kind])
     check_outputs([args.model], {"--output": target})
-    device = use_device(args.device)
+    device = use_device("cpu" if kind == "onnx" else args.device)  # an ONNX file has no device
     network, dtype = _network(args)
     network = network.to(device)
     # The target is replaced only once the program is known to be right.
     with atomic_path(target) as draft, warnings.catch_warnings():
         # torch.export warns about its own bytes
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        programs.export_model(network, draft, kind)
-        comparison = programs.compare(network, programs.load_program(draft, kind))
+        programs.export_model(network, draft, kind, args.batch)
+        comparison = programs.compare(network, programs.load_program(draft, kind), batch=args.batch)
         _check(target, comparison, dtype)
     apart = f"within {comparison.difference:.2g} of it"
     words = "the bits of the model" if comparison.same_bits else apart
@@ -125,9 +130,13 @@ def _network(args: ExportOptions) -> tuple[torch.nn.Module, str | None]:
         dtype = stored
     elif args.fuse:
         network = fuse_batch_norms(network, None if dtype in (None, "float32") else DTYPES[dtype])
-    if isinstance(network, DetectionNet) and args.merge and is_fused(network):
+    if isinstance(network, DetectionNet) and _merges(args) and is_fused(network):
         network = merge_heads(network) if can_merge(network) else network
     return network, dtype
+
+
+def _merges(args: ExportOptions) -> bool:
+    return args.merge and args.kind != "onnx"
 
 
 def _check(target: Path, comparison: Agreement, dtype: str | None) -> None:

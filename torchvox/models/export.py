@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models as programs that need no Python: TorchScript, torch.export, AOTInductor."""
+"""Models as programs that need no Python: TorchScript, torch.export, AOTInductor, ONNX."""
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
@@ -12,7 +14,7 @@ from torchvox.io.writers import write_whole
 from torchvox.models.detection import DetectionNet
 from torchvox.models.minkunet import MinkUNet
 
-FORMATS = {"script": ".script.pt", "export": ".export.pt2", "aoti": ".aoti.pt2"}
+FORMATS = {"script": ".script.pt", "export": ".export.pt2", "aoti": ".aoti.pt2", "onnx": ".onnx"}
 SUFFIX = {"aoti": ".pt2"}  # that torch insists on
 OUTPUTS = ("boxes", "scores", "labels", "count", "overflow")  # of a detector
 NEAR = 0.05  # meters, and in score: boxes that are farther apart are not the same one
@@ -72,17 +74,58 @@ def export_program(model: nn.Module, num_points: int = 1024) -> torch.export.Exp
         return torch.export.export(model.eval(), inputs, dynamic_shapes=shapes)
 
 
-def export_model(model: nn.Module, path: Union[str, Path], kind: str) -> None:
+def _export_onnx(model: nn.Module, path: Union[str, Path], batch: Optional[int]) -> None:
+    from torchvox import onnx
+
+    detects = isinstance(model, DetectionNet)
+    if any(getattr(module, "merged", None) is not None for module in model.modules()):
+        raise WrongUseError(
+            "a merged head is slow in ONNX: export the file that the model was merged from"
+        )
+    clouds, points = torch.export.Dim("clouds", min=1), torch.export.Dim("points", min=2)
+    free: Dict[int, object] = {0: clouds} if batch is None else {}
+    inputs = example_inputs(model, (1024, 1023, *[1024] * ((batch or 2) - 2))[:batch])
+    names = ["points", "num_points"] if detects else ["points", "category", "lengths"]
+    weights = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        weights.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
+    facts = {"weights_sha256": weights.hexdigest(), "task": "detect" if detects else "classify"}
+    if detects:
+        scale = model.column_scale.tolist() if model.scaled else []
+        facts["classes"], facts["columns"] = json.dumps(model.classes), str(model.columns)
+        facts["point_cloud_range"] = json.dumps(model.point_cloud_range)
+        facts["column_scale"] = json.dumps(scale)
+    onnx.export(
+        model,
+        inputs,
+        path,
+        dynamic_shapes=({**free, 1: points}, *(free for _ in inputs[1:])),
+        input_names=names if len(names) == len(inputs) else [names[0], names[-1]],
+        output_names=OUTPUTS if detects else ["scores"],
+        metadata={f"torchvox.{key}": value for key, value in facts.items()},
+    )
+
+
+def export_model(
+    model: nn.Module, path: Union[str, Path], kind: str, batch: Optional[int] = None
+) -> None:
     """Writes the program of a model, on the device where it is.
 
     kind: "script", for torch.jit.load; "export", for torch.export.load; "aoti", compiled ahead of
-    time by the compiler of this machine, for torch._inductor.aoti_load_package. Each takes the
-    tensors of `example_inputs`, from C++ too, after the library of the ops is loaded.
+    time by the compiler of this machine, for torch._inductor.aoti_load_package; "onnx", for ONNX
+    Runtime, where torch is not needed (`torchvox.onnx`). Each takes the tensors of
+    `example_inputs`, from C++ too, after the library of the ops is loaded.
+    batch: of "onnx" alone: a fixed number of clouds; None: any.
     """
     if kind not in FORMATS:
         raise WrongUseError(f"the format must be one of {', '.join(FORMATS)}, got {kind!r}")
     if not str(path).endswith(SUFFIX.get(kind, "")):
         raise WrongUseError(f"the format {kind} is written to a {SUFFIX[kind]} file, got {path}")
+    if kind == "onnx":
+        _export_onnx(model, path, batch)
+        return
+    if batch is not None:
+        raise WrongUseError(f"a batch can be fixed in the format onnx alone, got {kind}")
     if kind == "script":
         script = torch.jit.script(model.eval())
         write_whole(path, lambda buffer: torch.jit.save(script, buffer))
@@ -101,21 +144,33 @@ def load_program(path: Union[str, Path], kind: str) -> Callable[..., Any]:
         return torch.jit.load(str(path))
     if kind == "export":
         return torch.export.load(str(path)).module()
+    if kind == "onnx":
+        from torchvox.onnx import Program
+
+        return Program(path)
     return torch._inductor.aoti_load_package(str(path))
 
 
 @torch.no_grad()
 def compare(
-    model: nn.Module, program: Callable[..., Any], num_points: Optional[int] = None
+    model: nn.Module,
+    program: Callable[..., Any],
+    num_points: Optional[int] = None,
+    batch: Optional[int] = None,
 ) -> Agreement:
     """Runs both over batches of full, short, single-point and empty clouds.
+
+    batch: that of a program that takes no other.
 
     Raises TorchvoxError for a program whose outputs are not tensors like those of the model.
     """
     detects = isinstance(model, DetectionNet)
     count = num_points or (8000 if detects else 512)
     results: List[Agreement] = []
-    for lengths in ((count,) * 2, (count, 0, 1, count // 2), (count,)):
+    batches: Tuple[Tuple[int, ...], ...] = ((count,) * 2, (count, 0, 1, count // 2), (count,))
+    if batch is not None:
+        batches = tuple((length,) * batch for length in (count, count // 2, 1, 0))
+    for lengths in batches:
         inputs = example_inputs(model, lengths, seed=len(lengths))
         own, answer = model(*inputs), program(*inputs)
         if detects:

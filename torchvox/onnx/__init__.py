@@ -2,6 +2,8 @@
 """Models as ONNX files whose nodes are torchvox's own kernels (extra `onnx`)."""
 
 import io
+import logging
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +14,13 @@ from torch import nn
 from torchvox._util.errors import TorchvoxError
 from torchvox._util.extras import require
 from torchvox.io.writers import write_whole
+from torchvox.onnx.program import Program
 from torchvox.onnx.translate import DOMAIN, VERSION, translations
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-__all__ = ["export", "library", "session", "translations"]
+__all__ = ["Program", "export", "library", "session", "translations"]
 OPSET, IR_VERSION = 20, 10
 
 
@@ -58,7 +61,12 @@ def export(
                 f"export: input {name} must be float32 or float16, got float64: attributes of ONNX "
                 "are float32"
             )
-    with torch.no_grad():
+    # Of torch about its own exporter, and the packages that it misses.
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        log.setLevel(logging.ERROR)
         try:
             program = torch.onnx.export(
                 module.eval(),
@@ -76,6 +84,8 @@ def export(
             while cause.__cause__ is not None and not isinstance(cause, TorchvoxError):
                 cause = cause.__cause__
             raise TorchvoxError(f"export: {cause}") from error
+        finally:
+            log.setLevel(level)
     program.model.opset_imports[DOMAIN] = VERSION
     program.model.ir_version = IR_VERSION
     version = str(__import__("torchvox").__version__)

@@ -288,26 +288,37 @@ def _script(path: Union[str, Path], device: torch.device) -> Any:
         raise CheckpointError(f"{path} cannot be read as a program: {reason}") from None
 
 
+def _onnx(path: Path, device: torch.device) -> Any:
+    from torchvox.onnx import Program
+
+    return Program(path, device)
+
+
 def _network(path: Path, device: torch.device) -> Any:
     """A program, or the network of a checkpoint. Raises CheckpointError."""
     if not path.is_file():
         names = ", ".join(name for name in list_models("detect") if get_model_weights(name))
         raise CheckpointError(f"{path} is not a file, nor a detector with weights: {names}")
+    if path.suffix == ".onnx":
+        return _onnx(path, device)
     is_script = checkpoints.kind_of_program(path) == "script"
     return _script(path, device) if is_script else checkpoints.load(path)
 
 
 def load_form(path: Union[str, Path], device: torch.device, trust_code: bool = False) -> Any:
     """A detector as it is kept, unchanged: a checkpoint of torchvox.models, the name of a model
-    with weights, a TorchScript program, or one of torch.export or AOTInductor, which may hold any
+    with weights, an ONNX file, a TorchScript program, or one of torch.export or AOTInductor, which may hold any
     code and so needs trust_code. Raises CheckpointError, WrongUseError."""
     path = named_file(path)
-    kind = checkpoints.kind_of_program(path)
+    onnx = Path(path).suffix == ".onnx"
+    kind = None if onnx else checkpoints.kind_of_program(path)
     if kind in ("export", "aoti"):
         if not trust_code:
             raise WrongUseError(f"{path} may hold any code: if you trust it, give --trust-code")
         return load_program(path, kind)
-    model = _script(path, device) if kind else checkpoints.load(path).to(device)
+    model: Any = _onnx(Path(path), device) if onnx else None
+    if model is None:
+        model = _script(path, device) if kind else checkpoints.load(path).to(device)
     if not hasattr(model, "point_cloud_range"):
         raise CheckpointError(f"{path} is not a detector")
     return model
