@@ -23,12 +23,12 @@ __version__: str = _library.BUILD_INFO["version"]
 cmake_prefix_path: str = str(Path(__file__).parent / "share" / "cmake")
 
 if TYPE_CHECKING:  # what editors and type checkers see of the names below
-    from torchvox import compat, data, evaluation, io, mapping, models, reference  # noqa: F401
+    from torchvox import compat, data, evaluation, io, mapping, models, onnx, reference  # noqa: F401
     from torchvox.data.collate import collate_points
     from torchvox.mapping import OccupancyMap
 
 
-_ON_FIRST_USE = ("compat", "data", "evaluation", "io", "mapping", "models", "reference")
+_ON_FIRST_USE = ("compat", "data", "evaluation", "io", "mapping", "models", "onnx", "reference")
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from torchvox import _library
 from torchvox._build import BUILD_INFO
 
 BINDING = _library.binding(torch.__version__)
-LIBRARIES = [BINDING, _library.BINDINGS / "libtorchvox_kernels.so"]
+LIBRARIES = [BINDING, *_library.BINDINGS.glob("libtorchvox_*.so")]
 EXTRAS = "typer,rich,yaml,laspy,lazrs,pypcd4,matplotlib,pytest,hypothesis"
 
 

@@ -60,7 +60,7 @@ def test_an_op_without_a_node_and_float64_points_are_refused(tmp_path):
             return torchvox.furthest_point_sample(xyz, 4)
 
     for points, words in ((torch.rand(2, 9, 3), "furthest_point_sample"),
-                          (torch.rand(2, 9, 3).double(), "input 0 must be float32 or")):  # fmt: skip
+                          (torch.rand(2, 9, 3).double(), "input 0 must be")):  # fmt: skip
         with pytest.raises(Exception, match=words):
             torchvox.onnx.export(Sampled(), (points,), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())

@@ -96,7 +96,9 @@ def _translation(op: str) -> Callable[..., Any]:
     types = {"I": ir.DataType.INT32, "F": ir.DataType.FLOAT}
 
     def add(name: str, inputs: list[Any], attributes: dict[str, Any], domain: str = "") -> Any:
-        written = ir.convenience.convert_attributes({k: v for k, v in attributes.items() if v != []})
+        written = ir.convenience.convert_attributes(
+            {k: v for k, v in attributes.items() if v != []}
+        )
         written += [ir.AttrInt64s(k, []) for k, v in attributes.items() if v == []]
         several = len(letters) if domain else 1
         version = VERSION if domain else None

@@ -307,8 +307,8 @@ def _network(path: Path, device: torch.device) -> Any:
 
 def load_form(path: Union[str, Path], device: torch.device, trust_code: bool = False) -> Any:
     """A detector as it is kept, unchanged: a checkpoint of torchvox.models, the name of a model
-    with weights, an ONNX file, a TorchScript program, or one of torch.export or AOTInductor, which may hold any
-    code and so needs trust_code. Raises CheckpointError, WrongUseError."""
+    with weights, an ONNX file, a TorchScript program, or one of torch.export or AOTInductor, which
+    may hold any code and so needs trust_code. Raises CheckpointError, WrongUseError."""
     path = named_file(path)
     onnx = Path(path).suffix == ".onnx"
     kind = None if onnx else checkpoints.kind_of_program(path)
