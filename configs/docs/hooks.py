@@ -27,6 +27,7 @@ PACKAGES = {
     "evaluation": "Evaluation",
     "tracking": "Tracking",
     "train": "Training",
+    "onnx": "ONNX Runtime",
     "viz": "Pictures",
     "compat": "Adapters",
     "reference": "Reference",

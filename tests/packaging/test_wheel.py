@@ -57,7 +57,7 @@ def test_wheel_says_who_made_it_and_for_what(wheel):
 
 FILES = (
     r"_C\..*\.so", r"_build\.py", r"py\.typed", r"lib/torch-2\.\d+/libtorchvox\.so",
-    r"lib/libtorchvox_(kernels|onnx)\.so", r"include/torchvox/torchvox\.h",
+    r"lib/libtorchvox_kernels\.so", r"lib/libtorchvox_onnx\.so", r"include/torchvox/torchvox\.h",
     r"include/torchvox/csrc/kernels/bev/max_height\.h",
     r"include/torchvox/csrc/kernels/core/target\.h", r"share/cmake/TorchVox/TorchVoxConfig\.cmake",
     r"share/cmake/TorchVox/TorchVoxKernelsTargets\.cmake", r"reference/__init__\.py",
