@@ -13,8 +13,7 @@ struct Decode {
   std::vector<double> thresholds;
   std::vector<int64_t> labels;
 
-  Decode(const char* name, const Attributes& attributes,
-         std::initializer_list<const char*> names)
+  Decode(const char* name, const Attributes& attributes, std::initializer_list<const char*> names)
       : op(name), tensors(name, attributes, names) {
     args.group = choice<DecodeGroup>(op, attributes, "group",
                                      {{"none", DecodeGroup::kAll},

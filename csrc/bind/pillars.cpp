@@ -74,8 +74,9 @@ Planner bind_pillar_encode(const Attributes& attributes) {
       choice<bool>(kOp, attributes, "pad_semantics", {{"reference", true}, {"none", false}});
   const int64_t batches = attributes.has("batch_size") ? attributes.integer("batch_size") : -1;
   check(batches < kIndexLimit, kOp, "batch_size must be below 2^31", batches);
-  const Tensors tensors(kOp, attributes, {"points", "indices", "num_points", "point_voxel",
-                                          "point_slot", "weight", "bias"});
+  const Tensors tensors(
+      kOp, attributes,
+      {"points", "indices", "num_points", "point_voxel", "point_slot", "weight", "bias"});
   return [args, batches, tensors](std::span<const View> inputs) {
     return plan_pillar_encode(args, batches, tensors, inputs);
   };

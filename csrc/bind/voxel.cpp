@@ -15,8 +15,8 @@ Call plan_voxel_map(VoxelizeArgs args, const Tensors& tensors, std::span<const V
   check(points.shape.size() == 2 && points.size(1) >= 3 && points.size(0) < kIndexLimit, kOp,
         "points must be [N, C] with C >= 3", points.shape);
   if (offsets != nullptr) {
-    check(offsets->shape.size() == 1 && offsets->size(0) >= 1, kOp,
-          "batch_offsets must be [B + 1]", offsets->shape);
+    check(offsets->shape.size() == 1 && offsets->size(0) >= 1, kOp, "batch_offsets must be [B + 1]",
+          offsets->shape);
   }
   const int64_t batches = offsets != nullptr ? offsets->size(0) - 1 : 1;
   if (valid != nullptr && !(valid->shape.empty() && batches == 1)) {

@@ -33,51 +33,51 @@ inline constexpr int kInvalidArgument = 2, kRuntimeFailure = 6;  // codes of a s
 enum Characteristic { kRequired = 0, kOptional = 1, kVariadic = 2 };
 
 // X(place in the table, name, result, arguments..)
-#define TORCHVOX_ORT_FUNCTIONS(X)                                                               \
-  X(0, CreateStatus, Status*, int code, const char* message)                                    \
-  X(26, CreateCustomOpDomain, Status*, const char* name, Domain** domain)                       \
-  X(27, CustomOpDomain_Add, Status*, Domain* domain, const CustomOp* op)                        \
-  X(28, AddCustomOpDomain, Status*, SessionOptions* options, Domain* domain)                    \
-  X(51, GetTensorMutableData, Status*, Value* value, void** data)                               \
-  X(57, CreateTensorTypeAndShapeInfo, Status*, TensorInfo** info)                               \
-  X(58, SetTensorElementType, Status*, TensorInfo* info, int type)                              \
-  X(59, SetDimensions, Status*, TensorInfo* info, const int64_t* sizes, size_t rank)            \
-  X(60, GetTensorElementType, Status*, const TensorInfo* info, int* type)                       \
-  X(61, GetDimensionsCount, Status*, const TensorInfo* info, size_t* rank)                      \
-  X(62, GetDimensions, Status*, const TensorInfo* info, int64_t* sizes, size_t rank)            \
-  X(65, GetTensorTypeAndShape, Status*, const Value* value, TensorInfo** info)                  \
-  X(85, KernelInfoGetAttribute_float, Status*, const KernelInfo* info, const char* name,        \
-    float* value)                                                                               \
-  X(86, KernelInfoGetAttribute_int64, Status*, const KernelInfo* info, const char* name,        \
-    int64_t* value)                                                                             \
-  X(87, KernelInfoGetAttribute_string, Status*, const KernelInfo* info, const char* name,       \
-    char* value, size_t* size)                                                                  \
-  X(88, KernelContext_GetInputCount, Status*, const KernelContext* context, size_t* count)      \
-  X(90, KernelContext_GetInput, Status*, const KernelContext* context, size_t index,            \
-    const Value** value)                                                                        \
-  X(91, KernelContext_GetOutput, Status*, KernelContext* context, size_t index,                 \
-    const int64_t* sizes, size_t rank, Value** value)                                           \
-  X(93, ReleaseStatus, void, Status* status)                                                    \
-  X(99, ReleaseTensorTypeAndShapeInfo, void, TensorInfo* info)                                  \
-  X(162, KernelInfoGetAttributeArray_float, Status*, const KernelInfo* info, const char* name,  \
-    float* values, size_t* count)                                                               \
-  X(163, KernelInfoGetAttributeArray_int64, Status*, const KernelInfo* info, const char* name,  \
-    int64_t* values, size_t* count)                                                             \
-  X(268, ShapeInferContext_GetInputTypeShape, Status*, const ShapeContext* context,             \
-    size_t index, TensorInfo** info)                                                            \
-  X(270, ShapeInferContext_SetOutputTypeShape, Status*, const ShapeContext* context,            \
-    size_t index, const TensorInfo* info)                                                       \
-  X(271, SetSymbolicDimensions, Status*, TensorInfo* info, const char** names, size_t rank)      \
-  X(274, KernelContext_ParallelFor, Status*, const KernelContext* context, Task task,           \
+#define TORCHVOX_ORT_FUNCTIONS(X)                                                                  \
+  X(0, CreateStatus, Status*, int code, const char* message)                                       \
+  X(26, CreateCustomOpDomain, Status*, const char* name, Domain** domain)                          \
+  X(27, CustomOpDomain_Add, Status*, Domain* domain, const CustomOp* op)                           \
+  X(28, AddCustomOpDomain, Status*, SessionOptions* options, Domain* domain)                       \
+  X(51, GetTensorMutableData, Status*, Value* value, void** data)                                  \
+  X(57, CreateTensorTypeAndShapeInfo, Status*, TensorInfo** info)                                  \
+  X(58, SetTensorElementType, Status*, TensorInfo* info, int type)                                 \
+  X(59, SetDimensions, Status*, TensorInfo* info, const int64_t* sizes, size_t rank)               \
+  X(60, GetTensorElementType, Status*, const TensorInfo* info, int* type)                          \
+  X(61, GetDimensionsCount, Status*, const TensorInfo* info, size_t* rank)                         \
+  X(62, GetDimensions, Status*, const TensorInfo* info, int64_t* sizes, size_t rank)               \
+  X(65, GetTensorTypeAndShape, Status*, const Value* value, TensorInfo** info)                     \
+  X(85, KernelInfoGetAttribute_float, Status*, const KernelInfo* info, const char* name,           \
+    float* value)                                                                                  \
+  X(86, KernelInfoGetAttribute_int64, Status*, const KernelInfo* info, const char* name,           \
+    int64_t* value)                                                                                \
+  X(87, KernelInfoGetAttribute_string, Status*, const KernelInfo* info, const char* name,          \
+    char* value, size_t* size)                                                                     \
+  X(88, KernelContext_GetInputCount, Status*, const KernelContext* context, size_t* count)         \
+  X(90, KernelContext_GetInput, Status*, const KernelContext* context, size_t index,               \
+    const Value** value)                                                                           \
+  X(91, KernelContext_GetOutput, Status*, KernelContext* context, size_t index,                    \
+    const int64_t* sizes, size_t rank, Value** value)                                              \
+  X(93, ReleaseStatus, void, Status* status)                                                       \
+  X(99, ReleaseTensorTypeAndShapeInfo, void, TensorInfo* info)                                     \
+  X(162, KernelInfoGetAttributeArray_float, Status*, const KernelInfo* info, const char* name,     \
+    float* values, size_t* count)                                                                  \
+  X(163, KernelInfoGetAttributeArray_int64, Status*, const KernelInfo* info, const char* name,     \
+    int64_t* values, size_t* count)                                                                \
+  X(268, ShapeInferContext_GetInputTypeShape, Status*, const ShapeContext* context, size_t index,  \
+    TensorInfo** info)                                                                             \
+  X(270, ShapeInferContext_SetOutputTypeShape, Status*, const ShapeContext* context, size_t index, \
+    const TensorInfo* info)                                                                        \
+  X(271, SetSymbolicDimensions, Status*, TensorInfo* info, const char** names, size_t rank)        \
+  X(274, KernelContext_ParallelFor, Status*, const KernelContext* context, Task task,              \
     size_t total, size_t batches, void* user)
 
 // The functions, called by their names.
 struct Api {
   Table table = nullptr;
 
-#define TORCHVOX_ORT_MEMBER(place, name, result, ...)                     \
-  template <class... Args>                                                \
-  result name(Args... args) const {                                       \
+#define TORCHVOX_ORT_MEMBER(place, name, result, ...)                        \
+  template <class... Args>                                                   \
+  result name(Args... args) const {                                          \
     return reinterpret_cast<result (*)(__VA_ARGS__)>(table[place])(args...); \
   }
   TORCHVOX_ORT_FUNCTIONS(TORCHVOX_ORT_MEMBER)

@@ -196,9 +196,8 @@ struct Op : ort::CustomOp {
                              void** kernel) {
     const ort::Api api{table};
     const bind::Operator& node = *of(self).node;
-    return status_of(api, [&] {
-      *kernel = new Kernel{api, node.bind(NodeAttributes(node.name, api, info))};
-    });
+    return status_of(
+        api, [&] { *kernel = new Kernel{api, node.bind(NodeAttributes(node.name, api, info))}; });
   }
   static ort::Status* run(void* kernel, ort::KernelContext* context) {
     const Kernel& one = *static_cast<const Kernel*>(kernel);
@@ -271,8 +270,8 @@ extern "C" TORCHVOX_EXPORT torchvox::ort::Status* RegisterCustomOps(
   if (api.table == nullptr) {
     // The first functions are in the table of every version.
     const ort::Api old{base->table(1)};
-    const std::string message = std::string("torchvox needs ONNX Runtime 1.18 or newer, got ") +
-        base->host_version();
+    const std::string message =
+        std::string("torchvox needs ONNX Runtime 1.18 or newer, got ") + base->host_version();
     return old.CreateStatus(ort::kInvalidArgument, message.c_str());
   }
   return status_of(api, [&] {
