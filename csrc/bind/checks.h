@@ -84,6 +84,15 @@ inline void check_element(const char* op, const std::string& name, const View& v
 
 inline constexpr int64_t kIndexLimit = int64_t{1} << 31;
 
+// A count or a cap; -1: no limit.
+inline int64_t limit(const char* op, const Attributes& attributes, const char* name,
+                     int64_t least = -1) {
+  const int64_t value = attributes.integer(name);
+  check(value >= least && value < kIndexLimit, op,
+        std::string(name) + " must be in [" + std::to_string(least) + ", 2^31)", value);
+  return value;
+}
+
 inline DType float_type(const char* op, const std::string& name, const View& view) {
   check_element(op, name, view, {Element::kFloat, Element::kHalf}, "float32 or float16");
   return view.element == Element::kHalf ? DType::kHalf : DType::kFloat;

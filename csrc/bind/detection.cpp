@@ -23,10 +23,8 @@ struct Decode {
     args.score_threshold = static_cast<float>(attributes.number("score_threshold"));
     args.closed = attributes.integer("closed") != 0;
     args.global_post = attributes.integer("global_post") != 0;
-    args.pre = attributes.integer("pre");
-    args.post = attributes.integer("post");
-    check(args.pre >= 0 && args.pre < kIndexLimit, op, "pre must be in [0, 2^31)", args.pre);
-    check(args.post >= 0 && args.post < kIndexLimit, op, "post must be in [0, 2^31)", args.post);
+    args.pre = limit(op, attributes, "pre", 0);
+    args.post = limit(op, attributes, "post", 0);
     thresholds = attributes.numbers("nms_threshold");
     if (attributes.has("class_labels")) labels = attributes.integers("class_labels");
   }

@@ -65,15 +65,15 @@ Planner bind_pillar_encode(const Attributes& attributes) {
   check(map.grid.cells[2] == 1, kOp, "the grid must have one cell along z", map.grid.cells[2]);
   map.rows.nx = map.grid.cells[0];
   map.rows.ny = map.grid.cells[1];
-  map.max_points = attributes.integer("max_points");
+  map.max_points = limit(kOp, attributes, "max_points");
   map.center_axes = static_cast<int>(attributes.integer("center_axes"));
   check(map.center_axes == 2 || map.center_axes == 3, kOp, "center_axes must be 2 or 3",
         map.center_axes);
   map.legacy = attributes.integer("legacy") != 0;
   map.padded =
       choice<bool>(kOp, attributes, "pad_semantics", {{"reference", true}, {"none", false}});
-  const int64_t batches = attributes.has("batch_size") ? attributes.integer("batch_size") : -1;
-  check(batches < kIndexLimit, kOp, "batch_size must be below 2^31", batches);
+  const int64_t batches =
+      attributes.has("batch_size") ? limit(kOp, attributes, "batch_size", 0) : -1;
   const Tensors tensors(
       kOp, attributes,
       {"points", "indices", "num_points", "point_voxel", "point_slot", "weight", "bias"});

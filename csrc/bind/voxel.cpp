@@ -63,9 +63,8 @@ Planner bind_voxel_map(const Attributes& attributes) {
   args.grid.x_major = args.order == VoxelOrder::kXyz;
   args.grid.check_range = choice<bool>(kOp, attributes, "bounds", {{"grid", 0}, {"range", 1}});
   args.all_finite = choice<bool>(kOp, attributes, "finite", {{"xyz", 0}, {"all", 1}});
-  args.max_points = attributes.integer("max_points");
-  args.max_voxels = attributes.integer("max_voxels");
-  check(args.max_voxels < kIndexLimit, kOp, "max_voxels must be below 2^31", args.max_voxels);
+  args.max_points = limit(kOp, attributes, "max_points");
+  args.max_voxels = limit(kOp, attributes, "max_voxels");
   const Tensors tensors(kOp, attributes, {"points", "batch_offsets?", "num_valid?"});
   return [args, tensors](std::span<const View> inputs) {
     return plan_voxel_map(args, tensors, inputs);

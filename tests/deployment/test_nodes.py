@@ -109,6 +109,7 @@ def test_a_schema_makes_a_node_and_the_node_its_call(op):
     ("op", "attribute", "value", "words"),
     [
         ("voxel_map", "order", "up", "VoxelMap: order must be a word of this version, got 'up'"),
+        ("voxel_map", "max_points", -2, r"VoxelMap: max_points must be in \[-1, 2\^31\), got -2"),
         ("voxel_map", "finite", None, "VoxelMap: the attribute finite is missing"),
         ("voxel_map", "max_points", 1.5, "VoxelMap: the attribute max_points is missing or of"),
         ("voxel_map", "voxel_size", [1.0], r"VoxelMap: voxel_size must be \(x, y, z\), got 1"),
