@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <climits>
+#include <map>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -275,11 +277,18 @@ extern "C" TORCHVOX_EXPORT torchvox::ort::Status* RegisterCustomOps(
     return old.CreateStatus(ort::kInvalidArgument, message.c_str());
   }
   return status_of(api, [&] {
-    // Sessions keep a pointer to the domain and may outlive the options: it is never released.
-    ort::Domain* domain = nullptr;
-    require(api.CreateCustomOpDomain("ai.torchvox", &domain));
-    for (const bind::Operator& node : bind::operators()) {
-      require(api.CustomOpDomain_Add(domain, new Op(node, api)));
+    // One domain for each host in the process, never released: sessions keep a pointer to it.
+    static std::mutex mutex;
+    static std::map<ort::Table, ort::Domain*> domains;
+    const std::lock_guard<std::mutex> guard(mutex);
+    ort::Domain*& domain = domains[api.table];
+    if (domain == nullptr) {
+      ort::Domain* made = nullptr;
+      require(api.CreateCustomOpDomain("ai.torchvox", &made));
+      for (const bind::Operator& node : bind::operators()) {
+        require(api.CustomOpDomain_Add(made, new Op(node, api)));
+      }
+      domain = made;
     }
     require(api.AddCustomOpDomain(options, domain));
   });

@@ -38,11 +38,14 @@ def test_a_file_says_what_a_detector_needs(batch, tmp_path):
     export.export_model(models.fuse_batch_norms(own), tmp_path / "model.onnx", "onnx", batch)
     detector = models.Detector(tmp_path / "model.onnx", device="cpu")
     assert detector.classes == tuple(own.classes) and detector.columns == own.columns
-    scan = torchvox.data.generate_scan()
-    expected = models.Detector("center_world_small", device="cpu")(scan)
-    found = detector(scan)
-    assert len(found) == len(expected) > 5 and (found.labels == expected.labels).all()
-    torch.testing.assert_close(found.boxes, expected.boxes, rtol=1e-5, atol=1e-4)
+    scan = detector.points(torchvox.data.generate_scan())
+    for column in range(own.columns):
+        for k, bad in enumerate((float("nan"), float("inf"), -float("inf"))):
+            scan[k::97, column] = bad
+        expected = models.Detector("center_world_small", device="cpu")(scan)
+        found = detector(scan)
+        assert len(found) == len(expected) > 5 and (found.labels == expected.labels).all()
+        torch.testing.assert_close(found.boxes, expected.boxes, rtol=1e-5, atol=1e-4)
 
 
 def test_what_a_file_cannot_hold_is_refused(tmp_path):
