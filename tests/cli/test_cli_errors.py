@@ -125,7 +125,7 @@ WRONG_USE = [
     ((*IMPORT, "--set", "order"), ("--set",)),
     ((*IMPORT, "--set", "order=[a"), ("--set order=[a",)),
     ((*IMPORT, "--config", "no.yaml"), ("--config",)),
-    ((*EXPORT, "--format", "onnx"), ("--format",)),
+    ((*EXPORT, "--format", "tensorrt"), ("--format",)),
     ((*EXPORT, "--dtype", "int8"), ("--dtype",)),
     ((*EXPORT, "--format", "aoti", "-o", "a.pt"), ("aoti is written to a .pt2 file",)),
 ]
