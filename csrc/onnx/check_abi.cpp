@@ -15,12 +15,12 @@ TORCHVOX_ORT_FUNCTIONS(TORCHVOX_ORT_CHECK)
 static_assert(sizeof(ort::CustomOp) <= sizeof(OrtCustomOp), "a custom op has fewer members");
 static_assert(offsetof(ort::CustomOp, compute_or_fail) == offsetof(OrtCustomOp, KernelComputeV2));
 static_assert(offsetof(ort::CustomOp, release_aliases) == offsetof(OrtCustomOp, ReleaseAliasMap));
-static_assert(ort::kInvalidArgument == ORT_INVALID_ARGUMENT);
-static_assert(ort::kRuntimeFailure == ORT_RUNTIME_EXCEPTION);
-static_assert(ort::kVariadic == INPUT_OUTPUT_VARIADIC);
-static_assert(int(bind::Element::kFloat) == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
-static_assert(int(bind::Element::kInt32) == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32);
-static_assert(int(bind::Element::kInt64) == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64);
-static_assert(int(bind::Element::kHalf) == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16);
+static_assert(ort::kInvalidArgument == int(ORT_INVALID_ARGUMENT));
+static_assert(ort::kRuntimeFailure == int(ORT_RUNTIME_EXCEPTION));
+static_assert(int(ort::kVariadic) == int(INPUT_OUTPUT_VARIADIC));
+static_assert(int(bind::Element::kFloat) == int(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT));
+static_assert(int(bind::Element::kInt32) == int(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32));
+static_assert(int(bind::Element::kInt64) == int(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64));
+static_assert(int(bind::Element::kHalf) == int(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16));
 
 }  // namespace torchvox
