@@ -60,7 +60,7 @@ struct Decode {
 
   // Begins with the maps of scores of all heads.
   void begin(std::span<const View> scores) {
-    check(scores.size() >= 1 && scores.size() <= kMostHeads, op, "the heads must be 1 to 8",
+    check(!scores.empty() && scores.size() <= kMostHeads, op, "the heads must be 1 to 8",
           scores.size());
     for (const View& map : scores) {
       check_shape(op, "a map", map, {-1, -1, -1, -1}, "[B, channels, H, W]");

@@ -21,12 +21,13 @@ using bind::Element;
 using bind::View;
 
 // An error of the host, on its way back to it.
-struct HostError {
+struct HostError : std::exception {
   ort::Status* status;
+  explicit HostError(ort::Status* given) : status(given) {}
 };
 
 void require(ort::Status* status) {
-  if (status != nullptr) throw HostError{status};
+  if (status != nullptr) throw HostError(status);
 }
 
 // What `body` throws, as a status.

@@ -18,7 +18,12 @@ pytest.importorskip("onnxruntime")
 # chooses other boxes.
 @pytest.mark.parametrize(
     ("name", "batch"),
-    [("centers", None), ("anchors", None), ("anchors, dynamic", None), ("tasks", 2)],
+    [
+        ("centers", None),
+        ("anchors", None),
+        pytest.param("anchors, dynamic", None, marks=pytest.mark.slow),
+        pytest.param("tasks", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_a_detector_gives_its_boxes_and_no_others(name, batch, tmp_path):
     model, path = models.fuse_batch_norms(small(name)), tmp_path / "model.onnx"
