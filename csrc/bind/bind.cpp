@@ -7,18 +7,43 @@ namespace torchvox::bind {
 
 std::span<const Operator> operators() {
   static constexpr Operator kOperators[] = {
-      {"VoxelMap", "IIIII", 0, 0, bind_voxel_map},
-      {"PillarEncode", "W", 5, 4, bind_pillar_encode},
-      {"AnchorDecodeNms", "FFIII", 0, 0, bind_anchor_decode_nms},
-      {"CenterDecodeNms", "FFIII", 0, 0, bind_center_decode_nms},
+      {"VoxelMap", "IIIII", 0, bind_voxel_map},
+      {"Voxelize", "FIIII", 0, bind_voxelize},
+      {"VoxelCsr", "II", 0, bind_voxel_csr},
+      {"VoxelScatter", "WI", 2, bind_voxel_scatter},
+      {"PillarEncode", "W", 4, bind_pillar_encode},
+      {"PillarScatter", "W", 4, bind_pillar_scatter},
+      {"AnchorDecodeNms", "FFIII", 0, bind_anchor_decode_nms},
+      {"CenterDecodeNms", "FFIII", 0, bind_center_decode_nms},
+      {"FurthestPointSample", "IF", 0, bind_furthest_point_sample},
+      {"GatherPoints", "W", 3, bind_gather_points},
+      {"InterpolateFeatures", "W", 3, bind_interpolate_features},
+      {"BallQuery", "FII", 0, bind_ball_query},
+      {"QueryAndGroup", "WII", 4, bind_query_and_group},
+      {"GroupMlpMax", "W", 3, bind_group_mlp_max},
+      {"SparseSubmMap", "II", 0, bind_sparse_subm_map},
+      {"SparseConvMap", "IIII", 0, bind_sparse_conv_map},
+      {"SparseSchedule", "I", 0, bind_sparse_schedule},
+      {"SparseConv", "W", 2, bind_sparse_conv},
+      {"RayVisibility", "UBI", 0, bind_ray_visibility},
+      {"MergeSweeps", "FII", 0, bind_merge_sweeps},
+      {"CropPoints", "FII", 0, bind_crop_points},
+      {"UnpackPoints", "F", 0, bind_unpack_points},
   };
   return kOperators;
+}
+
+std::vector<std::string> Attributes::words(const char* name) const {
+  std::vector<std::string> words;
+  std::istringstream list(word(name));
+  for (std::string one; std::getline(list, one, ',');) words.push_back(one);
+  return words;
 }
 
 Tensors::Tensors(const char* op, const Attributes& attributes,
                  std::initializer_list<const char*> names)
     : op_(op) {
-  const std::string given = "," + attributes.word("given") + ",";
+  const std::vector<std::string> given = attributes.words("given");
   const std::vector<int64_t> counts = attributes.integers("counts");
   size_t lists = 0;
   for (std::string name : names) {
@@ -27,7 +52,7 @@ Tensors::Tensors(const char* op, const Attributes& attributes,
     if (optional) name.pop_back();
     const bool listed = name.ends_with("[]");
     if (listed) name.resize(name.size() - 2);
-    if (optional && given.find("," + name + ",") == std::string::npos) size = 0;
+    if (optional && std::find(given.begin(), given.end(), name) == given.end()) size = 0;
     if (listed && size > 0) {
       check(lists < counts.size(), op, "counts must have a number for each list", counts);
       check(counts[lists] >= 0 && counts[lists] < kIndexLimit, op, "counts must be >= 0", counts);

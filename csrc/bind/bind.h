@@ -7,7 +7,8 @@
 //               per member
 //   given       word: the names of the optional tensors that are there, joined by commas
 //   counts      integers: how many members each Tensor[] has, in the order of the schema
-//   attributes  every other argument by its name; None is left out
+//   attributes  every other argument by its name; None is left out; words of a list are joined by
+//               commas
 //   outputs     all of them
 //
 // The exporter has checked an op's arguments. Here is checked again what memory safety needs:
@@ -28,7 +29,16 @@
 namespace torchvox::bind {
 
 // By the numbers of ONNX.
-enum class Element { kUndefined = 0, kFloat = 1, kInt32 = 6, kInt64 = 7, kHalf = 10 };
+enum class Element {
+  kUndefined = 0,
+  kFloat = 1,
+  kUInt8 = 2,
+  kInt8 = 3,
+  kInt32 = 6,
+  kInt64 = 7,
+  kHalf = 10,
+  kDouble = 11
+};
 
 using Shape = std::vector<int64_t>;
 
@@ -70,6 +80,10 @@ class Attributes {
   virtual std::string word(const char* name) const = 0;
   virtual std::vector<int64_t> integers(const char* name) const = 0;
   virtual std::vector<double> numbers(const char* name) const = 0;
+
+  // A list of words.
+  std::vector<std::string> words(const char* name) const;
+  bool flag(const char* name) const { return integer(name) != 0; }
 };
 
 // The call of a node whose attributes are read; the views are those of its inputs.
@@ -77,9 +91,9 @@ using Planner = std::function<Call(std::span<const View> inputs)>;
 
 struct Operator {
   const char* name;
-  // A letter per output: I int32, F float32, W the type of the input `type_input`.
+  // A letter per output: F float32, I int32, B int8, U uint8, W the type of the last input of
+  // floats.
   const char* outputs;
-  size_t type_input;
   size_t rank;  // of the output W
   Planner (*bind)(const Attributes&);
 };

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "csrc/bind/bind.h"
+#include "csrc/kernels/spatial/distance.h"
 #include "csrc/kernels/spatial/voxel_grid.h"
 
 namespace torchvox::bind {
@@ -109,21 +110,57 @@ inline IndexArray index_array(const char* op, const char* name, const View* view
 
 // The grid of the attributes voxel_size and point_cloud_range.
 VoxelGrid voxel_grid(const char* op, const Attributes& attributes);
+// Keys of all samples must fit 62 bits.
+inline void check_keys(const char* op, const VoxelGrid& grid, int64_t batches) {
+  const double keys = static_cast<double>(grid.cells[0]) * grid.cells[1] * grid.cells[2] *
+      static_cast<double>(batches);
+  check(keys < 0x1p62, op, "B * nx * ny * nz must be below 2^62", keys);
+}
+
+inline Output int32(Shape shape) { return {Element::kInt32, std::move(shape)}; }
+
+// The words of dist_order.
+inline DistOrder dist_order(const char* op, const Attributes& attributes) {
+  return choice<DistOrder>(op, attributes, "dist_order",
+                           {{"pn2", DistOrder::kPn2}, {"loop", DistOrder::kLoop}});
+}
+
+// Memory of one call.
+using Memory = std::unique_ptr<void, void (*)(void*)>;
+inline Memory allocate(int64_t bytes) {
+  constexpr std::align_val_t kAlignment{64};
+  return {::operator new(static_cast<size_t>(bytes), kAlignment),
+          [](void* memory) { ::operator delete(memory, kAlignment); }};
+}
 
 // The kernels behind `args`, which have their outputs.
 template <class Args>
 void run(const Args& args, const Host& host) {
-  constexpr std::align_val_t kAlignment{64};
-  const auto release = [](void* memory) { ::operator delete(memory, kAlignment); };
-  const auto bytes = static_cast<size_t>(workspace_bytes(args, host.target()));
-  const std::unique_ptr<void, decltype(release)> workspace(::operator new(bytes, kAlignment),
-                                                           release);
+  const Memory workspace = allocate(workspace_bytes(args, host.target()));
   run_cpu(args, workspace.get(), host.parallel_for());
 }
 
 Planner bind_voxel_map(const Attributes&);
+Planner bind_voxelize(const Attributes&);
+Planner bind_voxel_csr(const Attributes&);
+Planner bind_voxel_scatter(const Attributes&);
 Planner bind_pillar_encode(const Attributes&);
+Planner bind_pillar_scatter(const Attributes&);
 Planner bind_anchor_decode_nms(const Attributes&);
 Planner bind_center_decode_nms(const Attributes&);
+Planner bind_furthest_point_sample(const Attributes&);
+Planner bind_gather_points(const Attributes&);
+Planner bind_interpolate_features(const Attributes&);
+Planner bind_ball_query(const Attributes&);
+Planner bind_query_and_group(const Attributes&);
+Planner bind_group_mlp_max(const Attributes&);
+Planner bind_sparse_subm_map(const Attributes&);
+Planner bind_sparse_conv_map(const Attributes&);
+Planner bind_sparse_schedule(const Attributes&);
+Planner bind_sparse_conv(const Attributes&);
+Planner bind_ray_visibility(const Attributes&);
+Planner bind_merge_sweeps(const Attributes&);
+Planner bind_crop_points(const Attributes&);
+Planner bind_unpack_points(const Attributes&);
 
 }  // namespace torchvox::bind

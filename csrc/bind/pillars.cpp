@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/bind/checks.h"
+#include "csrc/bind/inputs.h"
 #include "csrc/kernels/pillars/encode/encode.h"
+#include "csrc/kernels/pillars/scatter.h"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 
 namespace torchvox::bind {
@@ -56,7 +57,38 @@ Call plan_pillar_encode(PillarEncodeArgs args, int64_t batches, const Tensors& t
           }};
 }
 
+// The canvas is [B, ny, nx, C].
+Call plan_pillar_scatter(PillarScatterArgs args, Inputs& in) {
+  args.feats = in.floats("feats", "[V, C]", &args.dtype);
+  args.rows.indices = in.data<int32_t>("indices", "[V, 4]");
+  args.rows.rows = in['V'];
+  args.channels = in['C'];
+  return {{{element_of(args.dtype), {args.rows.batches, args.rows.ny, args.rows.nx, in['C']}}},
+          [args](std::span<void* const> out, const Host& host) {
+            PillarScatterArgs own = args;
+            own.canvas = out[0];
+            if (own.rows.cells() * own.channels > 0) run(own, host);
+          }};
+}
+
 }  // namespace
+
+Planner bind_pillar_scatter(const Attributes& attributes) {
+  const char* op = "PillarScatter";
+  PillarScatterArgs args;
+  const std::vector<int64_t> size = attributes.integers("size");
+  check(size.size() == 2 && std::min(size[0], size[1]) >= 1 &&
+            std::max(size[0], size[1]) < kIndexLimit,
+        op, "size must be (nx, ny), both in [1, 2^31)", size);
+  args.rows.batches = limit(op, attributes, "batch_size", 0);
+  args.rows.nx = size[0];
+  args.rows.ny = size[1];
+  check(static_cast<double>(size[0]) * static_cast<double>(size[1]) *
+                static_cast<double>(args.rows.batches) <
+            0x1p60,
+        op, "the canvas must have fewer than 2^60 cells", size);
+  return planner(op, attributes, {"feats", "indices"}, args, plan_pillar_scatter);
+}
 
 Planner bind_pillar_encode(const Attributes& attributes) {
   PillarEncodeArgs args;

@@ -1,53 +1,124 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/bind/checks.h"
+#include "csrc/bind/inputs.h"
+#include "csrc/kernels/grouping/segment_reduce.h"
+#include "csrc/kernels/voxel/csr.h"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 
 namespace torchvox::bind {
 namespace {
 
-constexpr const char* kOp = "VoxelMap";
+// The attributes that voxelize and voxel_map share.
+VoxelizeArgs voxelize_args(const char* op, const Attributes& attributes) {
+  VoxelizeArgs args;
+  args.grid = voxel_grid(op, attributes);
+  args.order = choice<VoxelOrder>(
+      op, attributes, "order",
+      {{"first", VoxelOrder::kFirst}, {"zyx", VoxelOrder::kZyx}, {"xyz", VoxelOrder::kXyz}});
+  args.grid.x_major = args.order == VoxelOrder::kXyz;
+  args.grid.check_range = choice<bool>(op, attributes, "bounds", {{"grid", 0}, {"range", 1}});
+  args.all_finite = choice<bool>(op, attributes, "finite", {{"xyz", 0}, {"all", 1}});
+  args.max_points = limit(op, attributes, "max_points");
+  args.max_voxels = limit(op, attributes, "max_voxels");
+  return args;
+}
 
-Call plan_voxel_map(VoxelizeArgs args, const Tensors& tensors, std::span<const View> inputs) {
-  tensors.check_count(inputs);
-  const View& points = *tensors.find(inputs, "points");
-  const View* const offsets = tensors.find(inputs, "batch_offsets");
-  const View* const valid = tensors.find(inputs, "num_valid");
-  check(points.shape.size() == 2 && points.size(1) >= 3 && points.size(0) < kIndexLimit, kOp,
-        "points must be [N, C] with C >= 3", points.shape);
-  if (offsets != nullptr) {
-    check(offsets->shape.size() == 1 && offsets->size(0) >= 1, kOp, "batch_offsets must be [B + 1]",
-          offsets->shape);
-  }
-  const int64_t batches = offsets != nullptr ? offsets->size(0) - 1 : 1;
-  if (valid != nullptr && !(valid->shape.empty() && batches == 1)) {
-    check_shape(kOp, "num_valid", *valid, {batches}, "[B]");
-  }
-  CloudBatch& cloud = args.points;
-  cloud.data = points.data;
-  cloud.dtype = float_type(kOp, "points", points);
-  cloud.packed = true;
-  cloud.clouds = batches;
-  cloud.rows = points.size(0);
-  cloud.columns = cloud.row_stride = points.size(1);
-  cloud.offsets = index_array(kOp, "batch_offsets", offsets);
-  cloud.lengths = index_array(kOp, "num_valid", valid);
-  const double keys = static_cast<double>(args.grid.cells[0]) * args.grid.cells[1] *
-      args.grid.cells[2] * static_cast<double>(batches);
-  check(keys < 0x1p62, kOp, "B * nx * ny * nz must be below 2^62", keys);
-  check(args.max_voxels < 0 || batches < kIndexLimit / std::max<int64_t>(1, args.max_voxels), kOp,
-        "B * max_voxels must be below 2^31", batches);
-  const int64_t capacity = args.capacity(), rows = cloud.rows;
-  const auto int32 = [](Shape shape) { return Output{Element::kInt32, std::move(shape)}; };
+void add_points(VoxelizeArgs& args, Inputs& in) {
+  args.points = in.packed("points", "[N, C >= 3]", "batch_offsets", "num_valid");
+  const int64_t batches = args.points.clouds;
+  check_keys(in.op(), args.grid, batches);
+  check(args.max_voxels < 0 || batches < kIndexLimit / std::max<int64_t>(1, args.max_voxels),
+        in.op(), "B * max_voxels must be below 2^31", batches);
+}
+
+// What both write, and where the call runs.
+void run_voxelize(VoxelizeArgs args, void* indices, void* num_points, void* point_voxel,
+                  void* counts, const Host& host) {
+  args.indices = static_cast<int32_t*>(indices);
+  args.num_points = static_cast<int32_t*>(num_points);
+  args.point_voxel = static_cast<int32_t*>(point_voxel);
+  args.counts = static_cast<int32_t*>(counts);
+  args.threads = host.target().threads;
+  run(args, host);
+}
+
+Call plan_voxel_map(VoxelizeArgs args, Inputs& in) {
+  add_points(args, in);
+  const int64_t capacity = args.capacity(), rows = in['N'];
   return {{int32({capacity, 4}), int32({capacity}), int32({rows}), int32({rows}),
-           int32({batches + 1, kVoxelCounts})},
+           int32({in['B'] + 1, kVoxelCounts})},
           [args](std::span<void* const> out, const Host& host) {
             VoxelizeArgs own = args;
-            own.indices = static_cast<int32_t*>(out[0]);
-            own.num_points = static_cast<int32_t*>(out[1]);
-            own.point_voxel = static_cast<int32_t*>(out[2]);
             own.point_slot = static_cast<int32_t*>(out[3]);
-            own.counts = static_cast<int32_t*>(out[4]);
-            own.threads = host.target().threads;
+            run_voxelize(own, out[0], out[1], out[2], out[4], host);
+          }};
+}
+
+// The features are float32; another type of the op's is a Cast behind the node.
+Call plan_voxelize(VoxelizeArgs args, Inputs& in) {
+  add_points(args, in);
+  const int64_t capacity = args.capacity();
+  Shape shape{capacity, in['C']};
+  if (args.reduce == VoxelReduce::kNone) shape.insert(shape.begin() + 1, args.max_points);
+  return {{{Element::kFloat, shape}, int32({capacity, 4}), int32({capacity}), int32({in['N']}),
+           int32({in['B'] + 1, kVoxelCounts})},
+          [args](std::span<void* const> out, const Host& host) {
+            VoxelizeArgs own = args;
+            own.features = out[0];
+            run_voxelize(own, out[1], out[2], out[3], out[4], host);
+          }};
+}
+
+struct ScatterArgs {
+  VoxelCsrArgs csr;
+  SegmentReduceArgs reduce;
+};
+
+void add_rows(VoxelCsrArgs& args, Inputs& in) {
+  args.point_voxel = in.data<int32_t>("point_voxel", "[N]");
+  args.points = in['N'];
+  const int64_t most = std::max(args.points, args.rows);
+  check(most < kIndexLimit - 1, in.op(), "num_rows and N must be below 2^31 - 1", most);
+  in.set('R', args.rows);
+}
+
+Call plan_voxel_csr(VoxelCsrArgs args, Inputs& in) {
+  add_rows(args, in);
+  return {{int32({args.rows + 1}), int32({args.points})},
+          [args](std::span<void* const> out, const Host& host) {
+            VoxelCsrArgs own = args;
+            own.offsets = static_cast<int32_t*>(out[0]);
+            own.perm = static_cast<int32_t*>(out[1]);
+            run(own, host);
+          }};
+}
+
+Call plan_voxel_scatter(ScatterArgs args, Inputs& in) {
+  add_rows(args.csr, in);
+  SegmentReduceArgs& reduce = args.reduce;
+  reduce.src = in.floats("feats", "[N, C]", &reduce.dtype);
+  reduce.rows = reduce.entries = in['N'];
+  reduce.channels = in['C'];
+  reduce.segments = args.csr.rows;
+  reduce.offsets = {in.data<int32_t>("offsets", "[R + 1]")};
+  reduce.index = {in.data<int32_t>("perm", "[N]")};
+  check(reduce.offsets.given() == reduce.index.given(), in.op(),
+        "offsets and perm must be given together", "one of them");
+  const Shape shape{reduce.segments, reduce.channels};
+  const bool extreme = is_extreme(reduce.reduce);
+  return {{{element_of(reduce.dtype), shape}, int32(extreme ? shape : Shape{0})},
+          [args, extreme](std::span<void* const> out, const Host& host) {
+            VoxelCsrArgs csr = args.csr;
+            SegmentReduceArgs own = args.reduce;
+            const Memory lists = allocate(own.offsets.given() ? 0 : 4 * (csr.rows + 1 + csr.points));
+            if (!own.offsets.given()) {
+              csr.offsets = static_cast<int32_t*>(lists.get());
+              csr.perm = csr.offsets + csr.rows + 1;
+              run(csr, host);
+              own.offsets = {csr.offsets};
+              own.index = {csr.perm};
+            }
+            own.out = out[0];
+            own.arg = extreme ? static_cast<int32_t*>(out[1]) : nullptr;
             run(own, host);
           }};
 }
@@ -55,20 +126,43 @@ Call plan_voxel_map(VoxelizeArgs args, const Tensors& tensors, std::span<const V
 }  // namespace
 
 Planner bind_voxel_map(const Attributes& attributes) {
-  VoxelizeArgs args;
-  args.grid = voxel_grid(kOp, attributes);
-  args.order = choice<VoxelOrder>(
-      kOp, attributes, "order",
-      {{"first", VoxelOrder::kFirst}, {"zyx", VoxelOrder::kZyx}, {"xyz", VoxelOrder::kXyz}});
-  args.grid.x_major = args.order == VoxelOrder::kXyz;
-  args.grid.check_range = choice<bool>(kOp, attributes, "bounds", {{"grid", 0}, {"range", 1}});
-  args.all_finite = choice<bool>(kOp, attributes, "finite", {{"xyz", 0}, {"all", 1}});
-  args.max_points = limit(kOp, attributes, "max_points");
-  args.max_voxels = limit(kOp, attributes, "max_voxels");
-  const Tensors tensors(kOp, attributes, {"points", "batch_offsets?", "num_valid?"});
-  return [args, tensors](std::span<const View> inputs) {
-    return plan_voxel_map(args, tensors, inputs);
-  };
+  const char* op = "VoxelMap";
+  return planner(op, attributes, {"points", "batch_offsets?", "num_valid?"},
+                 voxelize_args(op, attributes), plan_voxel_map);
+}
+
+Planner bind_voxelize(const Attributes& attributes) {
+  const char* op = "Voxelize";
+  VoxelizeArgs args = voxelize_args(op, attributes);
+  args.reduce = choice<VoxelReduce>(op, attributes, "reduce",
+                                    {{"none", VoxelReduce::kNone},
+                                     {"mean", VoxelReduce::kMean},
+                                     {"max", VoxelReduce::kMax},
+                                     {"min", VoxelReduce::kMin},
+                                     {"sum", VoxelReduce::kSum}});
+  check(args.reduce != VoxelReduce::kNone || args.max_points >= 0, op,
+        "max_points must be 0 or more with reduce='none'", args.max_points);
+  args.center_relative = attributes.flag("center_relative");
+  return planner(op, attributes, {"points", "batch_offsets?", "num_valid?"}, args, plan_voxelize);
+}
+
+Planner bind_voxel_csr(const Attributes& attributes) {
+  VoxelCsrArgs args;
+  args.rows = limit("VoxelCsr", attributes, "num_rows", 0);
+  return planner("VoxelCsr", attributes, {"point_voxel"}, args, plan_voxel_csr);
+}
+
+Planner bind_voxel_scatter(const Attributes& attributes) {
+  const char* op = "VoxelScatter";
+  ScatterArgs args;
+  args.csr.rows = limit(op, attributes, "num_rows", 0);
+  args.reduce.reduce = choice<Reduction>(op, attributes, "reduce",
+                                         {{"mean", Reduction::kMean},
+                                          {"sum", Reduction::kSum},
+                                          {"max", Reduction::kMax},
+                                          {"min", Reduction::kMin}});
+  return planner(op, attributes, {"feats", "point_voxel", "offsets?", "perm?"}, args,
+                 plan_voxel_scatter);
 }
 
 }  // namespace torchvox::bind

@@ -21,6 +21,9 @@ static_assert(int(ort::kVariadic) == int(INPUT_OUTPUT_VARIADIC));
 static_assert(int(bind::Element::kFloat) == int(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT));
 static_assert(int(bind::Element::kInt32) == int(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32));
 static_assert(int(bind::Element::kInt64) == int(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64));
+static_assert(int(bind::Element::kUInt8) == int(ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8));
+static_assert(int(bind::Element::kInt8) == int(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8));
+static_assert(int(bind::Element::kDouble) == int(ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE));
 static_assert(int(bind::Element::kHalf) == int(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16));
 
 }  // namespace torchvox

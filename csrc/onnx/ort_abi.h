@@ -63,6 +63,7 @@ enum Characteristic { kRequired = 0, kOptional = 1, kVariadic = 2 };
     float* values, size_t* count)                                                                  \
   X(163, KernelInfoGetAttributeArray_int64, Status*, const KernelInfo* info, const char* name,     \
     int64_t* values, size_t* count)                                                                \
+  X(267, ShapeInferContext_GetInputCount, Status*, const ShapeContext* context, size_t* count)     \
   X(268, ShapeInferContext_GetInputTypeShape, Status*, const ShapeContext* context, size_t index,  \
     TensorInfo** info)                                                                             \
   X(270, ShapeInferContext_SetOutputTypeShape, Status*, const ShapeContext* context, size_t index, \

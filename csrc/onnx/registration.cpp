@@ -190,10 +190,14 @@ struct Op : ort::CustomOp {
 
   static int type_of(Self self, size_t index) {
     const char letter = of(self).node->outputs[index];
-    const Element element = letter == 'I' ? Element::kInt32
-        : letter == 'F'                   ? Element::kFloat
-                                          : Element::kUndefined;
-    return static_cast<int>(element);
+    constexpr std::pair<char, Element> kTypes[] = {{'F', Element::kFloat},
+                                                   {'I', Element::kInt32},
+                                                   {'B', Element::kInt8},
+                                                   {'U', Element::kUInt8}};
+    for (const auto& [key, element] : kTypes) {
+      if (key == letter) return static_cast<int>(element);
+    }
+    return static_cast<int>(Element::kUndefined);
   }
   static ort::Status* create(Self self, ort::Table table, const ort::KernelInfo* info,
                              void** kernel) {
@@ -206,24 +210,32 @@ struct Op : ort::CustomOp {
     const Kernel& one = *static_cast<const Kernel*>(kernel);
     return status_of(one.api, [&] { one.run(context); });
   }
-  // Sets the type of an output W.
+  // Sets the type of the first output, a W: the others have fixed ones.
   static ort::Status* infer(Self self, ort::ShapeContext* context) {
     const bind::Operator& node = *of(self).node;
     const ort::Api& api = of(self).api;
-    ort::TensorInfo *input = nullptr, *output = nullptr;
+    ort::TensorInfo* output = nullptr;
     ort::Status* const status = status_of(api, [&] {
-      int element = 0;
-      require(api.ShapeInferContext_GetInputTypeShape(context, node.type_input, &input));
-      require(api.GetTensorElementType(input, &element));
+      size_t count = 0;
+      require(api.ShapeInferContext_GetInputCount(context, &count));
+      int element = static_cast<int>(Element::kUndefined);
+      for (size_t k = 0; k < count; ++k) {
+        ort::TensorInfo* input = nullptr;
+        int type = 0;
+        require(api.ShapeInferContext_GetInputTypeShape(context, k, &input));
+        require(api.GetTensorElementType(input, &type));
+        const bool floats = Element(type) == Element::kFloat || Element(type) == Element::kHalf;
+        if (floats) element = type;
+      }
       require(api.CreateTensorTypeAndShapeInfo(&output));
       require(api.SetTensorElementType(output, element));
       // Sizes that are not known are names, here ones that no other output has.
-      static std::atomic<int> count{0};
+      static std::atomic<int> unknown{0};
       const std::vector<int64_t> sizes(node.rank, -1);
       std::vector<std::string> names(node.rank);
       std::vector<const char*> words(node.rank);
       for (size_t k = 0; k < node.rank; ++k) {
-        names[k] = "torchvox_" + std::to_string(count++);
+        names[k] = "torchvox_" + std::to_string(unknown++);
         words[k] = names[k].c_str();
       }
       require(api.SetDimensions(output, sizes.data(), sizes.size()));
@@ -256,7 +268,7 @@ Op::Op(const bind::Operator& described, const ort::Api& functions)
   variadic_outputs_alike = [](Self) { return 0; };
   create_kernel_or_fail = create;
   compute_or_fail = run;
-  if (std::string_view(node->outputs) == "W") infer_shapes = infer;
+  if (node->outputs[0] == 'W') infer_shapes = infer;
   first_version = [](Self) { return 1; };
   last_version = [](Self) { return INT_MAX; };
   may_overwrite = aliases = [](int**, int**) { return size_t{0}; };

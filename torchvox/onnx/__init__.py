@@ -52,15 +52,9 @@ def export(
 
     args: example inputs; points must be float32 or float16. dynamic_shapes: as of torch.export.
     metadata: strings that the file carries beside the version of torchvox.
-    Raises TorchvoxError for float64 inputs, and for an op that has no node, by its name.
+    Raises TorchvoxError for float64 points, and for an op that has no node, by its name.
     """
     require("onnxscript", "to export to ONNX")
-    for name, one in zip(input_names or map(str, range(len(args))), args):  # noqa: B905
-        if one.dtype == torch.float64:
-            raise TorchvoxError(
-                f"export: input {name} must be float32 or float16, got float64: attributes of ONNX "
-                "are float32"
-            )
     # Of torch about its own exporter, and the packages that it misses.
     log = logging.getLogger("torch.onnx")
     level = log.level

@@ -14,14 +14,35 @@ from torchvox._util.extras import require
 
 DOMAIN, VERSION = "ai.torchvox", 1
 
-# Output types: I int32, F float32, W that of the argument `weight`. The first letters of
-# torchvox.ops, the library has the same table (csrc/bind/bind.cpp).
+# Types of the outputs: F float32, I int32, B int8, U uint8, W that of the last input of floats. The
+# library has the same table (csrc/bind/bind.cpp).
 OUTPUTS = {
     "voxel_map": "IIIII",
+    "voxelize": "FIIII",
+    "voxel_csr": "II",
+    "voxel_scatter": "WI",
     "pillar_encode": "W",
+    "pillar_scatter": "W",
     "anchor_decode_nms": "FFIII",
     "center_decode_nms": "FFIII",
+    "furthest_point_sample": "IF",
+    "gather_points": "W",
+    "interpolate_features": "W",
+    "ball_query": "FII",
+    "query_and_group": "WII",
+    "group_mlp_max": "W",
+    "sparse_subm_map": "II",
+    "sparse_conv_map": "IIII",
+    "sparse_schedule": "I",
+    "sparse_conv": "W",
+    "ray_visibility": "UBI",
+    "merge_sweeps": "FII",
+    "crop_points": "FII",
+    "unpack_points": "F",
 }
+CANVASES = ("pillar_encode", "pillar_scatter")  # whose channels are the last axis of the node's
+# Arguments that may be float64. Others must not: attributes beside them are float32.
+WIDE = ("origins", "poses", "times", "knots", "age", "shift", "scale")
 
 
 class Node(NamedTuple):
@@ -51,7 +72,8 @@ def bound(
 def node_of(schema: torch.FunctionSchema, values: Mapping[str, Any]) -> Node:
     """The node of a call of an op with these values of its arguments.
 
-    Raises TorchvoxError for a size that is not a number when the model is exported.
+    Raises TorchvoxError for a size that is not a number when the model is exported, and for points,
+    features or weights of float64.
     """
     inputs: list[Any] = []
     attributes: dict[str, Any] = {}
@@ -64,18 +86,28 @@ def node_of(schema: torch.FunctionSchema, values: Mapping[str, Any]) -> Node:
         if "Tensor" not in kind:
             attributes[argument.name] = _attribute(schema.name, argument.name, kind, value)
             continue
+        members = value if "List" in kind else [value]
+        if argument.name not in WIDE and any(_is_double(one) for one in members):
+            raise TorchvoxError(
+                f"{schema.name.removeprefix('torchvox::')}: {argument.name} must be float32 or "
+                "float16 in ONNX, got float64: attributes are float32"
+            )
+        inputs.extend(members)
         if kind.startswith("Optional"):
             names.append(argument.name)
         if "List" in kind:
             counts.append(len(value))
-            inputs.extend(value)
-        else:
-            inputs.append(value)
     return Node(inputs, {**attributes, "given": ",".join(names), "counts": counts})
 
 
+def _is_double(tensor: Any) -> bool:
+    return str(tensor.dtype) in ("torch.float64", "DOUBLE")
+
+
 def _attribute(op: str, name: str, kind: str, value: Any) -> Any:
-    """As ONNX has it: numbers, words and lists of them."""
+    """As ONNX has it: numbers, words and lists of numbers."""
+    if "str" in kind and not isinstance(value, str):
+        return ",".join(value)
     if isinstance(value, (list, tuple)):
         convert = float if "float" in kind else int
         return [convert(one) for one in value]
@@ -93,7 +125,8 @@ def _translation(op: str) -> Callable[..., Any]:
     ir = require("onnxscript.ir", "to export to ONNX")
     schema = getattr(torch.ops.torchvox, op).default._schema
     letters = OUTPUTS[op]
-    types = {"I": ir.DataType.INT32, "F": ir.DataType.FLOAT}
+    data = ir.DataType
+    types = {"F": data.FLOAT, "I": data.INT32, "B": data.INT8, "U": data.UINT8}
 
     def add(name: str, inputs: list[Any], attributes: dict[str, Any], domain: str = "") -> Any:
         written = ir.convenience.convert_attributes(
@@ -111,16 +144,19 @@ def _translation(op: str) -> Callable[..., Any]:
         wanted = values.pop("out_dtype", None)
         more = _free_batch(values) if op == "pillar_encode" else []
         inputs, attributes = node_of(schema, {"out_dtype": None, **values})
-        outputs = add(node_name(op), [*inputs, *more], attributes, DOMAIN)
-        for value, letter in zip(outputs, letters, strict=True):
-            value.dtype = values["weight"].dtype if letter == "W" else types[letter]
-        if op != "pillar_encode":
-            return outputs
-        (canvas,) = add("Transpose", list(outputs), {"perm": [0, 3, 1, 2]})
-        if wanted is not None and wanted != outputs[0].dtype:
-            canvas.dtype = outputs[0].dtype
-            (canvas,) = add("Cast", [canvas], {"to": int(wanted)})
-        return canvas
+        first, *others = add(node_name(op), [*inputs, *more], attributes, DOMAIN)
+        floats = [one.dtype for one in inputs if one.dtype.is_floating_point()]
+        for value, letter in zip((first, *others), letters, strict=True):
+            value.dtype = floats[-1] if letter == "W" else types[letter]
+        dtype = first.dtype
+        if op in CANVASES:
+            (first,) = add("Transpose", [first], {"perm": [0, 3, 1, 2]})
+        if wanted is None:
+            wanted = values["points"].dtype if op == "voxelize" else dtype
+        if wanted != dtype:
+            first.dtype = dtype
+            (first,) = add("Cast", [first], {"to": int(wanted)})
+        return (first, *others) if others else first
 
     translate.__name__ = f"torchvox_{op}"
     return translate

@@ -15,6 +15,7 @@ namespace torchvox {
 inline const PlanOverride sparse_map_plan{"sparse_map"};
 
 inline constexpr int kCountColumns = 4;  // kept, found, pairs, skipped
+inline constexpr int64_t kMostGridAxis = int64_t{1} << 24, kMostGridCells = int64_t{1} << 36;
 
 // Along z, y or x. Output cell o reads the input cell o * stride - padding + k * dilation.
 struct SparseAxis {
@@ -25,6 +26,12 @@ struct SparseAxis {
     return cell - int64_t{padding} + int64_t{offset} * dilation;
   }
   TORCHVOX_HD bool holds(int64_t cell) const { return cell >= 0 && cell < size; }
+
+  // Cells of the output of a strided map; 0 where the kernel does not fit.
+  int64_t outputs() const {
+    const int64_t room = size + 2 * int64_t{padding} - int64_t{dilation} * (kernel - 1) - 1;
+    return room < 0 ? 0 : room / stride + 1;
+  }
 };
 
 // The offsets at which outputs read one input cell are `step` apart, and those outputs `back`.
@@ -106,6 +113,22 @@ struct SparseMapArgs {
 };
 
 TORCHVOX_KERNEL(SparseMapArgs);
+
+// Outputs that one input of a strided map can reach, and 64-cell segments that they can lie in.
+struct SparseReach {
+  int64_t outputs = 1, segments = 1;
+
+  explicit SparseReach(const SparseMapArgs& args) {
+    for (const SparseAxis& axis : args.axes) {
+      const int64_t common = std::gcd(axis.dilation, axis.stride);
+      const int64_t most =
+          std::min<int64_t>(axis.kernel, (axis.kernel * common + axis.stride - 1) / axis.stride);
+      const int64_t span = int64_t{axis.kernel - 1} * axis.dilation / axis.stride;
+      segments *= &axis == &args.axes[2] ? std::min(most, span / 64 + 2) : most;
+      outputs *= most;
+    }
+  }
+};
 
 // A row in use.
 struct SparseRow {

@@ -8,6 +8,8 @@
 
 namespace torchvox {
 
+inline constexpr int64_t kMostOffsets = 125;  // of a kernel
+
 struct SparseTable {
   const int32_t* entries = nullptr;  // [volume, rows]
   int64_t volume = 0, rows = 0;

@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // sparse_subm_map and sparse_conv_map: which rows a kernel reads.
-#include <numeric>
-
 #include "csrc/kernels/sparse/map.h"
 #include "csrc/ops/sparse/rows.h"
 
 namespace torchvox {
 namespace {
-
-constexpr int64_t kMostCells = int64_t{1} << 36;
-constexpr int64_t kMostAxis = int64_t{1} << 24;
 
 using Axis3 = std::optional<at::IntArrayRef>;
 
@@ -28,11 +23,11 @@ void check_grid(const char* op, const char* name, const SparseMapArgs& args, boo
   int64_t cells = std::max<int64_t>(args.batches, 1), sizes[3];
   for (int a = 0; a < 3; ++a) {
     const int64_t size = sizes[a] = output ? args.axes[a].out_size : args.axes[a].size;
-    check_value(size >= 1 && size <= kMostAxis, op, {name, " must have 1 to 2^24 cells per axis"},
+    check_value(size >= 1 && size <= kMostGridAxis, op, {name, " must have 1 to 2^24 cells per axis"},
                 size);
-    cells = cells > kMostCells / size ? kMostCells + 1 : cells * size;
+    cells = cells > kMostGridCells / size ? kMostGridCells + 1 : cells * size;
   }
-  check_value(cells <= kMostCells, op, {name, " must have at most 2^36 cells over all samples"},
+  check_value(cells <= kMostGridCells, op, {name, " must have at most 2^36 cells over all samples"},
               args.batches, " samples of ", at::IntArrayRef(sizes));
 }
 
@@ -93,20 +88,6 @@ std::tuple<Tensor, Tensor> sparse_subm_map(const Tensor& indices, at::IntArrayRe
   return {neighbors, counts};
 }
 
-// Outputs that one input can reach, and 64-cell segments that they can lie in.
-std::pair<int64_t, int64_t> reach(const SparseMapArgs& args) {
-  int64_t outputs = 1, segments = 1;
-  for (const SparseAxis& axis : args.axes) {
-    const int64_t common = std::gcd(axis.dilation, axis.stride);
-    const int64_t most =
-        std::min<int64_t>(axis.kernel, (axis.kernel * common + axis.stride - 1) / axis.stride);
-    const int64_t span = int64_t{axis.kernel - 1} * axis.dilation / axis.stride;
-    segments *= &axis == &args.axes[2] ? std::min(most, span / 64 + 2) : most;
-    outputs *= most;
-  }
-  return {outputs, segments};
-}
-
 std::tuple<Tensor, Tensor, Tensor, Tensor> sparse_conv_map(
     const Tensor& indices, at::IntArrayRef spatial_shape, c10::SymInt batch_size,
     at::IntArrayRef kernel_size, Axis3 stride, Axis3 padding, Axis3 dilation, c10::SymInt max_rows,
@@ -118,19 +99,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> sparse_conv_map(
   if (stride) set_axes(in.op(), "stride", *stride, 1, args, &SparseAxis::stride);
   if (padding) set_axes(in.op(), "padding", *padding, 0, args, &SparseAxis::padding);
   for (SparseAxis& axis : args.axes) {
-    const int64_t room =
-        axis.size + 2 * int64_t{axis.padding} - int64_t{axis.dilation} * (axis.kernel - 1) - 1;
-    const int64_t size = room < 0 ? 0 : room / axis.stride + 1;
-    check_value(size >= 1 && size <= kMostAxis, in.op(),
+    const int64_t size = axis.outputs();
+    check_value(size >= 1 && size <= kMostGridAxis, in.op(),
                 "the output must have 1 to 2^24 cells per axis", size);
     axis.out_size = static_cast<int32_t>(size);
   }
   check_grid(in.op(), "the output", args, true);
   check_size(max_rows.sym_ge(-1), in.op(), "max_rows must be >= -1", max_rows);
-  const auto [outputs, segments] = reach(args);
+  const SparseReach reach(args);
   c10::SymInt capacity = max_rows;
   if (max_rows.sym_lt(0).guard_bool(__FILE__, __LINE__)) {
-    capacity = (rows * outputs).min(batch_size * args.sample_cells(true));
+    capacity = (rows * reach.outputs).min(batch_size * args.sample_cells(true));
   }
   check_entries(in.op(),
                 "K * max_rows must be below 2^31; by default max_rows is what all rows could reach",
@@ -143,7 +122,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> sparse_conv_map(
   Tensor counts = output(args.counts, {batch_size + 1, kCountColumns}, indices);
   if (indices.is_meta()) return {out_indices, neighbors, inverse, counts};
   args.out_rows = neighbors.size(1);
-  args.most_leaves = indices.size(0) * segments;
+  args.most_leaves = indices.size(0) * reach.segments;
   run_map(in.op(), indices, num_valid, args);
   return {out_indices, neighbors, inverse, counts};
 }

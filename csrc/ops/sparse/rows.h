@@ -8,8 +8,6 @@
 
 namespace torchvox {
 
-inline constexpr int64_t kMostOffsets = 125;
-
 // The number of rows in use, a tensor of any shape: its first element counts.
 inline void add_row_count(Inputs& in, const OptionalTensor& num_valid, const Tensor& beside) {
   if (!num_valid) return;
