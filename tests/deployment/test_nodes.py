@@ -26,7 +26,8 @@ def schema(op):
 
 def node_model(op, call):
     """A model of one node, and its inputs by name."""
-    inputs, attributes = node_of(schema(op), bound(schema(op), (), call))
+    values = bound(schema(op), (), call)
+    inputs, attributes = node_of(schema(op), {**values, "out_dtype": None})
     feeds = {f"i{k}": tensor for k, tensor in enumerate(inputs)}
     outs = [f"o{k}" for k in range(len(OUTPUTS[op]))]
     helper = onnx.helper
