@@ -18,6 +18,8 @@ std::span<const Operator> operators() {
       {"FurthestPointSample", "IF", 0, bind_furthest_point_sample},
       {"GatherPoints", "W", 3, bind_gather_points},
       {"InterpolateFeatures", "W", 3, bind_interpolate_features},
+      {"SegmentReduce", "WI", 2, bind_segment_reduce},
+      {"UniqueCells", "IIIIII", 0, bind_unique_cells},
       {"BallQuery", "FII", 0, bind_ball_query},
       {"QueryAndGroup", "WII", 4, bind_query_and_group},
       {"GroupMlpMax", "W", 3, bind_group_mlp_max},

@@ -151,6 +151,8 @@ Planner bind_center_decode_nms(const Attributes&);
 Planner bind_furthest_point_sample(const Attributes&);
 Planner bind_gather_points(const Attributes&);
 Planner bind_interpolate_features(const Attributes&);
+Planner bind_segment_reduce(const Attributes&);
+Planner bind_unique_cells(const Attributes&);
 Planner bind_ball_query(const Attributes&);
 Planner bind_query_and_group(const Attributes&);
 Planner bind_group_mlp_max(const Attributes&);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/bind/inputs.h"
+#include "csrc/bind/reduction.h"
 #include "csrc/kernels/grouping/gather_points.h"
 #include "csrc/kernels/grouping/interpolate.h"
 #include "csrc/kernels/neighbors/knn/knn.h"
@@ -56,7 +56,30 @@ Call plan_interpolate_features(InterpolateArgs args, Inputs& in) {
           }};
 }
 
+Call plan_segment_reduce(SegmentReduceArgs args, Inputs& in) {
+  args.src = in.floats("src", "[N, C]", &args.dtype);
+  args.offsets = in.indices("offsets", "[R + 1]");
+  args.index = in.indices("index", "[E]");
+  args.rows = in['N'];
+  args.channels = in['C'];
+  args.segments = in['R'];
+  args.entries = args.index.given() && args.rows > 0 ? in['E'] : args.rows;
+  const int64_t most = std::max({args.rows, args.segments, args.entries});
+  check(most < kIndexLimit - 1, in.op(), "src, offsets and index must have fewer than 2^31 - 1 rows",
+        most);
+  return {reduction_outputs(args), [args](std::span<void* const> out, const Host& host) {
+            run_reduction(args, out, host);
+          }};
+}
+
 }  // namespace
+
+Planner bind_segment_reduce(const Attributes& attributes) {
+  SegmentReduceArgs args;
+  args.reduce = reduction("SegmentReduce", attributes);
+  return planner("SegmentReduce", attributes, {"src", "offsets", "index?"}, args,
+                 plan_segment_reduce);
+}
 
 Planner bind_gather_points(const Attributes& attributes) {
   GatherPointsArgs args;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/bind/inputs.h"
-#include "csrc/kernels/grouping/segment_reduce.h"
+#include "csrc/bind/reduction.h"
 #include "csrc/kernels/voxel/csr.h"
 #include "csrc/kernels/voxel/voxelize/voxelize.h"
 
@@ -103,10 +102,7 @@ Call plan_voxel_scatter(ScatterArgs args, Inputs& in) {
   reduce.index = {in.data<int32_t>("perm", "[N]")};
   check(reduce.offsets.given() == reduce.index.given(), in.op(),
         "offsets and perm must be given together", "one of them");
-  const Shape shape{reduce.segments, reduce.channels};
-  const bool extreme = is_extreme(reduce.reduce);
-  return {{{element_of(reduce.dtype), shape}, int32(extreme ? shape : Shape{0})},
-          [args, extreme](std::span<void* const> out, const Host& host) {
+  return {reduction_outputs(reduce), [args](std::span<void* const> out, const Host& host) {
             VoxelCsrArgs csr = args.csr;
             SegmentReduceArgs own = args.reduce;
             const Memory lists = allocate(own.offsets.given() ? 0 : 4 * (csr.rows + 1 + csr.points));
@@ -117,9 +113,7 @@ Call plan_voxel_scatter(ScatterArgs args, Inputs& in) {
               own.offsets = {csr.offsets};
               own.index = {csr.perm};
             }
-            own.out = out[0];
-            own.arg = extreme ? static_cast<int32_t*>(out[1]) : nullptr;
-            run(own, host);
+            run_reduction(own, out, host);
           }};
 }
 
@@ -156,11 +150,7 @@ Planner bind_voxel_scatter(const Attributes& attributes) {
   const char* op = "VoxelScatter";
   ScatterArgs args;
   args.csr.rows = limit(op, attributes, "num_rows", 0);
-  args.reduce.reduce = choice<Reduction>(op, attributes, "reduce",
-                                         {{"mean", Reduction::kMean},
-                                          {"sum", Reduction::kSum},
-                                          {"max", Reduction::kMax},
-                                          {"min", Reduction::kMin}});
+  args.reduce.reduce = reduction(op, attributes);
   return planner(op, attributes, {"feats", "point_voxel", "offsets?", "perm?"}, args,
                  plan_voxel_scatter);
 }

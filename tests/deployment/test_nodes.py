@@ -65,7 +65,9 @@ def fits(call):
     for name, value in call.items():
         members = value if isinstance(value, (list, tuple)) else [value]
         for one in filter(torch.is_tensor, members):
-            if one.dtype not in TYPES or (one.dtype == torch.float64 and name not in WIDE):
+            double = one.dtype == torch.float64 and name not in WIDE
+            long = one.dtype == torch.int64 and name == "cells"
+            if one.dtype not in TYPES or double or long:
                 return False
     return True
 

@@ -20,7 +20,7 @@ pytest.importorskip("onnxruntime")
 QUICK = (("centers", None), ("anchors, voxels", 2), ("part segmenter, pn2", None))
 SLOW = (
     *(("anchors", None), ("anchors, dynamic", None), ("anchors, visibility", None), ("tasks", 2)),
-    *(("centers, two layers", 2), ("centers, voxels", 1)),
+    *(("centers, two layers", 2), ("centers, voxels", 1), ("centers, rows", 2)),
     *((name, None) for name in networks.POINT_NETS if name != QUICK[-1][0]),
     *((name, batch) for name, batch in zip(networks.U_NETS, (1, 2), strict=True)),
 )

@@ -28,6 +28,8 @@ OUTPUTS = {
     "furthest_point_sample": "IF",
     "gather_points": "W",
     "interpolate_features": "W",
+    "segment_reduce": "WI",
+    "unique_cells": "IIIIII",
     "ball_query": "FII",
     "query_and_group": "WII",
     "group_mlp_max": "W",
