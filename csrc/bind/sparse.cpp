@@ -128,6 +128,7 @@ Call plan_conv(SparseConvArgs args, Inputs& in) {
   check(volume <= kMostOffsets, op, "weight must have at most 125 offsets", volume);
   in.set('K', static_cast<int64_t>(volume));
   add_table(args.table, in);
+  in.data<int32_t>("inverse", "[K, C]");
   args.table.num_valid = row_count(in);
   args.table.sources = in['C'];
   args.bias = in.floats_of("bias", "[O]", args.dtype);

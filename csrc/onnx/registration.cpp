@@ -54,8 +54,10 @@ class NodeAttributes : public bind::Attributes {
 
   bool has(const char* name) const override {
     int64_t integer = 0;
+    float number = 0;
     size_t count = 0;
     return passes(api_.KernelInfoGetAttribute_int64(info_, name, &integer)) ||
+        passes(api_.KernelInfoGetAttribute_float(info_, name, &number)) ||
         passes(api_.KernelInfoGetAttributeArray_int64(info_, name, nullptr, &count)) ||
         passes(api_.KernelInfoGetAttributeArray_float(info_, name, nullptr, &count));
   }
@@ -226,6 +228,9 @@ struct Op : ort::CustomOp {
         require(api.GetTensorElementType(input, &type));
         const bool floats = Element(type) == Element::kFloat || Element(type) == Element::kHalf;
         if (floats) element = type;
+      }
+      if (Element(element) == Element::kUndefined) {
+        throw std::invalid_argument(std::string(node.name) + ": no input is float32 or float16");
       }
       require(api.CreateTensorTypeAndShapeInfo(&output));
       require(api.SetTensorElementType(output, element));
