@@ -98,6 +98,44 @@ def test_a_node_has_the_bits_of_its_op(op, make, tmp_path):
         list(pool.map(lambda _: check(session, "at once"), range(4)))
 
 
+class Program(torch.nn.Module):
+    """A module of one call of an op, whose tensors are the inputs."""
+
+    def __init__(self, op, call):
+        super().__init__()
+        self.op, self.call = op, call
+
+    def forward(self, *tensors):
+        rest, call = iter(tensors), {}
+        for name, value in self.call.items():
+            if isinstance(value, (list, tuple)) and torch.is_tensor(value[0]):
+                call[name] = [next(rest) for _ in value]
+            else:
+                call[name] = next(rest) if torch.is_tensor(value) else value
+        return self.op(**call)
+
+
+CASTS = {"voxelize": torch.float16, "pillar_encode": torch.float16}
+QUICK = ("voxelize", "pillar_scatter", "merge_sweeps", "unpack_points")
+
+
+@pytest.mark.parametrize(
+    "op", [pytest.param(op, marks=() if op in QUICK else pytest.mark.slow) for op in OUTPUTS]
+)
+def test_an_exported_call_has_the_bits_of_its_op(op, tmp_path):
+    call = NODES[op].call(40, 0)
+    if op in CASTS:
+        call["out_dtype"] = CASTS[op]
+    inputs, _ = node_of(schema(op), {**bound(schema(op), (), call), "out_dtype": None})
+    order = [argument.name for argument in schema(op).arguments if argument.name in call]
+    module = Program(getattr(torch.ops.torchvox, op), {name: call[name] for name in order})
+    torchvox.onnx.export(module, tuple(inputs), tmp_path / "node.onnx")
+    onnx.checker.check_model(onnx.load(tmp_path / "node.onnx"))
+    session = torchvox.onnx.session(tmp_path / "node.onnx")
+    feeds = {one.name: t for one, t in zip(session.get_inputs(), inputs, strict=True)}
+    assert_same_bits(answer(session, feeds), run(NODES[op], call), op)
+
+
 @pytest.mark.parametrize("op", OUTPUTS)
 def test_a_schema_makes_a_node_and_the_node_its_call(op):
     call = NODES[op].call(40, 0)

@@ -111,5 +111,5 @@ def test_what_has_no_node_is_refused(call, points, words, tmp_path):
 
 def test_a_free_batch_that_no_node_holds_is_refused(tmp_path):
     model = models.fuse_batch_norms(small("centers, two layers"))
-    with pytest.raises(Exception, match="num_rows must be a number .*; use a fixed batch"):
+    with pytest.raises(Exception, match=r"num_rows must be a number .*; use a fixed batch"):
         export.export_model(model, tmp_path / "model.onnx", "onnx")
