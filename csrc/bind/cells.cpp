@@ -37,8 +37,7 @@ void run_unique(const UniqueArgs& args, std::span<void* const> out, const Host& 
     keys.last = std::min(args.cells.columns, keys.first + (63 - taken) / args.bits);
     run(keys, host);
     group.key_bits = taken + args.bits * (keys.last - keys.first);
-    group.point_voxel =
-        keys.last < args.cells.columns ? ranks : static_cast<int32_t*>(out[2]);
+    group.point_voxel = keys.last < args.cells.columns ? ranks : static_cast<int32_t*>(out[2]);
     run(group, host);
   }
   CellRowsArgs rows;

@@ -9,16 +9,15 @@ namespace {
 
 Call plan_gather_points(GatherPointsArgs args, Inputs& in) {
   DType dtype = DType::kFloat;
-  args.features =
-      in.floats("features", args.channels_first ? "[B, C, N]" : "[B, N, C]", &dtype);
+  args.features = in.floats("features", args.channels_first ? "[B, C, N]" : "[B, N, C]", &dtype);
   args.idx = in.indices("idx", "[B, M]");
   args.element_bytes = bytes_of(dtype);
   args.batches = in['B'];
   args.points = in['N'];
   args.samples = in['M'];
   args.channels = in['C'];
-  const Shape shape = args.channels_first ? Shape{in['B'], in['C'], in['M']}
-                                          : Shape{in['B'], in['M'], in['C']};
+  const Shape shape =
+      args.channels_first ? Shape{in['B'], in['C'], in['M']} : Shape{in['B'], in['M'], in['C']};
   return {{{element_of(dtype), shape}}, [args](std::span<void* const> out, const Host& host) {
             GatherPointsArgs own = args;
             own.out = out[0];
@@ -65,11 +64,10 @@ Call plan_segment_reduce(SegmentReduceArgs args, Inputs& in) {
   args.segments = in['R'];
   args.entries = args.index.given() && args.rows > 0 ? in['E'] : args.rows;
   const int64_t most = std::max({args.rows, args.segments, args.entries});
-  check(most < kIndexLimit - 1, in.op(), "src, offsets and index must have fewer than 2^31 - 1 rows",
-        most);
-  return {reduction_outputs(args), [args](std::span<void* const> out, const Host& host) {
-            run_reduction(args, out, host);
-          }};
+  check(most < kIndexLimit - 1, in.op(),
+        "src, offsets and index must have fewer than 2^31 - 1 rows", most);
+  return {reduction_outputs(args),
+          [args](std::span<void* const> out, const Host& host) { run_reduction(args, out, host); }};
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ void Inputs::check_layout(const char* name, const View& view, std::string_view l
     ok = ok && rank < view.shape.size() && fits(axes.substr(at, end - at), view.size(rank));
     at = end + 2;
   }
-  check(ok && rank == view.shape.size(), op(), std::string(name) + " must be " + std::string(layout),
-        view.shape);
+  check(ok && rank == view.shape.size(), op(),
+        std::string(name) + " must be " + std::string(layout), view.shape);
 }
 
 bool Inputs::fits(std::string_view axis, int64_t size) {

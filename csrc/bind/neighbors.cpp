@@ -35,8 +35,8 @@ Call plan_ball_query(BallOptions options, Inputs& in) {
   add_clouds(args, in, in.find("points")->shape.size() == 3);
   if (in['D'] != 3) args.order = DistOrder::kLoop;
   args.radius[0] = ball_radius(args.points.dtype, options.radius,
-                               options.radius2 < 0 ? nullptr : &options.radius2,
-                               options.min_radius, args.core, options.closed);
+                               options.radius2 < 0 ? nullptr : &options.radius2, options.min_radius,
+                               args.core, options.closed);
   args.radius[0].k = args.slots;
   Shape rows = in.find("query")->shape;
   rows.pop_back();
@@ -91,8 +91,8 @@ Call plan_query_and_group(GroupOptions options, Inputs& in) {
   args.grouped_dtype = args.points.dtype;
   args.features = in.floats("features", "[B, N, C]", &args.grouped_dtype);
   args.channels = args.features != nullptr ? in['C'] : 0;
-  check(args.features != nullptr || args.use_xyz, in.op(),
-        "features must be given without use_xyz", "none");
+  check(args.features != nullptr || args.use_xyz, in.op(), "features must be given without use_xyz",
+        "none");
   const Shape shape{in['B'], in['M'], args.slots};
   Shape grouped = shape, count = shape;
   grouped.push_back(args.columns());
@@ -157,10 +157,10 @@ Planner bind_ball_query(const Attributes& attributes) {
   args.order = dist_order(op, attributes);
   args.slots = limit(op, attributes, "k", 0);
   args.local_index = attributes.flag("local_index");
-  return planner(op, attributes,
-                 {"points", "query", "lengths?", "query_lengths?", "batch_offsets?",
-                  "query_batch_offsets?"},
-                 options, plan_ball_query);
+  return planner(
+      op, attributes,
+      {"points", "query", "lengths?", "query_lengths?", "batch_offsets?", "query_batch_offsets?"},
+      options, plan_ball_query);
 }
 
 Planner bind_query_and_group(const Attributes& attributes) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/bind/inputs.h"
 #include "csrc/kernels/rays/rays.h"
+#include "csrc/bind/inputs.h"
 #include "csrc/kernels/rays/sweeps.h"
 
 namespace torchvox::bind {

@@ -39,9 +39,9 @@ Planner bind_furthest_point_sample(const Attributes& attributes) {
   const bool mmcv = choice<bool>(kOp, attributes, "tie", {{"lowest", false}, {"mmcv", true}});
   args.tie_block = mmcv ? static_cast<int>(block) : 1;
   args.order = dist_order(kOp, attributes);
-  args.repeat =
-      choice<bool>(kOp, attributes, "exhausted", {{"distinct", false}, {"repeat", true}});
-  args.nonfinite_last = choice<bool>(kOp, attributes, "nonfinite", {{"skip", false}, {"last", true}});
+  args.repeat = choice<bool>(kOp, attributes, "exhausted", {{"distinct", false}, {"repeat", true}});
+  args.nonfinite_last =
+      choice<bool>(kOp, attributes, "nonfinite", {{"skip", false}, {"last", true}});
   check(!(args.repeat && args.nonfinite_last), kOp,
         "nonfinite must be 'skip' with exhausted='repeat'", "'last'");
   args.skip_origin = attributes.flag("skip_origin");

@@ -58,7 +58,10 @@ Call plan_voxelize(VoxelizeArgs args, Inputs& in) {
   const int64_t capacity = args.capacity();
   Shape shape{capacity, in['C']};
   if (args.reduce == VoxelReduce::kNone) shape.insert(shape.begin() + 1, args.max_points);
-  return {{{Element::kFloat, shape}, int32({capacity, 4}), int32({capacity}), int32({in['N']}),
+  return {{{Element::kFloat, shape},
+           int32({capacity, 4}),
+           int32({capacity}),
+           int32({in['N']}),
            int32({in['B'] + 1, kVoxelCounts})},
           [args](std::span<void* const> out, const Host& host) {
             VoxelizeArgs own = args;
@@ -105,7 +108,8 @@ Call plan_voxel_scatter(ScatterArgs args, Inputs& in) {
   return {reduction_outputs(reduce), [args](std::span<void* const> out, const Host& host) {
             VoxelCsrArgs csr = args.csr;
             SegmentReduceArgs own = args.reduce;
-            const Memory lists = allocate(own.offsets.given() ? 0 : 4 * (csr.rows + 1 + csr.points));
+            const Memory lists =
+                allocate(own.offsets.given() ? 0 : 4 * (csr.rows + 1 + csr.points));
             if (!own.offsets.given()) {
               csr.offsets = static_cast<int32_t*>(lists.get());
               csr.perm = csr.offsets + csr.rows + 1;

@@ -23,8 +23,8 @@ void check_grid(const char* op, const char* name, const SparseMapArgs& args, boo
   int64_t cells = std::max<int64_t>(args.batches, 1), sizes[3];
   for (int a = 0; a < 3; ++a) {
     const int64_t size = sizes[a] = output ? args.axes[a].out_size : args.axes[a].size;
-    check_value(size >= 1 && size <= kMostGridAxis, op, {name, " must have 1 to 2^24 cells per axis"},
-                size);
+    check_value(size >= 1 && size <= kMostGridAxis, op,
+                {name, " must have 1 to 2^24 cells per axis"}, size);
     cells = cells > kMostGridCells / size ? kMostGridCells + 1 : cells * size;
   }
   check_value(cells <= kMostGridCells, op, {name, " must have at most 2^36 cells over all samples"},
