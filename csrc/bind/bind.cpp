@@ -66,9 +66,8 @@ Tensors::Tensors(const char* op, const Attributes& attributes,
   check(lists == counts.size(), op, "counts must have a number for each list", counts);
 }
 
-void Tensors::check_count(std::span<const View> inputs, size_t more) const {
-  check(inputs.size() == count_ + more, op_, "inputs must be " + std::to_string(count_ + more),
-        inputs.size());
+void Tensors::check_count(std::span<const View> inputs) const {
+  check(inputs.size() == count_, op_, "inputs must be " + std::to_string(count_), inputs.size());
 }
 
 std::span<const View> Tensors::list(std::span<const View> inputs, std::string_view name) const {

@@ -49,8 +49,8 @@ class Tensors {
  public:
   Tensors(const char* op, const Attributes& attributes, std::initializer_list<const char*> names);
 
-  // Checks how many inputs there are. `more` may follow those of the schema.
-  void check_count(std::span<const View> inputs, size_t more = 0) const;
+  // Checks how many inputs there are.
+  void check_count(std::span<const View> inputs) const;
   std::span<const View> list(std::span<const View> inputs, std::string_view name) const;
   // Null where it is not given.
   const View* find(std::span<const View> inputs, std::string_view name) const {
@@ -138,6 +138,18 @@ template <class Args>
 void run(const Args& args, const Host& host) {
   const Memory workspace = allocate(workspace_bytes(args, host.target()));
   run_cpu(args, workspace.get(), host.parallel_for());
+}
+
+// The call of those kernels, which get the memory of the outputs in these members.
+template <class Args, class... Members>
+Call call(const Args& args, std::vector<Output> outputs, Members... members) {
+  return {std::move(outputs), [=](std::span<void* const> memory, const Host& host) {
+            Args own = args;
+            size_t k = 0;
+            ((own.*members = static_cast<std::decay_t<decltype(own.*members)>>(memory[k++])), ...);
+            if constexpr (requires { own.threads; }) own.threads = host.target().threads;
+            run(own, host);
+          }};
 }
 
 Planner bind_voxel_map(const Attributes&);

@@ -91,20 +91,14 @@ struct Decode {
       args.label[c] = labels.empty() ? c : static_cast<int32_t>(labels[static_cast<size_t>(c)]);
     }
     const int64_t b = args.batches, rows = args.rows();
-    return {{{Element::kFloat, {b, rows, args.box_values()}},
-             {Element::kFloat, {b, rows}},
-             {Element::kInt32, {b, rows}},
-             {Element::kInt32, {b}},
-             {Element::kInt32, {b}}},
-            [args = args](std::span<void* const> out, const Host& host) {
-              DecodeNmsArgs own = args;
-              own.boxes = static_cast<float*>(out[0]);
-              own.scores = static_cast<float*>(out[1]);
-              own.labels = static_cast<int32_t*>(out[2]);
-              own.count = static_cast<int32_t*>(out[3]);
-              own.overflow = static_cast<int32_t*>(out[4]);
-              run(own, host);
-            }};
+    return call(args,
+                {{Element::kFloat, {b, rows, args.box_values()}},
+                 {Element::kFloat, {b, rows}},
+                 {Element::kInt32, {b, rows}},
+                 {Element::kInt32, {b}},
+                 {Element::kInt32, {b}}},
+                &DecodeNmsArgs::boxes, &DecodeNmsArgs::scores, &DecodeNmsArgs::labels,
+                &DecodeNmsArgs::count, &DecodeNmsArgs::overflow);
   }
 };
 

@@ -18,11 +18,7 @@ Call plan_gather_points(GatherPointsArgs args, Inputs& in) {
   args.channels = in['C'];
   const Shape shape =
       args.channels_first ? Shape{in['B'], in['C'], in['M']} : Shape{in['B'], in['M'], in['C']};
-  return {{{element_of(dtype), shape}}, [args](std::span<void* const> out, const Host& host) {
-            GatherPointsArgs own = args;
-            own.out = out[0];
-            run(own, host);
-          }};
+  return call(args, {{element_of(dtype), shape}}, &GatherPointsArgs::out);
 }
 
 Call plan_interpolate_features(InterpolateArgs args, Inputs& in) {

@@ -8,6 +8,7 @@ namespace torchvox::bind {
 
 void Inputs::check_layout(const char* name, const View& view, std::string_view layout) {
   const std::string_view axes = layout.substr(1, layout.size() - 2);
+  const auto known = sizes_;
   bool ok = true;
   size_t rank = 0;
   for (size_t at = 0; at < axes.size(); ++rank) {
@@ -15,8 +16,13 @@ void Inputs::check_layout(const char* name, const View& view, std::string_view l
     ok = ok && rank < view.shape.size() && fits(axes.substr(at, end - at), view.size(rank));
     at = end + 2;
   }
-  check(ok && rank == view.shape.size(), op(),
-        std::string(name) + " must be " + std::string(layout), view.shape);
+  if (ok && rank == view.shape.size()) return;
+  std::string rule = std::string(name) + " must be " + std::string(layout);
+  for (const char letter : layout) {
+    const int64_t size = known[static_cast<size_t>(letter)];
+    if (size >= 0) rule += std::string(", ") + letter + " = " + std::to_string(size);
+  }
+  check(false, op(), rule, view.shape);
 }
 
 bool Inputs::fits(std::string_view axis, int64_t size) {
@@ -28,8 +34,9 @@ bool Inputs::fits(std::string_view axis, int64_t size) {
   if (digits == 0) return size == number;
   const bool or_more = axis.find('>') < axis.size();
   const int64_t value = or_more ? size : size - number;
-  return value >= (or_more ? number : 0) &&
-      sizes_.try_emplace(axis[0], value).first->second == value;
+  int64_t& known = sizes_[static_cast<size_t>(axis[0])];
+  if (known < 0) known = value;
+  return value >= (or_more ? number : 0) && known == value;
 }
 
 const void* Inputs::floats(const char* name, const char* layout, DType* dtype, bool wide) {

@@ -7,7 +7,7 @@
 // Letters name sizes. The first tensor with a letter decides its size, the others must agree.
 #pragma once
 
-#include <map>
+#include <array>
 
 #include "csrc/bind/checks.h"
 
@@ -17,10 +17,11 @@ class Inputs {
  public:
   Inputs(const Tensors& tensors, std::span<const View> views) : tensors_(tensors), views_(views) {
     tensors.check_count(views);
+    sizes_.fill(-1);
   }
   const char* op() const { return tensors_.op(); }
-  void set(char letter, int64_t size) { sizes_[letter] = size; }
-  int64_t operator[](char letter) const { return sizes_.at(letter); }
+  void set(char letter, int64_t size) { sizes_[static_cast<size_t>(letter)] = size; }
+  int64_t operator[](char letter) const { return sizes_[static_cast<size_t>(letter)]; }
 
   // Null where it is not given, as the pointers below. Checks nothing.
   const View* find(const char* name) const { return tensors_.find(views_, name); }
@@ -68,7 +69,7 @@ class Inputs {
 
   const Tensors& tensors_;
   std::span<const View> views_;
-  std::map<char, int64_t> sizes_;
+  std::array<int64_t, 128> sizes_;  // -1: not known
 };
 
 // A planner of the ops whose `plan` makes a call from arguments that hold the attributes.

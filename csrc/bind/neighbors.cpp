@@ -42,14 +42,8 @@ Call plan_ball_query(BallOptions options, Inputs& in) {
   rows.pop_back();
   Shape slots = rows;
   slots.push_back(args.slots);
-  return {{{Element::kFloat, slots}, {Element::kInt32, slots}, {Element::kInt32, rows}},
-          [args](std::span<void* const> out, const Host& host) {
-            BallQueryArgs own = args;
-            own.dist2 = out[0];
-            own.idx = static_cast<int32_t*>(out[1]);
-            own.count = static_cast<int32_t*>(out[2]);
-            run(own, host);
-          }};
+  return call(args, {{Element::kFloat, slots}, {Element::kInt32, slots}, {Element::kInt32, rows}},
+              &BallQueryArgs::dist2, &BallQueryArgs::idx, &BallQueryArgs::count);
 }
 
 struct GroupOptions {
@@ -134,12 +128,7 @@ Call plan_group_mlp_max(GroupMlpArgs args, Inputs& in) {
     args.layer[k] = {weight.data, bias.data, columns, weight.size(0)};
     columns = weight.size(0);
   }
-  return {{{weights[0].element, {in['B'], in['M'], columns}}},
-          [args](std::span<void* const> out, const Host& host) {
-            GroupMlpArgs own = args;
-            own.out = out[0];
-            run(own, host);
-          }};
+  return call(args, {{weights[0].element, {in['B'], in['M'], columns}}}, &GroupMlpArgs::out);
 }
 
 }  // namespace

@@ -21,16 +21,12 @@ Call plan_ray_visibility(RayVisibilityArgs args, Inputs& in) {
   in.set('Y', ny);
   in.set('Z', nz);
   args.blockers = in.data<uint8_t>("blockers", "[B, Z, Y, X]");
-  return {{{Element::kUInt8, {in['B'], nz, ny, nx}},
-           {Element::kInt8, {in['N']}},
-           int32({in['B'] + 1, kVisibilityCounts})},
-          [args](std::span<void* const> out, const Host& host) {
-            RayVisibilityArgs own = args;
-            own.visibility = static_cast<uint8_t*>(out[0]);
-            own.reached = static_cast<int8_t*>(out[1]);
-            own.counts = static_cast<int32_t*>(out[2]);
-            run(own, host);
-          }};
+  return call(args,
+              {{Element::kUInt8, {in['B'], nz, ny, nx}},
+               {Element::kInt8, {in['N']}},
+               int32({in['B'] + 1, kVisibilityCounts})},
+              &RayVisibilityArgs::visibility, &RayVisibilityArgs::reached,
+              &RayVisibilityArgs::counts);
 }
 
 // Boxes of six bounds each; none where the node has none.
@@ -73,16 +69,11 @@ Call plan_merge_sweeps(MergeSweepsArgs args, Inputs& in) {
   check(args.positions <= kMostSweeps, op, "sweeps must be 64 at most", args.positions);
   check(args.rows() < kIndexLimit, op, "the rows of all sweeps must be fewer than 2^31",
         args.rows());
-  return {{{Element::kFloat, {args.rows(), args.columns()}},
-           int32({1}),
-           int32({in['B'] + 1, kSweepCounts})},
-          [args](std::span<void* const> out, const Host& host) {
-            MergeSweepsArgs own = args;
-            own.points = static_cast<float*>(out[0]);
-            own.num_points = static_cast<int32_t*>(out[1]);
-            own.counts = static_cast<int32_t*>(out[2]);
-            run(own, host);
-          }};
+  return call(args,
+              {{Element::kFloat, {args.rows(), args.columns()}},
+               int32({1}),
+               int32({in['B'] + 1, kSweepCounts})},
+              &MergeSweepsArgs::points, &MergeSweepsArgs::num_points, &MergeSweepsArgs::counts);
 }
 
 Call plan_crop_points(CropPointsArgs args, Inputs& in) {
@@ -92,14 +83,8 @@ Call plan_crop_points(CropPointsArgs args, Inputs& in) {
   args.points = shape.size() == 2 ? in.packed("points", layout, nullptr, "lengths")
                                   : in.padded("points", layout, "lengths");
   if (args.finite_columns == 0) args.finite_columns = in['C'];
-  return {{{Element::kFloat, shape}, int32({in['B']}), int32({in['B'] + 1, kCropCounts})},
-          [args](std::span<void* const> out, const Host& host) {
-            CropPointsArgs own = args;
-            own.out = static_cast<float*>(out[0]);
-            own.num_points = static_cast<int32_t*>(out[1]);
-            own.counts = static_cast<int32_t*>(out[2]);
-            run(own, host);
-          }};
+  return call(args, {{Element::kFloat, shape}, int32({in['B']}), int32({in['B'] + 1, kCropCounts})},
+              &CropPointsArgs::out, &CropPointsArgs::num_points, &CropPointsArgs::counts);
 }
 
 Call plan_unpack_points(UnpackPointsArgs args, Inputs& in) {
@@ -116,11 +101,7 @@ Call plan_unpack_points(UnpackPointsArgs args, Inputs& in) {
   if (!single) shape.insert(shape.begin(), args.clouds);
   check(args.points == 0 || args.clouds < kIndexLimit / args.points, in.op(),
         "the points of all clouds must be fewer than 2^31", shape);
-  return {{{Element::kFloat, shape}}, [args](std::span<void* const> out, const Host& host) {
-            UnpackPointsArgs own = args;
-            own.out = static_cast<float*>(out[0]);
-            run(own, host);
-          }};
+  return call(args, {{Element::kFloat, shape}}, &UnpackPointsArgs::out);
 }
 
 }  // namespace

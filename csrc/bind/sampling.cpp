@@ -19,13 +19,8 @@ Call plan_furthest_point_sample(FpsArgs args, Inputs& in) {
         in['D']);
   if (in['D'] != 3) args.order = DistOrder::kLoop;
   const Shape shape{in['B'], args.samples};
-  return {{{Element::kInt32, shape}, {Element::kFloat, shape}},
-          [args](std::span<void* const> out, const Host& host) {
-            FpsArgs own = args;
-            own.idx = static_cast<int32_t*>(out[0]);
-            own.dist2 = out[1];
-            run(own, host);
-          }};
+  return call(args, {{Element::kInt32, shape}, {Element::kFloat, shape}}, &FpsArgs::idx,
+              &FpsArgs::dist2);
 }
 
 }  // namespace

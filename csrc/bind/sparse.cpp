@@ -70,13 +70,8 @@ void add_rows(SparseMapArgs& args, Inputs& in) {
 Call plan_subm_map(SparseMapArgs args, Inputs& in) {
   add_rows(args, in);
   args.out_rows = args.rows;
-  return {{int32({args.volume(), args.rows}), int32({args.batches + 1, kCountColumns})},
-          [args](std::span<void* const> out, const Host& host) {
-            SparseMapArgs own = args;
-            own.neighbors = static_cast<int32_t*>(out[0]);
-            own.counts = static_cast<int32_t*>(out[1]);
-            run(own, host);
-          }};
+  return call(args, {int32({args.volume(), args.rows}), int32({args.batches + 1, kCountColumns})},
+              &SparseMapArgs::neighbors, &SparseMapArgs::counts);
 }
 
 // out_rows is the cap, or -1: what all rows could reach.
@@ -88,16 +83,11 @@ Call plan_conv_map(SparseMapArgs args, Inputs& in) {
     args.out_rows = std::min(args.rows * reach.outputs, args.batches * args.sample_cells(true));
   }
   check_entries(in.op(), args.volume(), args.out_rows);
-  return {{int32({args.out_rows, 4}), int32({args.volume(), args.out_rows}),
-           int32({args.volume(), args.rows}), int32({args.batches + 1, kCountColumns})},
-          [args](std::span<void* const> out, const Host& host) {
-            SparseMapArgs own = args;
-            own.out_indices = static_cast<SparseIndex*>(out[0]);
-            own.neighbors = static_cast<int32_t*>(out[1]);
-            own.inverse = static_cast<int32_t*>(out[2]);
-            own.counts = static_cast<int32_t*>(out[3]);
-            run(own, host);
-          }};
+  return call(args,
+              {int32({args.out_rows, 4}), int32({args.volume(), args.out_rows}),
+               int32({args.volume(), args.rows}), int32({args.batches + 1, kCountColumns})},
+              &SparseMapArgs::out_indices, &SparseMapArgs::neighbors, &SparseMapArgs::inverse,
+              &SparseMapArgs::counts);
 }
 
 void add_table(SparseTable& table, Inputs& in) {
@@ -111,12 +101,7 @@ Call plan_schedule(SparseScheduleArgs args, Inputs& in) {
   const SparseKernelSize& size = args.kernel_size;
   in.set('K', size.z * size.y * size.x);
   add_table(args.table, in);
-  return {{int32({SparseSchedule::length(in['K'], in['R'])})},
-          [args](std::span<void* const> out, const Host& host) {
-            SparseScheduleArgs own = args;
-            own.out = static_cast<int32_t*>(out[0]);
-            run(own, host);
-          }};
+  return call(args, {int32({SparseSchedule::length(in['K'], in['R'])})}, &SparseScheduleArgs::out);
 }
 
 Call plan_conv(SparseConvArgs args, Inputs& in) {
@@ -144,12 +129,7 @@ Call plan_conv(SparseConvArgs args, Inputs& in) {
           "schedule must be what SparseSchedule gives for neighbors", in['S']);
     args.schedule = const_cast<int32_t*>(schedule);  // which is not written
   }
-  return {{{element_of(args.dtype), {in['R'], in['O']}}},
-          [args](std::span<void* const> out, const Host& host) {
-            SparseConvArgs own = args;
-            own.out = out[0];
-            run(own, host);
-          }};
+  return call(args, {{element_of(args.dtype), {in['R'], in['O']}}}, &SparseConvArgs::out);
 }
 
 }  // namespace

@@ -29,45 +29,30 @@ void add_points(VoxelizeArgs& args, Inputs& in) {
         in.op(), "B * max_voxels must be below 2^31", batches);
 }
 
-// What both write, and where the call runs.
-void run_voxelize(VoxelizeArgs args, void* indices, void* num_points, void* point_voxel,
-                  void* counts, const Host& host) {
-  args.indices = static_cast<int32_t*>(indices);
-  args.num_points = static_cast<int32_t*>(num_points);
-  args.point_voxel = static_cast<int32_t*>(point_voxel);
-  args.counts = static_cast<int32_t*>(counts);
-  args.threads = host.target().threads;
-  run(args, host);
-}
-
 Call plan_voxel_map(VoxelizeArgs args, Inputs& in) {
+  using A = VoxelizeArgs;
   add_points(args, in);
   const int64_t capacity = args.capacity(), rows = in['N'];
-  return {{int32({capacity, 4}), int32({capacity}), int32({rows}), int32({rows}),
-           int32({in['B'] + 1, kVoxelCounts})},
-          [args](std::span<void* const> out, const Host& host) {
-            VoxelizeArgs own = args;
-            own.point_slot = static_cast<int32_t*>(out[3]);
-            run_voxelize(own, out[0], out[1], out[2], out[4], host);
-          }};
+  return call(args,
+              {int32({capacity, 4}), int32({capacity}), int32({rows}), int32({rows}),
+               int32({in['B'] + 1, kVoxelCounts})},
+              &A::indices, &A::num_points, &A::point_voxel, &A::point_slot, &A::counts);
 }
 
 // The features are float32; another type of the op's is a Cast behind the node.
 Call plan_voxelize(VoxelizeArgs args, Inputs& in) {
+  using A = VoxelizeArgs;
   add_points(args, in);
   const int64_t capacity = args.capacity();
   Shape shape{capacity, in['C']};
   if (args.reduce == VoxelReduce::kNone) shape.insert(shape.begin() + 1, args.max_points);
-  return {{{Element::kFloat, shape},
-           int32({capacity, 4}),
-           int32({capacity}),
-           int32({in['N']}),
-           int32({in['B'] + 1, kVoxelCounts})},
-          [args](std::span<void* const> out, const Host& host) {
-            VoxelizeArgs own = args;
-            own.features = out[0];
-            run_voxelize(own, out[1], out[2], out[3], out[4], host);
-          }};
+  return call(args,
+              {{Element::kFloat, shape},
+               int32({capacity, 4}),
+               int32({capacity}),
+               int32({in['N']}),
+               int32({in['B'] + 1, kVoxelCounts})},
+              &A::features, &A::indices, &A::num_points, &A::point_voxel, &A::counts);
 }
 
 struct ScatterArgs {
@@ -85,13 +70,8 @@ void add_rows(VoxelCsrArgs& args, Inputs& in) {
 
 Call plan_voxel_csr(VoxelCsrArgs args, Inputs& in) {
   add_rows(args, in);
-  return {{int32({args.rows + 1}), int32({args.points})},
-          [args](std::span<void* const> out, const Host& host) {
-            VoxelCsrArgs own = args;
-            own.offsets = static_cast<int32_t*>(out[0]);
-            own.perm = static_cast<int32_t*>(out[1]);
-            run(own, host);
-          }};
+  return call(args, {int32({args.rows + 1}), int32({args.points})}, &VoxelCsrArgs::offsets,
+              &VoxelCsrArgs::perm);
 }
 
 Call plan_voxel_scatter(ScatterArgs args, Inputs& in) {

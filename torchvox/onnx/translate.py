@@ -146,6 +146,7 @@ def _translation(op: str) -> Callable[..., Any]:
         wanted = values.pop("out_dtype", None)
         more = _free_batch(values) if op == "pillar_encode" else []
         inputs, attributes = node_of(schema, {"out_dtype": None, **values})
+        attributes["given"] += "counts" if more else ""
         first, *others = add(node_name(op), [*inputs, *more], attributes, DOMAIN)
         floats = [one.dtype for one in inputs if one.dtype.is_floating_point()]
         for value, letter in zip((first, *others), letters, strict=True):
