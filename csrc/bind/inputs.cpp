@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "csrc/bind/inputs.h"
 
-#include <cctype>
 #include <cstdlib>
 
 namespace torchvox::bind {

@@ -119,7 +119,8 @@ class NodeAttributes : public bind::Attributes {
 class CpuHost : public bind::Host {
  public:
   CpuHost(const ort::Api& api, ort::KernelContext* context) {
-    target_.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    static const unsigned threads = std::thread::hardware_concurrency();  // a system call
+    target_.threads = static_cast<int>(std::max(1u, threads));
     parallel_for_ = [&api, context](int64_t count, const Body& body) {
       const auto task = [](void* user, size_t index) {
         const auto i = static_cast<int64_t>(index);
