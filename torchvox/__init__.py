@@ -13,6 +13,7 @@ from torchvox import _library
 _library.load()
 
 from torchvox import nn, ops  # noqa: E402
+from torchvox._library import onnx_library  # noqa: E402
 from torchvox.graphs import GraphRunner  # noqa: E402
 from torchvox.nn.rays import visibility_channels  # noqa: E402
 from torchvox.ops import *  # noqa: E402, F403
@@ -54,6 +55,7 @@ __all__ = [
     "collate_points",
     "models",
     "nn",
+    "onnx_library",
     "ops",
     "visibility_channels",
     *ops.NAMES,

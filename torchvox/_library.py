@@ -82,3 +82,17 @@ def load() -> None:
             "since the build: run `pip install --no-build-isolation .` in its source folder to "
             "rebuild"
         ) from error
+
+
+def onnx_library() -> str:
+    """Path of libtorchvox_onnx.so, the ops for ONNX Runtime, which needs no torch.
+
+    Raises RuntimeError where the build has none.
+    """
+    path = BINDINGS / "libtorchvox_onnx.so"
+    if not path.is_file():
+        raise RuntimeError(
+            "this build of torchvox has no libtorchvox_onnx.so: build with -DTORCHVOX_ONNX=ON, or "
+            "install a wheel"
+        )
+    return str(path)

@@ -30,6 +30,7 @@ from torchvox.cli import (
     info,
     labels,
     mapping,
+    parity,
     predict,
     sample,
     train,
@@ -124,7 +125,12 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "predict": predict.predict,
         "detect": detect.detect,
     },
-    "Deploy": {"export": exporting.export, "bench": bench.bench, "doctor": doctor.doctor},
+    "Deploy": {
+        "export": exporting.export,
+        "parity": parity.parity,
+        "bench": bench.bench,
+        "doctor": doctor.doctor,
+    },
     "Port": {"import": importing.import_checkpoint, "compat": compat.compat},
 }
 for _panel, _members in _COMMANDS.items():

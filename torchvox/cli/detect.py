@@ -96,7 +96,7 @@ def detect(args: DetectOptions) -> None:
 
     def work(source: Path, target: Path) -> str:
         cloud, line = read(source), ""
-        rows = _noted_points(detector, cloud)
+        rows = noted_points(detector, cloud)
         low, high = np.split(np.array(detector.point_cloud_range), 2)
         inside = ((cloud.points[:, :3] >= low) & (cloud.points[:, :3] < high)).all(axis=1).sum()
         warn_if_none(int(inside), cloud, detector.point_cloud_range)
@@ -172,7 +172,7 @@ def _truths(files: list[Path], args: DetectOptions) -> dict[Path, Path]:
     return truths
 
 
-def _noted_points(detector: Detector, cloud: PointCloud) -> Tensor:
+def noted_points(detector: Detector, cloud: PointCloud) -> Tensor:
     """What the detector sees of a scan, with a note for what does not fit."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,6 +89,10 @@ def export(args: ExportOptions) -> None:
         programs.export_model(network, draft, kind, args.batch)
         comparison = programs.compare(network, programs.load_program(draft, kind), batch=args.batch)
         _check(target, comparison, dtype)
+        if kind == "onnx":
+            from torchvox.onnx import add_facts
+
+            add_facts(draft, {"parity": json.dumps(comparison._asdict())})
     apart = f"within {comparison.difference:.2g} of it"
     words = "the bits of the model" if comparison.same_bits else apart
     if comparison.strays:
@@ -102,7 +107,6 @@ def export(args: ExportOptions) -> None:
 
 def _network(args: ExportOptions) -> tuple[torch.nn.Module, str | None]:
     """The model as it is exported, fused and merged, and the dtype of its weights."""
-    from torchvox.models import checkpoints
     from torchvox.models.detection import DetectionNet
     from torchvox.models.fuse import (
         can_merge,
@@ -111,15 +115,8 @@ def _network(args: ExportOptions) -> tuple[torch.nn.Module, str | None]:
         merge_heads,
         weight_dtype,
     )
-    from torchvox.models.registry import named_file
 
-    path, dtype = Path(named_file(args.model)), args.dtype
-    if path.suffix == ".ckpt":
-        from torchvox.train import load_checkpoint
-
-        network = load_checkpoint(path).model
-    else:
-        network = checkpoints.load(path)
+    network, dtype = stored_network(args.model), args.dtype
     if is_fused(network):
         stored = str(weight_dtype(network)).removeprefix("torch.")
         if dtype not in (None, stored):
@@ -133,6 +130,19 @@ def _network(args: ExportOptions) -> tuple[torch.nn.Module, str | None]:
     if isinstance(network, DetectionNet) and _merges(args) and is_fused(network):
         network = merge_heads(network) if can_merge(network) else network
     return network, dtype
+
+
+def stored_network(model: Path) -> torch.nn.Module:
+    """The network of a file of torchvox import or train, or of a name, on the CPU."""
+    from torchvox.models import checkpoints
+    from torchvox.models.registry import named_file
+
+    path = Path(named_file(model))
+    if path.suffix == ".ckpt":
+        from torchvox.train import load_checkpoint
+
+        return load_checkpoint(path).model
+    return checkpoints.load(path)
 
 
 def _merges(args: ExportOptions) -> bool:

@@ -4,7 +4,7 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,16 @@ from torch import Tensor, nn
 from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox.io.writers import write_whole
 from torchvox.models.detection import DetectionNet
+from torchvox.models.fuse import weight_dtype
 from torchvox.models.minkunet import MinkUNet
+from torchvox.models.pointnet2 import PointNet2Classifier
+from torchvox.nn.pillars import PillarFeatureNet
 
 FORMATS = {"script": ".script.pt", "export": ".export.pt2", "aoti": ".aoti.pt2", "onnx": ".onnx"}
 SUFFIX = {"aoti": ".pt2"}  # that torch insists on
 OUTPUTS = ("boxes", "scores", "labels", "count", "overflow")  # of a detector
 NEAR = 0.05  # meters, and in score: boxes that are farther apart are not the same one
+SCORE = -2  # the column of `_rows`
 TURN = 0.1  # of the direction, a unit vector: one that is half a radian off is not the same
 Inputs = Tuple[Tensor, ...]
 
@@ -25,12 +29,14 @@ Inputs = Tuple[Tensor, ...]
 class Agreement(NamedTuple):
     """same_bits: of every output on every input. difference, greatest: of any output; for a
     detector, of boxes and scores that belong together, and strays: boxes of one without a box of
-    the other nearby, of all boxes."""
+    the other nearby, as a share of the boxes of both."""
 
     same_bits: bool
     difference: float
     greatest: float
     strays: float = 0.0
+    boxes: int = 0
+    score_difference: float = 0.0
 
 
 def example_inputs(model: nn.Module, lengths: Tuple[int, ...], seed: int = 0) -> Inputs:
@@ -74,6 +80,14 @@ def export_program(model: nn.Module, num_points: int = 1024) -> torch.export.Exp
         return torch.export.export(model.eval(), inputs, dynamic_shapes=shapes)
 
 
+def _task(model: nn.Module) -> str:
+    if isinstance(model, DetectionNet):
+        return "detect"
+    if isinstance(model, PointNet2Classifier):
+        return "classify"
+    return "parts" if hasattr(model, "num_categories") else "segment"
+
+
 def _export_onnx(model: nn.Module, path: Union[str, Path], batch: Optional[int]) -> None:
     from torchvox import onnx
 
@@ -82,6 +96,12 @@ def _export_onnx(model: nn.Module, path: Union[str, Path], batch: Optional[int])
         raise WrongUseError(
             "a merged head is slow in ONNX: export the file that the model was merged from"
         )
+    encoder = getattr(model, "encoder", None)
+    if batch is None and isinstance(encoder, PillarFeatureNet) and not encoder.single:
+        raise WrongUseError(
+            "a pillar net of several layers takes a fixed number of scans in ONNX: give --batch 1 "
+            "(batch=1)"
+        )
     clouds, points = torch.export.Dim("clouds", min=1), torch.export.Dim("points", min=2)
     free: Dict[int, object] = {0: clouds} if batch is None else {}
     inputs = example_inputs(model, (1024, 1023, *[1024] * ((batch or 2) - 2))[:batch])
@@ -89,7 +109,8 @@ def _export_onnx(model: nn.Module, path: Union[str, Path], batch: Optional[int])
     weights = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         weights.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
-    facts = {"weights_sha256": weights.hexdigest(), "task": "detect" if detects else "classify"}
+    facts = {"weights_sha256": weights.hexdigest(), "task": _task(model)}
+    facts["dtype"] = str(weight_dtype(model)).removeprefix("torch.")
     if detects:
         scale = model.column_scale.tolist() if model.scaled else []
         facts["classes"], facts["columns"] = json.dumps(model.classes), str(model.columns)
@@ -162,7 +183,7 @@ def compare(
 
     batch: that of a program that takes no other.
 
-    Raises TorchvoxError for a program whose outputs are not tensors like those of the model.
+    Raises TorchvoxError as `agreement` does.
     """
     detects = isinstance(model, DetectionNet)
     count = num_points or (8000 if detects else 512)
@@ -172,16 +193,30 @@ def compare(
         batches = tuple((length,) * batch for length in (count, count // 2, 1, 0))
     for lengths in batches:
         inputs = example_inputs(model, lengths, seed=len(lengths))
-        own, answer = model(*inputs), program(*inputs)
-        if detects:
-            results.append(_compare_boxes(tuple(own), _outputs(answer, tuple(own), OUTPUTS)))
-            continue
-        mine, (other,) = own, _outputs(answer, (own,), ("scores",))
-        # torch's maximum keeps a NaN, Python's loses it.
-        worst, greatest = (mine - other).abs().max(), mine.abs().max()
-        results.append(Agreement(torch.equal(mine, other), float(worst), float(greatest)))
-    greatest = torch.tensor([one[1:] for one in results]).amax(0)  # which keeps a NaN
-    return Agreement(all(one.same_bits for one in results), *greatest.tolist())
+        results.append(agreement(model(*inputs), program(*inputs), detects))
+    return worst_of(results)
+
+
+def worst_of(results: Sequence[Agreement]) -> Agreement:
+    """The greatest of each number, and all boxes."""
+    rows = [(r.difference, r.greatest, r.strays, r.score_difference) for r in results]
+    *most, score = torch.tensor(rows, dtype=torch.float64).amax(0).tolist()  # which keeps a NaN
+    same = all(one.same_bits for one in results)
+    return Agreement(same, *most, sum(one.boxes for one in results), score)
+
+
+def agreement(own: Any, answer: object, detects: bool, score: float = 0.0) -> Agreement:
+    """Of the outputs of a model and the answer of its program to the same inputs.
+
+    detects: whether they are boxes. score: the least of a box that needs its like in the other.
+    Raises TorchvoxError for an answer that is not tensors like those of the model.
+    """
+    if detects:
+        return _compare_boxes(tuple(own), _outputs(answer, tuple(own), OUTPUTS), score)
+    (other,) = _outputs(answer, (own,), ("scores",))
+    # torch's maximum keeps a NaN, Python's loses it.
+    worst, greatest = (own - other).abs().max(), own.abs().max()
+    return Agreement(torch.equal(own, other), float(worst), float(greatest))
 
 
 def _outputs(answer: object, like: Inputs, names: Tuple[str, ...]) -> Inputs:
@@ -207,28 +242,34 @@ def _described(value: object) -> str:
     return f"{dtype} {list(value.shape)} on {value.device.type}"
 
 
-def _compare_boxes(mine: Inputs, other: Inputs) -> Agreement:
+def _compare_boxes(mine: Inputs, other: Inputs, score: float = 0.0) -> Agreement:
     """Boxes may come in another order where scores are nearly equal: each is held beside the
-    nearest one of the same label."""
+    nearest one of the same label, which may score less."""
     same = all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
-    pairs, strays, boxes = [torch.zeros(1)], 0, 0
+    apart, scores, strays, boxes = [torch.zeros(1)], [torch.zeros(1)], 0, 0
     for b in range(len(mine[0])):
-        rows = []
-        for one in (mine, other):
-            rows.append(_rows(*(output[b].double().cpu() for output in one[:4])))
-        boxes += len(rows[0]) + len(rows[1])
-        if not len(rows[0]) or not len(rows[1]):
-            strays += len(rows[0]) + len(rows[1])
-            continue
-        apart = torch.cdist(*rows, p=float("inf"))  # which takes NaN for no distance
-        numbers = [one.isfinite().all(1) for one in rows]
-        apart[~(numbers[0][:, None] & numbers[1])] = float("inf")
-        for nearest in (apart.amin(0), apart.amin(1)):
-            near = nearest <= NEAR
-            strays += int((~near).sum())
-            pairs.append(nearest[near])
-    worst = max(float(p.max()) for p in pairs if len(p))
-    return Agreement(same, worst, float(mine[0].abs().max()), strays / max(boxes, 1))
+        rows = [_rows(*(output[b].double().cpu() for output in one[:4])) for one in (mine, other)]
+        for these, those in (rows, rows[::-1]):
+            needed = ~(these[:, SCORE] < score)  # NaN too
+            boxes += int(needed.sum())
+            nearest, index = _nearest(these, those)
+            near = needed & (nearest <= NEAR)
+            strays += int((needed & ~near).sum())
+            apart.append(nearest[near])
+            scores.append((these[near, SCORE] - those[index[near], SCORE]).abs())
+    worst, worst_score = (float(torch.cat(each).max()) for each in (apart, scores))
+    greatest = float(mine[0].abs().max())
+    return Agreement(same, worst, greatest, strays / max(boxes, 1), boxes, worst_score)
+
+
+def _nearest(these: Tensor, those: Tensor) -> Tuple[Tensor, Tensor]:
+    """Distance and index of the nearest row of those to each of these; infinity without any."""
+    if not len(those):
+        return these.new_full((len(these),), float("inf")), torch.zeros(len(these)).long()
+    apart = torch.cdist(these, those, p=float("inf"))  # which takes NaN for no distance
+    numbers = these.isfinite().all(1)[:, None] & those.isfinite().all(1)
+    nearest, index = apart.masked_fill(~numbers, float("inf")).min(1)
+    return nearest, index
 
 
 def _rows(boxes: Tensor, scores: Tensor, labels: Tensor, count: Tensor) -> Tensor:

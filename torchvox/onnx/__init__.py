@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from torchvox._library import onnx_library
 from torchvox._util.errors import TorchvoxError
 from torchvox._util.extras import require
 from torchvox.io.writers import write_whole
@@ -20,22 +21,8 @@ from torchvox.onnx.translate import DOMAIN, VERSION, translations
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-__all__ = ["Program", "export", "library", "session", "translations"]
+__all__ = ["Program", "add_facts", "export", "session", "translations"]
 OPSET, IR_VERSION = 20, 10
-
-
-def library() -> str:
-    """Path of libtorchvox_onnx.so, the ops for ONNX Runtime; it needs no torch.
-
-    Raises TorchvoxError where the build has none.
-    """
-    path = Path(__file__).parents[1] / "lib" / "libtorchvox_onnx.so"
-    if not path.is_file():
-        raise TorchvoxError(
-            "this build of torchvox has no libtorchvox_onnx.so: build with -DTORCHVOX_ONNX=ON, or "
-            "install a wheel"
-        )
-    return str(path)
 
 
 def export(
@@ -83,12 +70,22 @@ def export(
     program.model.opset_imports[DOMAIN] = VERSION
     program.model.ir_version = IR_VERSION
     version = str(__import__("torchvox").__version__)
-    program.model.metadata_props.update({"torchvox.version": version, **(metadata or {})})
+    own = {"torchvox.version": version, "torchvox.domain": str(VERSION)}
+    program.model.metadata_props.update({**own, **(metadata or {})})
 
     def save(buffer: io.BytesIO) -> None:
         buffer.write(program.model_proto.SerializeToString(deterministic=True))
 
     write_whole(path, save)
+
+
+def add_facts(path: str | Path, facts: dict[str, str]) -> None:
+    """Writes further metadata, `torchvox.NAME`, into an ONNX file."""
+    onnx = require("onnx", "to write ONNX files")
+    model = onnx.load(path)
+    for name, value in facts.items():
+        model.metadata_props.add(key=f"torchvox.{name}", value=value)
+    write_whole(path, lambda buffer: buffer.write(model.SerializeToString(deterministic=True)))
 
 
 def session(
@@ -105,7 +102,7 @@ def session(
     """
     runtime = require("onnxruntime", "to run ONNX files")
     options = runtime.SessionOptions()
-    options.register_custom_ops_library(library())
+    options.register_custom_ops_library(onnx_library())
     if threads is not None:
         options.intra_op_num_threads = threads
     names = list(providers or ["CPUExecutionProvider"])

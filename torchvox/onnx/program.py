@@ -2,14 +2,16 @@
 """An ONNX file of `torchvox export` as a function of tensors, with what it says of itself."""
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from torchvox._util.errors import TorchvoxError, WrongUseError
+from torchvox._util.errors import TorchvoxError, WrongUseError, short
 from torchvox._util.extras import require
+from torchvox.onnx.translate import VERSION
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -21,9 +23,11 @@ class Program:
 
     path: a file of `torchvox export --format onnx`. device: "cpu", or "cuda" where ONNX Runtime has
     its CUDA provider.
-    Attributes: facts, what the file says of itself by name; of a detector also classes, columns,
-    point_cloud_range and column_scale.
-    Raises TorchvoxError for a file that is not such a model, WrongUseError for the device.
+    Attributes: facts, what the file says of itself by name; batch, the number of clouds that it
+    takes at once, None for any; of a detector also classes, columns, point_cloud_range and
+    column_scale. It may be called from several threads.
+    Raises TorchvoxError for a file that is not such a model or of a newer torchvox, WrongUseError
+    for the device; a call does for inputs that the file does not take.
     """
 
     def __init__(self, path: str | Path, device: str | torch.device = "cpu") -> None:
@@ -34,21 +38,51 @@ class Program:
         name = provider[torch.device(device).type]
         if name not in runtime.get_available_providers():
             raise WrongUseError(f"the installed onnxruntime has no {name}: use --device cpu")
+        self.path = path
         try:
             self.session: InferenceSession = session(path, providers=[name])
         except Exception as error:
-            reason = str(error).split("\n")[0]
+            reason = short(str(error).split("\n")[0])
             raise TorchvoxError(f"{path} cannot be run by ONNX Runtime: {reason}") from None
         facts = self.session.get_modelmeta().custom_metadata_map
         self.facts = {key.removeprefix("torchvox."): value for key, value in facts.items()}
-        if self.facts.get("task") == "detect":
-            self.classes: list[str] = json.loads(self.facts["classes"])
-            self.columns = int(self.facts["columns"])
-            self.point_cloud_range: list[float] = json.loads(self.facts["point_cloud_range"])
-            self.column_scale: list[float] = json.loads(self.facts["column_scale"])
+        shape = self.session.get_inputs()[0].shape if self.session.get_inputs() else []
+        self.batch: int | None = shape[0] if shape and isinstance(shape[0], int) else None
+        try:
+            newer = int(self.facts.get("domain", VERSION)) > VERSION
+            if self.facts.get("task") == "detect":
+                self._read_detector()
+        except (KeyError, ValueError, TypeError) as error:
+            words = "its metadata are not those of torchvox export"
+            raise TorchvoxError(f"{path} is damaged: {words} ({short(error)})") from None
+        if newer:
+            version = short(self.facts.get("version", "unknown"))
+            raise TorchvoxError(f"{path} is of a newer torchvox ({version}): upgrade torchvox")
+
+    def _read_detector(self) -> None:
+        self.classes: list[str] = [str(name) for name in json.loads(self.facts["classes"])]
+        self.columns = int(self.facts["columns"])
+        limits, scale = (
+            [float(value) for value in json.loads(self.facts[name])]
+            for name in ("point_cloud_range", "column_scale")
+        )
+        self.point_cloud_range: list[float] = limits
+        self.column_scale: list[float] = scale
+        if len(limits) != 6 or not all(map(math.isfinite, limits + scale)):
+            raise ValueError("a range and a scale must be finite numbers")
 
     def __call__(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
-        names = (one.name for one in self.session.get_inputs())
+        names = [one.name for one in self.session.get_inputs()]
+        if len(names) != len(tensors):
+            raise TorchvoxError(f"{self.path} takes {', '.join(names)}, got {len(tensors)} inputs")
+        if self.batch is not None and len(tensors[0]) != self.batch:
+            raise WrongUseError(
+                f"{self.path} takes {self.batch} clouds at once, got {len(tensors[0])}: export it "
+                "with another --batch"
+            )
         feeds = {k: t.cpu().contiguous().numpy() for k, t in zip(names, tensors, strict=True)}
-        outputs = tuple(torch.from_numpy(out) for out in self.session.run(None, feeds))
+        try:
+            outputs = tuple(torch.from_numpy(out) for out in self.session.run(None, feeds))
+        except Exception as error:  # of ONNX Runtime, whose classes have no other base
+            raise TorchvoxError(f"{self.path}: {short(str(error).split(chr(10))[0])}") from None
         return outputs if len(outputs) > 1 else outputs[0]

@@ -305,10 +305,13 @@ def _network(path: Path, device: torch.device) -> Any:
     return _script(path, device) if is_script else checkpoints.load(path)
 
 
-def load_form(path: Union[str, Path], device: torch.device, trust_code: bool = False) -> Any:
-    """A detector as it is kept, unchanged: a checkpoint of torchvox.models, the name of a model
-    with weights, an ONNX file, a TorchScript program, or one of torch.export or AOTInductor, which
-    may hold any code and so needs trust_code. Raises CheckpointError, WrongUseError."""
+def load_form(
+    path: Union[str, Path], device: torch.device, trust_code: bool = False, detector: bool = True
+) -> Any:
+    """A model as it is kept, unchanged: a checkpoint of torchvox.models, the name of a model with
+    weights, an ONNX file, a TorchScript program, or one of torch.export or AOTInductor, which may
+    hold any code and so needs trust_code. detector: it must be one, as far as it says what it is.
+    Raises CheckpointError, WrongUseError."""
     path = named_file(path)
     onnx = Path(path).suffix == ".onnx"
     kind = None if onnx else checkpoints.kind_of_program(path)
@@ -319,6 +322,6 @@ def load_form(path: Union[str, Path], device: torch.device, trust_code: bool = F
     model: Any = _onnx(Path(path), device) if onnx else None
     if model is None:
         model = _script(path, device) if kind else checkpoints.load(path).to(device)
-    if not hasattr(model, "point_cloud_range"):
+    if detector and not hasattr(model, "point_cloud_range"):
         raise CheckpointError(f"{path} is not a detector")
     return model

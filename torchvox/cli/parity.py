@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchvox parity: an exported model beside the model that it was made from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import typer
+
+from torchvox._build import BUILD_INFO
+from torchvox._util.errors import TorchvoxError
+from torchvox.cli import options
+from torchvox.cli.commands import write_json
+from torchvox.cli.detect import noted_points
+from torchvox.cli.exporting import stored_network
+from torchvox.cli.options import argument, check_outputs, option, option_class
+from torchvox.cli.work import attempt_each, console, milliseconds, table_of, use_device
+from torchvox.data.readers import objects
+from torchvox.io import PointCloud
+
+if TYPE_CHECKING:
+    from torchvox.models.artefact import Parity
+    from torchvox.models.export import Inputs
+
+
+@option_class
+class ParityOptions(options.ScanOptions):
+    model: Path = argument(
+        ...,
+        "A file from torchvox import or train, or a name such as center_world_small.",
+        metavar="MODEL",
+    )
+    artefact: Path = argument(..., "What torchvox export made of it.", metavar="ARTEFACT")
+    paths: list[Path] = argument(..., "Scans, or folders of them.", metavar="SCANS...")
+    layout: options.Layout = None
+    score: float = option(
+        0.1, "Compare the boxes of at least this score.", min=0.0, max=1.0, metavar="X"
+    )
+    json: options.Json = None
+    trust_code: bool = option(
+        False, "Allow an artefact of torch.export or AOTInductor (runs its code)."
+    )
+    device: options.Device = "cpu"
+
+
+@options.command
+def parity(args: ParityOptions) -> None:
+    """Compare an exported model with its model on your scans: boxes or scores, and times.
+
+    The exit code is 1 if they differ by more than rounding.
+
+    Examples:
+        torchvox parity center_world_small center_world_small.onnx scans/ --layout kitti
+        torchvox parity best.ckpt best.export.pt2 scans/ --trust-code --json parity.json
+    """
+    from torchvox.models.artefact import Comparison, dtype_of
+    from torchvox.models.detection.running import load_form
+
+    options.check_model(args.model)
+    files = args.clouds(args.paths)
+    check_outputs([*files, args.model, args.artefact], {"--json": args.json})
+    read, device = options.cloud_reader(files, args.layout), use_device(args.device)
+    model = stored_network(args.model).to(device)
+    artefact = load_form(args.artefact, device, args.trust_code, detector=False)
+    comparison, inputs = Comparison(model, artefact, args.score), _reader(model)
+
+    def work(number: int) -> None:
+        comparison.add(files[number].name, inputs(read(files[number]), number))
+
+    failed = attempt_each(files, work)
+    if not comparison.results:
+        raise typer.Exit(1)
+    result, dtype = comparison.parity(), dtype_of(artefact)
+    _print(args, result, dtype)
+    runtime = getattr(artefact, "session", None)
+    facts = {**result._asdict(), "holds": result.holds(dtype), "dtype": dtype, "score": args.score}
+    facts |= {"device": _device(device), "host": "ONNX Runtime" if runtime else "torch"}
+    facts |= {"tf32": False, "versions": _versions(runtime is not None)}
+    facts["weights_sha256"] = getattr(artefact, "facts", {}).get("weights_sha256")
+    write_json(args.json, {k: None if _is_nan(v) else v for k, v in facts.items()})
+    if comparison.detects and not result.boxes:
+        raise TorchvoxError(
+            f"no scan has a box with a score of {args.score:g} or more, so nothing was compared: "
+            "give scans with objects, or a lower --score"
+        )
+    if not result.holds(dtype):
+        raise TorchvoxError(
+            f"{args.artefact} differs from {args.model} by more than rounding: "
+            f"{_words(result, dtype)}, most in {result.worst}"
+        )
+    if failed:
+        raise typer.Exit(1)
+
+
+def _reader(model: torch.nn.Module) -> Callable[[PointCloud, int], Inputs]:
+    """What makes the inputs of a model from a cloud and its number."""
+    from torchvox.models import Detector, MinkUNet
+    from torchvox.models.detection import DetectionNet
+    from torchvox.models.detection.running import LEAST, columns_of
+
+    detector = Detector(model, device="cpu") if isinstance(model, DetectionNet) else None
+    columns: Any = getattr(model, "in_channels", None)
+
+    def rows(cloud: PointCloud) -> torch.Tensor:
+        if detector is not None:
+            return noted_points(detector, cloud)
+        if isinstance(model, MinkUNet):
+            return torch.from_numpy(columns_of(cloud, columns))
+        clean = objects.finite_points(cloud)
+        table = np.zeros((len(clean), columns), np.float32)
+        table[:, :3] = objects.unit_sphere(clean)
+        more = clean.points[:, 3:columns]
+        table[:, 3 : 3 + more.shape[1]] = np.where(np.isfinite(more), more, 0)
+        return torch.from_numpy(table)
+
+    def inputs(cloud: PointCloud, number: int) -> Inputs:
+        points = rows(cloud)
+        dtype = torch.int64 if detector is None else torch.int32
+        lengths = torch.tensor([len(points)], dtype=dtype)
+        if len(points) < LEAST:
+            points = torch.nn.functional.pad(points, (0, 0, 0, LEAST - len(points)))
+        kinds = getattr(model, "num_categories", None)
+        category = () if kinds is None else (torch.tensor([number % kinds]),)
+        return (points[None], *category, lengths)
+
+    return inputs
+
+
+def _print(args: ParityOptions, result: Parity, dtype: str) -> None:
+    limit, strays = result.limits(dtype)
+    rows = [("scans", f"{result.scans:,}", "")]
+    if result.boxes:
+        rows += [
+            (f"boxes of score {args.score:g}, of both", f"{result.boxes:,}", ""),
+            ("boxes of one alone", f"{result.strays:,}", f"{math.floor(strays):,}"),
+            ("greatest difference of scores", f"{result.score_difference:.2g}", ""),
+        ]
+    rows += [
+        ("greatest difference", f"{result.difference:.2g}", f"{limit:.2g}"),
+        ("same bits", "yes" if result.same_bits else "no", ""),
+        ("time of the model", milliseconds(1e3 * result.seconds_model), ""),
+        ("time of the artefact", milliseconds(1e3 * result.seconds_artefact), ""),
+    ]
+    title = f"{args.artefact} beside {args.model}, weights of {dtype}"
+    numbers = ("value", "at most")
+    console().print(table_of(title, ("", *numbers), rows, right=numbers))
+    words = "agree" if result.holds(dtype) else "differ"
+    console().print(f"they {words}; worst scan: {result.worst}", soft_wrap=True, markup=False)
+
+
+def _words(result: Parity, dtype: str) -> str:
+    limit, strays = result.limits(dtype)
+    boxes = f"{result.strays:,} of {result.boxes:,} boxes are of one alone, "
+    return (
+        f"{boxes if result.strays > strays else ''}{result.difference:.2g} where {limit:.2g} may be"
+    )
+
+
+def _device(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def _versions(onnx: bool) -> dict[str, str]:
+    versions = {"torchvox": BUILD_INFO["version"], "torch": str(torch.__version__)}
+    if onnx:
+        import onnxruntime
+
+        versions["onnxruntime"] = onnxruntime.__version__
+    return versions
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
