@@ -156,9 +156,8 @@ def _print(args: ParityOptions, result: Parity, dtype: str) -> None:
 def _words(result: Parity, dtype: str) -> str:
     limit, strays = result.limits(dtype)
     boxes = f"{result.strays:,} of {result.boxes:,} boxes are of one alone, "
-    return (
-        f"{boxes if result.strays > strays else ''}{result.difference:.2g} where {limit:.2g} may be"
-    )
+    difference = f"{result.difference:.2g} where {limit:.2g} is the limit"
+    return f"{boxes * (result.strays > strays)}{difference}"
 
 
 def _device(device: torch.device) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Tuple
 import torch
 from torch import Tensor, nn
 
-from torchvox._util.errors import TorchvoxError
+from torchvox._util.errors import TorchvoxError, short
 from torchvox.models.detection import DetectionNet
 from torchvox.models.export import Agreement, Inputs, agreement, worst_of
 
@@ -74,7 +74,14 @@ class Comparison:
         with without_tf32():
             for _ in range(1 if self.results else 2):  # the first warms up
                 own, seconds = _timed(self.model, inputs)
-                answer, others = _timed(self.artefact, repeated)
+                try:
+                    answer, others = _timed(self.artefact, repeated)
+                except TorchvoxError:
+                    raise
+                except Exception as error:  # a script puts its reason last
+                    lines = str(error).strip().splitlines() or [type(error).__name__]
+                    reason = lines[-1 if isinstance(error, torch.jit.Error) else 0]
+                    raise TorchvoxError(f"the artefact does not run: {short(reason)}") from error
         if self.batch > 1:
             answer = tuple(t[:1] for t in answer) if isinstance(answer, tuple) else answer[:1]
         result = agreement(own, answer, self.detects, self.score)

@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+import warnings
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -164,7 +165,9 @@ def load_program(path: Union[str, Path], kind: str) -> Callable[..., Any]:
     if kind == "script":
         return torch.jit.load(str(path))
     if kind == "export":
-        return torch.export.load(str(path)).module()
+        with warnings.catch_warnings():  # torch about its own bytes
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.export.load(str(path)).module()
     if kind == "onnx":
         from torchvox.onnx import Program
 

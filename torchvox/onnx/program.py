@@ -84,5 +84,6 @@ class Program:
         try:
             outputs = tuple(torch.from_numpy(out) for out in self.session.run(None, feeds))
         except Exception as error:  # of ONNX Runtime, whose classes have no other base
-            raise TorchvoxError(f"{self.path}: {short(str(error).split(chr(10))[0])}") from None
+            reason = str(error).rpartition("Status Message: ")[2]  # of a node, or all of it
+            raise TorchvoxError(f"{self.path} does not run: {short(reason)}") from None
         return outputs if len(outputs) > 1 else outputs[0]
