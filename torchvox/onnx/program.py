@@ -42,8 +42,7 @@ class Program:
         try:
             self.session: InferenceSession = session(path, providers=[name])
         except Exception as error:
-            reason = short(str(error).split("\n")[0])
-            raise TorchvoxError(f"{path} cannot be run by ONNX Runtime: {reason}") from None
+            raise TorchvoxError(f"{path} cannot be run by ONNX Runtime: {_reason(error)}") from None
         facts = self.session.get_modelmeta().custom_metadata_map
         self.facts = {key.removeprefix("torchvox."): value for key, value in facts.items()}
         shape = self.session.get_inputs()[0].shape if self.session.get_inputs() else []
@@ -84,6 +83,13 @@ class Program:
         try:
             outputs = tuple(torch.from_numpy(out) for out in self.session.run(None, feeds))
         except Exception as error:  # of ONNX Runtime, whose classes have no other base
-            reason = str(error).rpartition("Status Message: ")[2]  # of a node, or all of it
-            raise TorchvoxError(f"{self.path} does not run: {short(reason)}") from None
+            raise TorchvoxError(f"{self.path} does not run: {_reason(error)}") from None
         return outputs if len(outputs) > 1 else outputs[0]
+
+
+def _reason(error: Exception) -> str:
+    """What a node says, or all of it."""
+    text = str(error)
+    for words in ("Status Message: ", "Exception during initialization: "):
+        text = text.rpartition(words)[2]
+    return short(text)

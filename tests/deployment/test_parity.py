@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What counts as a difference between a model and its artefact."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import torchvox
+from torchvox import models
+from torchvox._util.errors import TorchvoxError
+from torchvox.models import export
+from torchvox.models.artefact import Comparison, Parity, dtype_of, without_tf32
+
+ROOM = 4  # rows of the outputs
+
+
+def outputs(*boxes):
+    """What a detector gives for one scan. boxes: x, yaw, score, label of each."""
+    rows = torch.zeros(1, ROOM, 7)
+    scores, labels = torch.zeros(1, ROOM), torch.full((1, ROOM), -1, dtype=torch.int32)
+    for i, (x, yaw, score, label) in enumerate(boxes):
+        rows[0, i] = torch.tensor([x, 0.0, 0.0, 4.0, 2.0, 1.5, yaw])
+        scores[0, i], labels[0, i] = score, label
+    count = torch.tensor([len(boxes)], dtype=torch.int32)
+    return rows, scores, labels, count, torch.zeros(1, dtype=torch.int32)
+
+
+CAR, FAR = (10.0, 0.5, 0.8, 0), (-20.0, 1.0, 0.6, 1)
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "least", "expected"),
+    [  # boxes of both, those without their like, greatest difference, difference of scores
+        ([CAR, FAR], [CAR, FAR], 0.1, (4, 0, 0.0, 0.0)),
+        ([CAR, FAR], [FAR, CAR], 0.1, (4, 0, 0.0, 0.0)),  # the order is no difference
+        ([CAR], [(10.03, 0.5, 0.8, 0)], 0.1, (2, 0, 0.03, 0.0)),
+        ([CAR], [(10.0, 0.5, 0.79, 0)], 0.1, (2, 0, 0.01, 0.01)),
+        ([CAR], [(10.0, 0.5 + 2 * math.pi, 0.8, 0)], 0.1, (2, 0, 0.0, 0.0)),  # a whole turn
+        ([CAR], [(10.06, 0.5, 0.8, 0)], 0.1, (2, 2, 0.0, 0.0)),  # too far
+        ([CAR], [(10.0, 0.5, 0.8, 1)], 0.1, (2, 2, 0.0, 0.0)),  # another class
+        ([CAR], [(10.0, 0.5 + math.pi, 0.8, 0)], 0.1, (2, 2, 0.0, 0.0)),  # flipped
+        ([CAR, FAR], [CAR], 0.1, (3, 1, 0.0, 0.0)),
+        ([CAR, FAR], [], 0.1, (2, 2, 0.0, 0.0)),
+        ([CAR, FAR], [CAR], 0.7, (2, 0, 0.0, 0.0)),  # below the least score
+        ([(10.0, 0.5, 0.71, 0)], [(10.0, 0.5, 0.69, 0)], 0.7, (1, 0, 0.02, 0.02)),  # on both sides
+        ([CAR], [(math.nan, 0.5, 0.8, 0)], 0.1, (2, 2, 0.0, 0.0)),
+        ([CAR], [(10.0, 0.5, math.nan, 0)], 0.1, (2, 2, 0.0, 0.0)),
+        ([], [], 0.1, (0, 0, 0.0, 0.0)),
+    ],
+)
+def test_boxes_that_belong_together(mine, other, least, expected):
+    found = export.agreement(outputs(*mine), outputs(*other), True, least)
+    strays = round(found.strays * found.boxes)
+    assert (found.boxes, strays) == expected[:2]
+    assert (found.difference, found.score_difference) == pytest.approx(expected[2:], abs=1e-6)
+    assert found.same_bits == (mine == other)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "difference", "strays", "holds"),
+    [
+        ("float32", 4e-4, 0, True),
+        ("float32", 4.1e-4, 0, False),
+        ("float32", 0.0, 1, False),
+        ("float32", math.nan, 0, False),
+        ("float16", 0.2, 5, True),
+        ("float16", 0.21, 5, False),
+        ("float16", 0.2, 6, False),
+        ("bfloat16", 0.8, 20, True),
+    ],
+)
+def test_limits(dtype, difference, strays, holds):
+    parity = Parity(2, 1000, strays, difference, 0.0, 40.0, False, 1.0, 1.0, "a.bin")
+    assert parity.holds(dtype) is holds
+    assert parity._replace(greatest=0.1, difference=1.1e-5).holds("float32") is False  # at least 1
+
+
+class Shifted(nn.Module):
+    """Scores of a model and something more, by the number of the call."""
+
+    def __init__(self, model, *shifts, batch=None):
+        super().__init__()
+        self.model, self.shifts, self.batch, self.calls = model, list(shifts), batch, 0
+
+    def forward(self, points, lengths):
+        assert self.batch in (None, len(points))
+        self.calls += 1
+        return self.model(points, lengths) + self.shifts[max(0, self.calls - 2)]
+
+
+@pytest.fixture
+def classifier():
+    torch.manual_seed(0)
+    levels = [
+        {"points": 4, "radii": [0.4], "neighbors": [4], "channels": [[8]]},
+        {"points": None, "radii": [], "neighbors": [], "channels": [[8]]},
+    ]
+    return models.PointNet2Classifier(5, in_channels=3, levels=levels, head=[8]).eval()
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+@pytest.mark.parametrize(
+    ("shifts", "worst", "difference"),
+    [
+        ([0.0, 0.0, 0.0], None, 0.0),
+        ([0.0, 0.5, 0.25], "1", 0.5),
+        ([0.0, 0.5, math.nan], "2", math.nan),
+    ],
+)
+def test_scans_are_compared_one_by_one_and_the_worst_is_named(
+    classifier, shifts, worst, difference, batch
+):
+    comparison = Comparison(classifier, Shifted(classifier, *shifts, batch=batch))
+    for i in range(3):
+        points = torch.rand(1, 20 + i, 3)
+        comparison.add(str(i), (points, torch.tensor([20 + i])))
+    parity = comparison.parity()
+    assert (parity.scans, parity.strays) == (3, 0) and parity.worst in (worst or "012")
+    assert parity.difference == pytest.approx(difference, abs=1e-6, nan_ok=True)
+    assert not any(shifts) or not parity.same_bits
+    assert parity.seconds_model > 0 and parity.seconds_artefact > 0
+
+
+def broken(*inputs):
+    raise ValueError("first\nlast")
+
+
+@pytest.mark.parametrize(
+    ("artefact", "words"),
+    [
+        (lambda *inputs: None, "scores of the program must be float32 .* got None"),
+        (lambda points, lengths: points, "must be float32 .1, 5. on cpu, got float32 .1, 9, 3."),
+        (broken, "the artefact does not run: first$"),
+    ],
+)
+def test_an_artefact_that_does_something_else_ends_in_a_sentence(classifier, artefact, words):
+    comparison = Comparison(classifier, artefact)
+    with pytest.raises(TorchvoxError, match=words):
+        comparison.add("a", (torch.rand(1, 9, 3), torch.tensor([9])))
+
+
+def test_an_artefact_of_other_classes_is_refused(detector_onnx):
+    model = models.get_model("center_world_small", "default")
+    artefact = torchvox.onnx.Program(detector_onnx)
+    Comparison(model, artefact)
+    artefact.classes = artefact.classes[::-1]
+    with pytest.raises(TorchvoxError, match=r"classes of the artefact must be .'Car', 'Ped.* got"):
+        Comparison(model, artefact)
+
+
+def test_the_dtype_is_that_of_the_weights(classifier, detector_onnx):
+    half = models.fuse_batch_norms(classifier, torch.float16)
+    for one, expected in ((classifier, "float32"), (half, "float16"), (broken, "float32")):
+        assert dtype_of(one) == expected
+    assert dtype_of(torchvox.onnx.Program(detector_onnx)) == "float32"
+
+
+def test_tf32_is_off_inside_alone(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    with without_tf32():
+        assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    assert torch.backends.cudnn.allow_tf32

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ONNX file in its hosts: threads, versions, C++; and files that are not what they say."""
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from helpers import ROOT, assert_same_bits
+
+import torchvox
+from torchvox import models
+from torchvox._util.errors import TorchvoxError, WrongUseError
+from torchvox.models import export
+from torchvox.onnx import Program
+
+sys.path.append(str(ROOT / "tests" / "packaging"))
+sys.path.append(str(ROOT / "tests" / "models"))
+from detectors import small
+from shipping import call, clean_env, configure_examples, once, tool
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    """A scan, as the detector takes it."""
+    points = torch.from_numpy(torchvox.data.generate_scan().points[:, :4])
+    return points[None].contiguous(), torch.tensor([len(points)], dtype=torch.int32)
+
+
+def test_calls_at_once_have_the_bits_of_one(detector_onnx, inputs):
+    program = Program(detector_onnx)
+    points, count = inputs
+    calls = [(points, count - 1000 * (i % 3)) for i in range(12)]
+    expected = [program(*each) for each in calls]
+    with ThreadPoolExecutor(4) as pool:
+        for outs, own in zip(pool.map(lambda each: program(*each), calls), expected, strict=True):
+            assert_same_bits(outs, own, "at once")
+
+
+def test_what_a_file_says_of_itself(detector_onnx):
+    from torchvox.onnx import add_facts
+
+    facts = Program(detector_onnx).facts
+    assert facts["task"] == "detect" and facts["dtype"] == "float32" and facts["domain"] == "1"
+    assert facts["version"] == torchvox.__version__ and len(facts["weights_sha256"]) == 64
+    copy = detector_onnx.with_name("copy.onnx")
+    copy.write_bytes(detector_onnx.read_bytes())
+    add_facts(copy, {"parity": "{}"})
+    assert Program(copy).facts == {**facts, "parity": "{}"}
+
+
+def node(model, name):
+    return next(one for one in model.graph.node if one.op_type == name)
+
+
+def swap(model, name, one, other):
+    values = {each.name: each for each in node(model, name).attribute}
+    values[one].name, values[other].name = other, one
+
+
+def attribute(model, name, which, value):
+    attributes = node(model, name).attribute
+    attributes.remove(next(one for one in attributes if one.name == which))
+    if value is not None:
+        attributes.append(onnx.helper.make_attribute(which, value))
+
+
+def reshape(model, name, *dims):
+    tensor = next(one for one in model.graph.initializer if one.name == name)
+    tensor.dims[:] = dims
+
+
+def rewire(model, name, index, source):
+    node(model, name).input[index] = source
+
+
+def say(model, **facts):
+    """Other metadata; None removes one."""
+    for one in list(model.metadata_props):
+        if (name := one.key.removeprefix("torchvox.")) in facts:
+            model.metadata_props.remove(one)
+            if facts[name] is not None:
+                model.metadata_props.add(key=one.key, value=facts[name])
+
+
+LINEAR = "encoder.pfn_layers.0.linear.weight"
+HOSTILE = {
+    "swapped lists": (lambda m: swap(m, "VoxelMap", "voxel_size", "point_cloud_range"),
+                      "VoxelMap: voxel_size must be .x, y, z., got 6"),
+    "swapped words": (lambda m: swap(m, "VoxelMap", "bounds", "order"), "VoxelMap: order must be"),
+    "swapped kinds": (lambda m: swap(m, "PillarEncode", "max_points", "pad_semantics"),
+                      "PillarEncode: the attribute max_points is missing or of"),
+    "no stride": (lambda m: attribute(m, "CenterDecodeNms", "stride", None), "stride is missing"),
+    "huge cap": (lambda m: attribute(m, "VoxelMap", "max_voxels", 2**62), "max_voxels must be in"),
+    "a map lost": (lambda m: node(m, "CenterDecodeNms").input.pop(), "inputs must be 5, got 4"),
+    "a map flat": (lambda m: rewire(m, "CenterDecodeNms", 0, LINEAR), "a map must be .B, channels"),
+    "counts": (lambda m: rewire(m, "PillarEncode", 7, "points"), "PillarEncode: counts must be"),
+    "weights flat": (lambda m: reshape(m, LINEAR, 320), "PillarEncode: weight must be"),
+    "weights thin": (lambda m: reshape(m, LINEAR, 64, 5), "PillarEncode: weight must be"),
+    "convolution": (lambda m: reshape(m, "head.shared.weight", 96, 32, 3, 3), "channels"),
+    "no classes": (lambda m: say(m, classes=None), "metadata are not those"),
+    "classes": (lambda m: say(m, classes="[\"Car\""), "metadata are not those"),
+    "columns": (lambda m: say(m, columns="four"), "metadata are not those"),
+    "columns, wide": (lambda m: say(m, columns="9"), "sees 9 columns"),
+    "one class": (lambda m: say(m, classes='["Car"]'), "labels of its 1 classes"),
+    "range": (lambda m: say(m, point_cloud_range="[NaN, 0, 0, 1, 1, 1]"), "must be finite numbers"),
+    "no detector": (lambda m: say(m, task="classify"), "is not a detector"),
+    "newer": (lambda m: say(m, domain="2", version="0.9"), "of a newer torchvox .0.9.: upgrade"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", HOSTILE)
+def test_a_hostile_file_ends_in_a_sentence(fault, detector_onnx, tmp_path):
+    change, words = HOSTILE[fault]
+    model = onnx.load(detector_onnx)
+    change(model)
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(TorchvoxError, match=words) as error:
+        models.Detector(tmp_path / "model.onnx", device="cpu")(torchvox.data.generate_scan())
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
+def test_a_cut_file_ends_in_a_sentence(share, detector_onnx, tmp_path):
+    whole = detector_onnx.read_bytes()
+    (tmp_path / "cut.onnx").write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(TorchvoxError, match=r"cut.onnx cannot be run by ONNX Runtime: \S"):
+        Program(tmp_path / "cut.onnx")
+
+
+def test_wrong_use_is_said_in_a_sentence(detector_onnx, inputs, tmp_path, monkeypatch):
+    program = Program(detector_onnx)
+    with pytest.raises(TorchvoxError, match="takes points, num_points, got 1 inputs"):
+        program(inputs[0])
+    with pytest.raises(TorchvoxError, match=r"does not run: .* points .* Got: 3 Expected: 4"):
+        program(inputs[0][..., :3], inputs[1])
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(WrongUseError, match="has no CUDAExecutionProvider: use --device cpu"):
+        models.Detector(detector_onnx, device="cuda")
+    monkeypatch.setattr("torchvox._library.BINDINGS", tmp_path)
+    with pytest.raises(RuntimeError, match="-DTORCHVOX_ONNX=ON, or install a wheel"):
+        torchvox.onnx_library()
+
+
+def test_an_encoder_of_several_layers_takes_a_fixed_batch(tmp_path):
+    model = models.fuse_batch_norms(small("centers, two layers"))
+    with pytest.raises(WrongUseError, match="give --batch 1"):
+        export.export_model(model, tmp_path / "model.onnx", "onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_oldest_onnxruntime_gives_the_boxes(detector_onnx, inputs, tmp_path):
+    """The one that pyproject.toml names, where pip can have it."""
+    oldest = next(
+        line.split('"onnxruntime>=')[1].split('"')[0]
+        for line in (ROOT / "pyproject.toml").read_text().splitlines()
+        if '"onnxruntime>=' in line
+    )
+    site = tmp_path / "site"
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", site)
+    if call(*pip, f"onnxruntime=={oldest}.*", ok=False).returncode:
+        pytest.skip(f"pip has no onnxruntime {oldest} for this Python")
+    torch.save(inputs, tmp_path / "inputs.pt")
+    program = (
+        "import sys, torch, onnxruntime; from torchvox.onnx import Program;"
+        "outs = Program(sys.argv[1])(*torch.load(sys.argv[2]));"
+        "torch.save(outs, sys.argv[3]); print(onnxruntime.__version__)"
+    )
+    path = os.pathsep.join([str(site), str(ROOT)])
+    files = (detector_onnx, tmp_path / "inputs.pt", tmp_path / "outputs.pt")
+    done = call(sys.executable, "-c", program, *files, env={**os.environ, "PYTHONPATH": path})
+    assert done.stdout.splitlines()[-1].startswith(f"{oldest}.")
+    found = export.agreement(Program(detector_onnx)(*inputs), torch.load(files[2]), True)
+    assert found.boxes > 20 and found.strays == 0 and found.difference <= 1e-5 * found.greatest
+
+
+INCLUDE = os.environ.get("TORCHVOX_ONNXRUNTIME_INCLUDE")  # as the build takes it
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not INCLUDE, reason="TORCHVOX_ONNXRUNTIME_INCLUDE names no published header")
+def test_the_runner_in_cpp_gives_the_bits_of_the_session(
+    detector_onnx, inputs, tmp_path, tmp_path_factory
+):
+    capi = Path(onnxruntime.__file__).parent / "capi"
+    (library,) = capi.glob("libonnxruntime.so.*")
+
+    def make(folder: Path) -> None:
+        links = folder / "lib"
+        links.mkdir()
+        for name in ("libonnxruntime.so", "libonnxruntime.so.1"):
+            (links / name).symlink_to(library)
+        env = clean_env(CMAKE_LIBRARY_PATH=str(links), CMAKE_INCLUDE_PATH=INCLUDE)
+        configure_examples(folder, torchvox.cmake_prefix_path, env)
+        call(tool("cmake"), "--build", folder, "--target", "onnx_runner", env=env)
+
+    built = once(tmp_path_factory, "onnx_runner", make)
+    needed = call(tool("readelf"), "-d", built / "onnx_runner").stdout
+    assert "libtorch" not in needed and "libpython" not in needed
+    env = {"LD_LIBRARY_PATH": str(built / "lib"), "PATH": os.environ["PATH"]}
+    library, scan, boxes = torchvox.onnx_library(), tmp_path / "scan.bin", tmp_path / "boxes.bin"
+    inputs[0].numpy().tofile(scan)
+    done = call(built / "onnx_runner", detector_onnx, library, scan, 4, boxes, env=env)
+    rows, scores, labels, count, _ = (out[0].numpy() for out in Program(detector_onnx)(*inputs))
+    n, width = int(count), rows.shape[1] + 2
+    assert n > 20 and done.stdout == f"{n} boxes\n"
+    expected = np.concatenate([rows, scores[:, None], labels[:, None]], 1)[:n].astype(np.float32)
+    assert np.fromfile(boxes, np.float32).reshape(-1, width).tobytes() == expected.tobytes()
+    (tmp_path / "cut.onnx").write_bytes(detector_onnx.read_bytes()[:1000])
+    files = (tmp_path / "cut.onnx", library, scan, 4, boxes)
+    failed = call(built / "onnx_runner", *files, env=env, ok=False)
+    assert failed.returncode == 1 and "Protobuf parsing failed" in failed.stdout
