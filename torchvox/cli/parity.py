@@ -62,6 +62,7 @@ def parity(args: ParityOptions) -> None:
     from torchvox.models.detection.running import load_form
 
     options.check_model(args.model)
+    options.check_model(args.artefact)
     files = args.clouds(args.paths)
     check_outputs([*files, args.model, args.artefact], {"--json": args.json})
     read, device = options.cloud_reader(files, args.layout), use_device(args.device)
@@ -147,10 +148,11 @@ def _print(args: ParityOptions, result: Parity, dtype: str) -> None:
         ("time of the artefact", milliseconds(1e3 * result.seconds_artefact), ""),
     ]
     title = f"{args.artefact} beside {args.model}, weights of {dtype}"
-    numbers = ("value", "at most")
-    console().print(table_of(title, ("", *numbers), rows, right=numbers))
+    numbers, out = ("value", "at most"), console()
+    out.print(title, soft_wrap=True, markup=False, style="bold")
+    out.print(table_of("", ("", *numbers), rows, right=numbers))
     words = "agree" if result.holds(dtype) else "differ"
-    console().print(f"they {words}; worst scan: {result.worst}", soft_wrap=True, markup=False)
+    out.print(f"they {words}; worst scan: {result.worst}", soft_wrap=True, markup=False)
 
 
 def _words(result: Parity, dtype: str) -> str:
