@@ -11,7 +11,7 @@ import torchvox
 from torchvox import models
 from torchvox._util.errors import TorchvoxError
 from torchvox.models import export
-from torchvox.models.artefact import Comparison, Parity, dtype_of, without_tf32
+from torchvox.models.artefact import Comparison, without_tf32
 
 ROOM = 4  # rows of the outputs
 
@@ -58,25 +58,6 @@ def test_boxes_that_belong_together(mine, other, least, expected):
     assert found.same_bits == (mine == other)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "difference", "strays", "holds"),
-    [
-        ("float32", 4e-4, 0, True),
-        ("float32", 4.1e-4, 0, False),
-        ("float32", 0.0, 1, False),
-        ("float32", math.nan, 0, False),
-        ("float16", 0.2, 5, True),
-        ("float16", 0.21, 5, False),
-        ("float16", 0.2, 6, False),
-        ("bfloat16", 0.8, 20, True),
-    ],
-)
-def test_limits(dtype, difference, strays, holds):
-    parity = Parity(2, 1000, strays, difference, 0.0, 40.0, False, 1.0, 1.0, "a.bin")
-    assert parity.holds(dtype) is holds
-    assert parity._replace(greatest=0.1, difference=1.1e-5).holds("float32") is False  # at least 1
-
-
 class Shifted(nn.Module):
     """Scores of a model and something more, by the number of the call."""
 
@@ -102,25 +83,46 @@ def classifier():
 
 @pytest.mark.parametrize("batch", [None, 3])
 @pytest.mark.parametrize(
-    ("shifts", "worst", "difference"),
+    ("dtype", "shifts", "worst", "difference", "holds"),
     [
-        ([0.0, 0.0, 0.0], None, 0.0),
-        ([0.0, 0.5, 0.25], "1", 0.5),
-        ([0.0, 0.5, math.nan], "2", math.nan),
+        (None, [0.0, 0.0, 0.0], None, 0.0, True),
+        (None, [0.0, 0.5, 0.25], "1", 0.5, False),
+        (None, [0.5, math.nan, 0.5], "1", math.nan, False),
+        (None, [0.0, 0.0, 2e-5], "2", 2e-5, False),  # scores are below 1
+        ("float16", [0.0, 0.0, 4e-3], "2", 4e-3, True),
+        ("float16", [0.0, 0.0, 6e-3], "2", 6e-3, False),
     ],
 )
 def test_scans_are_compared_one_by_one_and_the_worst_is_named(
-    classifier, shifts, worst, difference, batch
+    classifier, batch, dtype, shifts, worst, difference, holds
 ):
-    comparison = Comparison(classifier, Shifted(classifier, *shifts, batch=batch))
+    artefact = Shifted(classifier, *shifts, batch=batch)
+    artefact.facts = {} if dtype is None else {"dtype": dtype}
+    comparison = Comparison(classifier, artefact)
     for i in range(3):
-        points = torch.rand(1, 20 + i, 3)
-        comparison.add(str(i), (points, torch.tensor([20 + i])))
+        comparison.add(str(i), (torch.rand(1, 20 + i, 3), torch.tensor([20 + i])))
     parity = comparison.parity()
-    assert (parity.scans, parity.strays) == (3, 0) and parity.worst in (worst or "012")
+    assert (parity.scans, parity.strays, parity.dtype) == (3, 0, dtype or "float32")
+    assert parity.worst in (worst or "012") and parity.holds is holds
     assert parity.difference == pytest.approx(difference, abs=1e-6, nan_ok=True)
     assert not any(shifts) or not parity.same_bits
     assert parity.seconds_model > 0 and parity.seconds_artefact > 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "strays", "holds"),
+    [("float32", 0, True), ("float32", 1, False), ("float16", 5, True), ("float16", 6, False)],
+)
+def test_boxes_of_one_alone_end_the_parity(classifier, dtype, strays, holds):
+    artefact = Shifted(classifier)
+    artefact.facts = {"dtype": dtype}
+    comparison = Comparison(classifier, artefact)
+    some = export.Agreement(False, 4e-4, 40.0, strays / 800, 800)
+    rest = export.Agreement(False, 1e-4, 10.0, 0.0, 100)
+    comparison.results = [("a", rest, 1.0, 1.0), ("b", some, 2.0, 3.0), ("c", rest, 4.0, 4.0)]
+    parity = comparison.parity()
+    assert (parity.boxes, parity.strays, parity.holds) == (1000, strays, holds)
+    assert (parity.worst, parity.seconds_model, parity.seconds_artefact) == ("b", 2.0, 3.0)
 
 
 def broken(*inputs):
@@ -148,13 +150,6 @@ def test_an_artefact_of_other_classes_is_refused(detector_onnx):
     artefact.classes = artefact.classes[::-1]
     with pytest.raises(TorchvoxError, match=r"classes of the artefact must be .'Car', 'Ped.* got"):
         Comparison(model, artefact)
-
-
-def test_the_dtype_is_that_of_the_weights(classifier, detector_onnx):
-    half = models.fuse_batch_norms(classifier, torch.float16)
-    for one, expected in ((classifier, "float32"), (half, "float16"), (broken, "float32")):
-        assert dtype_of(one) == expected
-    assert dtype_of(torchvox.onnx.Program(detector_onnx)) == "float32"
 
 
 def test_tf32_is_off_inside_alone(monkeypatch):

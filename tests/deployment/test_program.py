@@ -2,6 +2,7 @@
 """An ONNX file in its hosts: threads, versions, C++; and files that are not what they say."""
 
 import os
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,15 +44,9 @@ def test_calls_at_once_have_the_bits_of_one(detector_onnx, inputs):
 
 
 def test_what_a_file_says_of_itself(detector_onnx):
-    from torchvox.onnx import add_facts
-
     facts = Program(detector_onnx).facts
     assert facts["task"] == "detect" and facts["dtype"] == "float32" and facts["domain"] == "1"
     assert facts["version"] == torchvox.__version__ and len(facts["weights_sha256"]) == 64
-    copy = detector_onnx.with_name("copy.onnx")
-    copy.write_bytes(detector_onnx.read_bytes())
-    add_facts(copy, {"parity": "{}"})
-    assert Program(copy).facts == {**facts, "parity": "{}"}
 
 
 def node(model, name):
@@ -61,13 +56,6 @@ def node(model, name):
 def swap(model, name, one, other):
     values = {each.name: each for each in node(model, name).attribute}
     values[one].name, values[other].name = other, one
-
-
-def attribute(model, name, which, value):
-    attributes = node(model, name).attribute
-    attributes.remove(next(one for one in attributes if one.name == which))
-    if value is not None:
-        attributes.append(onnx.helper.make_attribute(which, value))
 
 
 def reshape(model, name, *dims):
@@ -92,21 +80,16 @@ LINEAR = "encoder.pfn_layers.0.linear.weight"
 HOSTILE = {
     "swapped lists": (lambda m: swap(m, "VoxelMap", "voxel_size", "point_cloud_range"),
                       "VoxelMap: voxel_size must be .x, y, z., got 6"),
-    "swapped words": (lambda m: swap(m, "VoxelMap", "bounds", "order"), "VoxelMap: order must be"),
     "swapped kinds": (lambda m: swap(m, "PillarEncode", "max_points", "pad_semantics"),
                       "PillarEncode: the attribute max_points is missing or of"),
-    "no stride": (lambda m: attribute(m, "CenterDecodeNms", "stride", None), "stride is missing"),
-    "huge cap": (lambda m: attribute(m, "VoxelMap", "max_voxels", 2**62), "max_voxels must be in"),
     "a map lost": (lambda m: node(m, "CenterDecodeNms").input.pop(), "inputs must be 5, got 4"),
     "a map flat": (lambda m: rewire(m, "CenterDecodeNms", 0, LINEAR), "a map must be .B, channels"),
     "counts": (lambda m: rewire(m, "PillarEncode", 7, "points"), "PillarEncode: counts must be"),
-    "weights flat": (lambda m: reshape(m, LINEAR, 320), "PillarEncode: weight must be"),
-    "weights thin": (lambda m: reshape(m, LINEAR, 64, 5), "PillarEncode: weight must be"),
+    "weights": (lambda m: reshape(m, LINEAR, 64, 5), "PillarEncode: weight must be"),
     "convolution": (lambda m: reshape(m, "head.shared.weight", 96, 32, 3, 3), "channels"),
     "no classes": (lambda m: say(m, classes=None), "metadata are not those"),
-    "classes": (lambda m: say(m, classes="[\"Car\""), "metadata are not those"),
-    "columns": (lambda m: say(m, columns="four"), "metadata are not those"),
-    "columns, wide": (lambda m: say(m, columns="9"), "sees 9 columns"),
+    "half a list": (lambda m: say(m, classes='["Car"'), "metadata are not those"),
+    "columns": (lambda m: say(m, columns="9"), "sees 9 columns"),
     "one class": (lambda m: say(m, classes='["Car"]'), "labels of its 1 classes"),
     "range": (lambda m: say(m, point_cloud_range="[NaN, 0, 0, 1, 1, 1]"), "must be finite numbers"),
     "no detector": (lambda m: say(m, task="classify"), "is not a detector"),
@@ -157,11 +140,7 @@ def test_an_encoder_of_several_layers_takes_a_fixed_batch(tmp_path):
 @pytest.mark.slow
 def test_the_oldest_onnxruntime_gives_the_boxes(detector_onnx, inputs, tmp_path):
     """The one that pyproject.toml names, where pip can have it."""
-    oldest = next(
-        line.split('"onnxruntime>=')[1].split('"')[0]
-        for line in (ROOT / "pyproject.toml").read_text().splitlines()
-        if '"onnxruntime>=' in line
-    )
+    oldest = re.search('"onnxruntime>=(.*?)"', (ROOT / "pyproject.toml").read_text())[1]
     site = tmp_path / "site"
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", site)
     if call(*pip, f"onnxruntime=={oldest}.*", ok=False).returncode:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import typer
 
 from torchvox._build import BUILD_INFO
 from torchvox._util.errors import TorchvoxError
+from torchvox._util.extras import require
 from torchvox.cli import options
 from torchvox.cli.commands import write_json
 from torchvox.cli.detect import noted_points
@@ -58,7 +58,7 @@ def parity(args: ParityOptions) -> None:
         torchvox parity center_world_small center_world_small.onnx scans/ --layout kitti
         torchvox parity best.ckpt best.export.pt2 scans/ --trust-code --json parity.json
     """
-    from torchvox.models.artefact import Comparison, dtype_of
+    from torchvox.models.artefact import Comparison
     from torchvox.models.detection.running import load_form
 
     options.check_model(args.model)
@@ -76,23 +76,20 @@ def parity(args: ParityOptions) -> None:
     failed = attempt_each(files, work)
     if not comparison.results:
         raise typer.Exit(1)
-    result, dtype = comparison.parity(), dtype_of(artefact)
-    _print(args, result, dtype)
-    runtime = getattr(artefact, "session", None)
-    facts = {**result._asdict(), "holds": result.holds(dtype), "dtype": dtype, "score": args.score}
-    facts |= {"device": _device(device), "host": "ONNX Runtime" if runtime else "torch"}
-    facts |= {"tf32": False, "versions": _versions(runtime is not None)}
-    facts["weights_sha256"] = getattr(artefact, "facts", {}).get("weights_sha256")
-    write_json(args.json, {k: None if _is_nan(v) else v for k, v in facts.items()})
+    result = comparison.parity()
+    _print(args, result)
+    write_json(args.json, _facts(args, result, artefact, device))
     if comparison.detects and not result.boxes:
         raise TorchvoxError(
             f"no scan has a box with a score of {args.score:g} or more, so nothing was compared: "
             "give scans with objects, or a lower --score"
         )
-    if not result.holds(dtype):
+    if not result.holds:
+        alone = f"{result.strays:,} of {result.boxes:,} boxes are of one alone"
+        apart = f"{result.difference:.2g} apart where {result.limit:.2g} is the limit"
         raise TorchvoxError(
-            f"{args.artefact} differs from {args.model} by more than rounding: "
-            f"{_words(result, dtype)}, most in {result.worst}"
+            f"{args.artefact} differs from {args.model}, most in {result.worst}: "
+            f"{alone if result.strays > result.stray_limit else apart}"
         )
     if failed:
         raise typer.Exit(1)
@@ -132,48 +129,43 @@ def _reader(model: torch.nn.Module) -> Callable[[PointCloud, int], Inputs]:
     return inputs
 
 
-def _print(args: ParityOptions, result: Parity, dtype: str) -> None:
-    limit, strays = result.limits(dtype)
+def _print(args: ParityOptions, result: Parity) -> None:
     rows = [("scans", f"{result.scans:,}", "")]
     if result.boxes:
         rows += [
             (f"boxes of score {args.score:g}, of both", f"{result.boxes:,}", ""),
-            ("boxes of one alone", f"{result.strays:,}", f"{math.floor(strays):,}"),
+            ("boxes of one alone", f"{result.strays:,}", f"{result.stray_limit:,}"),
             ("greatest difference of scores", f"{result.score_difference:.2g}", ""),
         ]
     rows += [
-        ("greatest difference", f"{result.difference:.2g}", f"{limit:.2g}"),
+        ("greatest difference", f"{result.difference:.2g}", f"{result.limit:.2g}"),
         ("same bits", "yes" if result.same_bits else "no", ""),
         ("time of the model", milliseconds(1e3 * result.seconds_model), ""),
         ("time of the artefact", milliseconds(1e3 * result.seconds_artefact), ""),
     ]
-    title = f"{args.artefact} beside {args.model}, weights of {dtype}"
+    title = f"{args.artefact} beside {args.model}, weights of {result.dtype}"
     numbers, out = ("value", "at most"), console()
     out.print(title, soft_wrap=True, markup=False, style="bold")
     out.print(table_of("", ("", *numbers), rows, right=numbers))
-    words = "agree" if result.holds(dtype) else "differ"
+    words = "agree" if result.holds else "differ"
     out.print(f"they {words}; worst scan: {result.worst}", soft_wrap=True, markup=False)
 
 
-def _words(result: Parity, dtype: str) -> str:
-    limit, strays = result.limits(dtype)
-    boxes = f"{result.strays:,} of {result.boxes:,} boxes are of one alone, "
-    difference = f"{result.difference:.2g} where {limit:.2g} is the limit"
-    return f"{boxes * (result.strays > strays)}{difference}"
-
-
-def _device(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-
-
-def _versions(onnx: bool) -> dict[str, str]:
+def _facts(
+    args: ParityOptions, result: Parity, artefact: object, device: torch.device
+) -> dict[str, object]:
+    """For JSON, which has no NaN."""
+    on_gpu, own = device.type == "cuda", getattr(artefact, "facts", {})
     versions = {"torchvox": BUILD_INFO["version"], "torch": str(torch.__version__)}
-    if onnx:
-        import onnxruntime
-
-        versions["onnxruntime"] = onnxruntime.__version__
-    return versions
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and math.isnan(value)
+    if hasattr(artefact, "session"):
+        versions["onnxruntime"] = require("onnxruntime", "to run ONNX files").__version__
+    return {
+        **{k: None if v != v else v for k, v in result._asdict().items()},
+        "holds": result.holds,
+        "score": args.score,
+        "device": torch.cuda.get_device_name(device) if on_gpu else "cpu",
+        "host": "ONNX Runtime" if hasattr(artefact, "session") else "torch",
+        "tf32": False,
+        "versions": versions,
+        "weights_sha256": own.get("weights_sha256"),
+    }

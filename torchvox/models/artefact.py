@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An exported model beside the model that it was made from, on scans."""
 
+import math
 import statistics
 import time
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Tuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from torchvox._util.errors import TorchvoxError, short
 from torchvox.models.detection import DetectionNet
@@ -20,28 +22,26 @@ LIMITS = {"float32": (1e-5, 0.0), "float16": (5e-3, 0.005), "bfloat16": (2e-2, 0
 
 class Parity(NamedTuple):
     """Of all scans. boxes: of both; strays: how many of them have no box of the other nearby.
-    difference, score_difference: the greatest; seconds: medians; worst: name of the scan."""
+    difference, score_difference: the greatest; seconds: medians; worst: name of the scan. limit,
+    stray_limit: of difference and strays, for the dtype of the artefact's weights."""
 
     scans: int
     boxes: int
     strays: int
     difference: float
     score_difference: float
-    greatest: float
     same_bits: bool
     seconds_model: float
     seconds_artefact: float
     worst: str
+    dtype: str
+    limit: float
+    stray_limit: int
 
-    def limits(self, dtype: str) -> Tuple[float, float]:
-        """The greatest difference, and the most strays, for weights of a dtype."""
-        share, strays = LIMITS[dtype]
-        return share * max(1.0, self.greatest), strays * self.boxes
-
-    def holds(self, dtype: str) -> bool:
-        """Whether both are within the limits; NaN is not."""
-        difference, strays = self.limits(dtype)
-        return self.difference <= difference and self.strays <= strays
+    @property
+    def holds(self) -> bool:
+        """Whether both agree within the limits; NaN does not."""
+        return self.difference <= self.limit and self.strays <= self.stray_limit
 
 
 class Comparison:
@@ -59,12 +59,11 @@ class Comparison:
         self.batch = getattr(artefact, "batch", None) or 1  # scans that the artefact takes at once
         self.results: List[Tuple[str, Agreement, float, float]] = []
         for name in ("classes", "columns", "point_cloud_range"):
-            mine = getattr(model, name, None)
-            its = getattr(artefact, name, mine)
-            if mine is not None and _plain(its) != _plain(mine):
-                raise TorchvoxError(
-                    f"{name} of the artefact must be {mine} of the model, got {its}"
-                )
+            mine: Any = getattr(model, name, None)
+            its: Any = getattr(artefact, name, mine)
+            if its != mine and list(its) != list(mine):
+                words = f"{name} of the artefact must be {mine} of the model"
+                raise TorchvoxError(f"{words}, got {short(its)}")
 
     @torch.no_grad()
     def add(self, name: str, inputs: Inputs) -> Agreement:
@@ -83,32 +82,34 @@ class Comparison:
                     reason = lines[-1 if isinstance(error, torch.jit.Error) else 0]
                     raise TorchvoxError(f"the artefact does not run: {short(reason)}") from error
         if self.batch > 1:
-            answer = tuple(t[:1] for t in answer) if isinstance(answer, tuple) else answer[:1]
+            answer = tree_map(lambda one: one[:1], answer)
         result = agreement(own, answer, self.detects, self.score)
         self.results.append((name, result, seconds, others))
         return result
 
     def parity(self) -> Parity:
         """Of the scans so far, one at least."""
-        agreements = [result for _, result, _, _ in self.results]
-        all_, last = worst_of(agreements), self.results[0]
-        for one in self.results:  # more strays, then a greater difference, of which NaN is one
-            mine, greatest = one[1], last[1]
-            if mine.strays > greatest.strays or (
-                mine.strays == greatest.strays and not mine.difference <= greatest.difference
-            ):
-                last = one
+
+        def order(one: Tuple[str, Agreement, float, float]) -> Tuple[float, ...]:
+            found = one[1]
+            return found.strays, math.isnan(found.difference), found.difference
+
+        names, found, seconds, others = zip(*self.results, strict=True)
+        dtype, whole = dtype_of(self.artefact), worst_of(found)
+        share, stray_share = LIMITS[dtype]
         return Parity(
-            len(agreements),
-            all_.boxes,
-            sum(round(one.strays * one.boxes) for one in agreements),
-            all_.difference,
-            all_.score_difference,
-            all_.greatest,
-            all_.same_bits,
-            statistics.median(one[2] for one in self.results),
-            statistics.median(one[3] for one in self.results),
-            last[0],
+            scans=len(names),
+            boxes=whole.boxes,
+            strays=sum(round(one.strays * one.boxes) for one in found),
+            difference=whole.difference,
+            score_difference=whole.score_difference,
+            same_bits=whole.same_bits,
+            seconds_model=statistics.median(seconds),
+            seconds_artefact=statistics.median(others),
+            worst=max(self.results, key=order)[0],
+            dtype=dtype,
+            limit=share * max(1.0, whole.greatest),
+            stray_limit=int(stray_share * whole.boxes),
         )
 
 
@@ -138,15 +139,5 @@ def without_tf32() -> Iterator[None]:
 def _timed(run: Callable[..., Any], inputs: Inputs) -> Tuple[Any, float]:
     """The outputs on the CPU, and the seconds until they are there."""
     start = time.perf_counter()
-    answer = run(*inputs)
-    is_list = isinstance(answer, (list, tuple))
-    outputs = tuple(_on_cpu(one) for one in answer) if is_list else _on_cpu(answer)
-    return outputs, time.perf_counter() - start
-
-
-def _on_cpu(value: Any) -> Any:
-    return value.cpu() if isinstance(value, Tensor) else value
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, (list, tuple)) else value
+    answer = tree_map(lambda one: one.cpu() if isinstance(one, Tensor) else one, run(*inputs))
+    return answer, time.perf_counter() - start

@@ -203,9 +203,11 @@ def compare(
 def worst_of(results: Sequence[Agreement]) -> Agreement:
     """The greatest of each number, and all boxes."""
     rows = [(r.difference, r.greatest, r.strays, r.score_difference) for r in results]
-    *most, score = torch.tensor(rows, dtype=torch.float64).amax(0).tolist()  # which keeps a NaN
-    same = all(one.same_bits for one in results)
-    return Agreement(same, *most, sum(one.boxes for one in results), score)
+    worst, greatest, strays, score = (
+        torch.tensor(rows, dtype=torch.float64).amax(0).tolist()
+    )  # keeps a NaN
+    same, boxes = all(one.same_bits for one in results), sum(one.boxes for one in results)
+    return Agreement(same, worst, greatest, strays, boxes, score)
 
 
 def agreement(own: Any, answer: object, detects: bool, score: float = 0.0) -> Agreement:
