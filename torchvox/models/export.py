@@ -16,7 +16,6 @@ from torchvox.models.detection import DetectionNet
 from torchvox.models.fuse import weight_dtype
 from torchvox.models.minkunet import MinkUNet
 from torchvox.models.pointnet2 import PointNet2Classifier
-from torchvox.nn.pillars import PillarFeatureNet
 
 FORMATS = {"script": ".script.pt", "export": ".export.pt2", "aoti": ".aoti.pt2", "onnx": ".onnx"}
 SUFFIX = {"aoti": ".pt2"}  # that torch insists on
@@ -97,12 +96,6 @@ def _export_onnx(model: nn.Module, path: Union[str, Path], batch: Optional[int])
         raise WrongUseError(
             "a merged head is slow in ONNX: export the file that the model was merged from"
         )
-    encoder = getattr(model, "encoder", None)
-    if batch is None and isinstance(encoder, PillarFeatureNet) and not encoder.single:
-        raise WrongUseError(
-            "a pillar net of several layers takes a fixed number of scans in ONNX: give --batch 1 "
-            "(batch=1)"
-        )
     clouds, points = torch.export.Dim("clouds", min=1), torch.export.Dim("points", min=2)
     free: Dict[int, object] = {0: clouds} if batch is None else {}
     inputs = example_inputs(model, (1024, 1023, *[1024] * ((batch or 2) - 2))[:batch])
@@ -117,15 +110,20 @@ def _export_onnx(model: nn.Module, path: Union[str, Path], batch: Optional[int])
         facts["classes"], facts["columns"] = json.dumps(model.classes), str(model.columns)
         facts["point_cloud_range"] = json.dumps(model.point_cloud_range)
         facts["column_scale"] = json.dumps(scale)
-    onnx.export(
-        model,
-        inputs,
-        path,
-        dynamic_shapes=({**free, 1: points}, *(free for _ in inputs[1:])),
-        input_names=names if len(names) == len(inputs) else [names[0], names[-1]],
-        output_names=OUTPUTS if detects else ["scores"],
-        metadata={f"torchvox.{key}": value for key, value in facts.items()},
-    )
+    try:
+        onnx.export(
+            model,
+            inputs,
+            path,
+            dynamic_shapes=({**free, 1: points}, *(free for _ in inputs[1:])),
+            input_names=names if len(names) == len(inputs) else [names[0], names[-1]],
+            output_names=OUTPUTS if detects else ["scores"],
+            metadata={f"torchvox.{key}": value for key, value in facts.items()},
+        )
+    except TorchvoxError as error:
+        if not str(error).endswith("use a fixed batch"):
+            raise
+        raise WrongUseError(f"{error}: --batch 1 (batch=1)") from error
 
 
 def export_model(
