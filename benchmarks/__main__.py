@@ -22,7 +22,7 @@ from benchmarks.runner import Settings, run_case
 from benchmarks.suite import PEERS, Case
 
 NAMES = ("voxelize", "sampling", "neighbors", "grouping", "grids", "boxes", "pointnet2",
-         "detectors", "filter", "occupancy", "compat", "files", "sensor",
+         "detectors", "filter", "occupancy", "compat", "files", "sensor", "onnx",
          "sparse", "sparse_upstream")  # fmt: skip
 DOMAINS = [importlib.import_module(f"benchmarks.{name}") for name in NAMES]
 PACKAGES = sorted({peer.package for peer in PEERS})
@@ -115,7 +115,7 @@ def _options() -> argparse.Namespace:
         "--only",
         default="",
         help="comma-separated words; run matching cases only. Cases that "
-        "take minutes run only so: train PointPillars, train SECOND, compat, downsample_file",
+        "take minutes run only so: train PointPillars, train SECOND, compat, onnx, downsample_file",
     )
     add("--alone", action="store_true", help="torchvox only")
     add("--peers", type=_packages, nargs="?", const=[], metavar="PACKAGES", help="other libraries, "

@@ -19,6 +19,7 @@ GPU = {"graph_us", "kernel_us", "eager_us", "cpu_us", "times_floor"}
 FIGURES = {"cuda": GPU, "cpu": {"best_us"}}
 # Whole networks, maps of gigabytes, files.
 LARGE = ("Pillars", "Point", "SECOND", "canvas", "pillars of", "100 m", "ground", "75 m", "_file")
+LARGE += ("ONNX",)
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +45,9 @@ def test_every_row_of_the_table_runs(few, settings, device, domain):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["to canvas", "pillars of 8", "Net++", "Pillars", "Center", "SE"])
+@pytest.mark.parametrize(
+    "words", ["to canvas", "pillars of 8", "Net++", "Pillars", "Center", "SE", "world_small"]
+)
 def test_networks_run_in_small(few, settings, words):
     for case in cases("cpu"):
         if words in case.name:

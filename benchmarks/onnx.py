@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every detector, scan to boxes, in ONNX Runtime beside the same network in torch: eager on the
+CPU, in a CUDA graph on a GPU, where ONNX Runtime captures one too (its figure is eager_us: calls of
+the session, inputs and outputs bound on the device). They run with `--only ONNX`.
+"""
+
+import importlib.util
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.clouds import Clouds
+from benchmarks.detectors import seeded_model, ten_sweeps
+from benchmarks.suite import Case, Facts, Outputs, Problem, bytes_of, expect, name_of
+from benchmarks.suite import Implementation as Other
+from torchvox import models
+from torchvox.models.artefact import without_tf32
+from torchvox.models.export import OUTPUTS, agreement, export_model
+
+STRAYS, APART = 0.02, 0.05  # share of boxes that may come or go; meters and score
+
+
+class Network(Problem):
+    """torch runs `fast`, fused and merged; ONNX Runtime the same network, fused."""
+
+    @torch.no_grad()
+    def run(self) -> Outputs:
+        with without_tf32():
+            return tuple(self["fast"](*self["scan"]))
+
+    def facts(self) -> Facts:
+        return {"points": self["scan"][0].size(1), "dtype": name_of(self["dtype"])}
+
+    def moved_bytes(self) -> tuple[int, int]:
+        return bytes_of(self["scan"], [self["fast"]]), bytes_of(self.outputs)
+
+    def check(self, outputs: Outputs) -> str:
+        """Seeded features of SECOND vanish: its scores are those of the bias, it has no boxes."""
+        expect(bool(outputs[0].isfinite().all()), "a box is not finite")
+        return f"{int(outputs[3][0])} boxes"
+
+    def others(self) -> Iterator[Other]:
+        if importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnxscript"):
+            yield Other("ONNX Runtime", self.in_onnx, self.compare)
+
+    def in_onnx(self) -> Outputs:
+        if "call" not in self.arguments:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "model.onnx"
+                export_model(self["fused"].cpu(), path, "onnx", batch=1)
+                on = on_cpu if self.device.type == "cpu" else on_gpu
+                self.arguments = {**self.arguments, "call": on(path, self["scan"], self.outputs)}
+        return self["call"]()
+
+    def compare(self, result: Any) -> str:
+        with torch.no_grad():
+            found = agreement(self.outputs, result, True, 0.1)
+        words = f"{100 * found.strays:.2g} % of {found.boxes} boxes alone"
+        expect(found.strays <= STRAYS and found.difference <= APART, words)
+        return f"{words}, others within {found.difference:.1e}"
+
+
+def on_cpu(path: Path, scan: Outputs, like: Outputs) -> Callable[[], Outputs]:
+    from torchvox import onnx
+
+    session = onnx.session(path, threads=torch.get_num_threads())
+    feeds = dict(zip(("points", "num_points"), (t.numpy() for t in scan), strict=True))
+    return lambda: tuple(map(torch.from_numpy, session.run(None, feeds)))
+
+
+def on_gpu(path: Path, scan: Outputs, like: Outputs) -> Callable[[], Outputs]:
+    """A session that captures its graph on a stream of its own at the first call."""
+    import onnxruntime
+
+    from torchvox import onnx
+
+    stream, outputs = torch.cuda.Stream(), [torch.empty_like(t) for t in like]
+    graph = {"user_compute_stream": str(stream.cuda_stream), "enable_cuda_graph": "1"}
+    session = onnx.session(path, providers=["CUDAExecutionProvider"], **graph)
+    binding, device = session.io_binding(), torch.cuda.current_device()
+    names = [(binding.bind_input, ("points", "num_points"), scan)]
+    for bind, words, tensors in (*names, (binding.bind_output, OUTPUTS, outputs)):
+        for word, t in zip(words, tensors, strict=True):
+            dtype = torch.empty(0, dtype=t.dtype).numpy().dtype
+            bind(word, "cuda", device, dtype, list(t.shape), t.data_ptr())
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+
+    def call() -> Outputs:
+        session.run_with_iobinding(binding, options)
+        torch.cuda.current_stream().wait_stream(stream)
+        return outputs
+
+    torch.cuda.synchronize()  # its stream reads what others wrote
+    return call
+
+
+def row(config: str, dtype: torch.dtype) -> Case:
+    def inputs(data: Clouds) -> dict[str, Any]:
+        aged = models.get_model(config).columns == 5
+        points, source = (ten_sweeps if aged else Clouds.kitti)(data)
+        count = torch.tensor([len(points)], dtype=torch.int32, device=points.device)
+        scan = (points[None].contiguous(), count)
+        model = seeded_model(config, [], scan)
+        fused = models.fuse_batch_norms(model, None if dtype == torch.float32 else dtype)
+        fast = models.merge_heads(fused)
+        return {"fused": fused, "fast": fast, "scan": scan, "source": source}
+
+    name = f"{config} {name_of(dtype)} in ONNX"
+    return Case(name, "ONNX", inputs, {"dtype": dtype}, kind=Network, on_demand=True)
+
+
+def cases(device: str) -> list[Case]:
+    dtypes = [torch.float32] if device == "cpu" else [torch.float32, torch.float16]
+    return [row(config, dtype) for config in models.list_models("detect") for dtype in dtypes]
