@@ -2,6 +2,7 @@
 """What counts as a difference between a model and its artefact."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -143,13 +144,23 @@ def test_an_artefact_that_does_something_else_ends_in_a_sentence(classifier, art
         comparison.add("a", (torch.rand(1, 9, 3), torch.tensor([9])))
 
 
-def test_an_artefact_of_other_classes_is_refused(detector_onnx):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("classes", ["Car"]), ("columns", 5), ("point_cloud_range", [0.0] * 6)],
+)
+def test_an_artefact_of_another_kind_is_refused(detector_onnx, name, value):
     model = models.get_model("center_world_small", "default")
     artefact = torchvox.onnx.Program(detector_onnx)
     Comparison(model, artefact)
-    artefact.classes = artefact.classes[::-1]
-    with pytest.raises(TorchvoxError, match=r"classes of the artefact must be .'Car', 'Ped.* got"):
+    setattr(artefact, name, value)
+    words = re.escape(f", got {value}")
+    with pytest.raises(TorchvoxError, match=f"{name} of the artefact must be .*{words}"):
         Comparison(model, artefact)
+
+
+def test_a_detector_is_no_artefact_of_a_classifier(classifier, detector_onnx):
+    with pytest.raises(TorchvoxError, match=r"task of the artefact must be classify .* got detect"):
+        Comparison(classifier, torchvox.onnx.Program(detector_onnx))
 
 
 def test_tf32_is_off_inside_alone(monkeypatch):

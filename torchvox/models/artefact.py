@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from torchvox._util.errors import TorchvoxError, short
 from torchvox.models.detection import DetectionNet
-from torchvox.models.export import Agreement, Inputs, agreement, worst_of
+from torchvox.models.export import Agreement, Inputs, agreement, task_of, worst_of
 
 # By the dtype of the weights: greatest difference, as a share of the greatest magnitude (at least
 # 1), and share of boxes of one without a box of the other nearby.
@@ -48,8 +48,8 @@ class Comparison:
     """Runs a model and its artefact on one scan after the other, without TF32.
 
     model: in evaluation, on its device; artefact: of `load_form`, there too. score: the least of a
-    box that needs its like in the other. Raises TorchvoxError for an artefact of other classes,
-    columns or range.
+    box that needs its like in the other. Raises TorchvoxError for an artefact of another task or
+    other classes, columns or range.
     """
 
     def __init__(self, model: nn.Module, artefact: Any, score: float = 0.1) -> None:
@@ -58,10 +58,11 @@ class Comparison:
         self.device = next(model.parameters()).device
         self.batch = getattr(artefact, "batch", None) or 1  # scans that the artefact takes at once
         self.results: List[Tuple[str, Agreement, float, float]] = []
-        for name in ("classes", "columns", "point_cloud_range"):
-            mine: Any = getattr(model, name, None)
-            its: Any = getattr(artefact, name, mine)
-            if its != mine and list(its) != list(mine):
+        names = ("classes", "columns", "point_cloud_range")
+        pairs = [(n, *(_plain(getattr(one, n, None)) for one in (model, artefact))) for n in names]
+        task = getattr(artefact, "facts", {}).get("task")
+        for name, mine, its in [("task", task_of(model), task), *pairs]:
+            if None not in (mine, its) and mine != its:
                 words = f"{name} of the artefact must be {mine} of the model"
                 raise TorchvoxError(f"{words}, got {short(its)}")
 
@@ -91,16 +92,15 @@ class Comparison:
         """Of the scans so far, one at least."""
 
         def order(one: Tuple[str, Agreement, float, float]) -> Tuple[float, ...]:
-            found = one[1]
-            return found.strays, math.isnan(found.difference), found.difference
+            return one[1].strays, math.isnan(one[1].difference), one[1].difference
 
-        names, found, seconds, others = zip(*self.results, strict=True)
-        dtype, whole = dtype_of(self.artefact), worst_of(found)
+        names, agreements, seconds, others = zip(*self.results, strict=True)
+        dtype, whole = dtype_of(self.artefact), worst_of(agreements)
         share, stray_share = LIMITS[dtype]
         return Parity(
             scans=len(names),
             boxes=whole.boxes,
-            strays=sum(round(one.strays * one.boxes) for one in found),
+            strays=sum(round(one.strays * one.boxes) for one in agreements),
             difference=whole.difference,
             score_difference=whole.score_difference,
             same_bits=whole.same_bits,
@@ -115,8 +115,8 @@ class Comparison:
 
 def dtype_of(artefact: Any) -> str:
     """Of its weights: float16 of float32 and float16, float32 where it does not say."""
-    if (said := getattr(artefact, "facts", {}).get("dtype")) is not None:
-        return said if said in LIMITS else "float32"
+    if (dtype := getattr(artefact, "facts", {}).get("dtype")) in LIMITS:
+        return dtype
     parameters = artefact.parameters() if isinstance(artefact, nn.Module) else ()
     names = {str(one.dtype).removeprefix("torch.") for one in parameters}
     return next((name for name in ("bfloat16", "float16") if name in names), "float32")
@@ -134,6 +134,10 @@ def without_tf32() -> Iterator[None]:
     finally:
         for flag, value in zip(flags, before, strict=True):
             flag.allow_tf32 = value
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, (list, tuple)) else value
 
 
 def _timed(run: Callable[..., Any], inputs: Inputs) -> Tuple[Any, float]:

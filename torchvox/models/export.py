@@ -80,7 +80,8 @@ def export_program(model: nn.Module, num_points: int = 1024) -> torch.export.Exp
         return torch.export.export(model.eval(), inputs, dynamic_shapes=shapes)
 
 
-def _task(model: nn.Module) -> str:
+def task_of(model: nn.Module) -> str:
+    """detect, classify, parts or segment."""
     if isinstance(model, DetectionNet):
         return "detect"
     if isinstance(model, PointNet2Classifier):
@@ -103,7 +104,7 @@ def _export_onnx(model: nn.Module, path: Union[str, Path], batch: Optional[int])
     weights = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         weights.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
-    facts = {"weights_sha256": weights.hexdigest(), "task": _task(model)}
+    facts = {"weights_sha256": weights.hexdigest(), "task": task_of(model)}
     facts["dtype"] = str(weight_dtype(model)).removeprefix("torch.")
     if detects:
         scale = model.column_scale.tolist() if model.scaled else []
