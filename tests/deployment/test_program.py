@@ -98,7 +98,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("fault", HOSTILE)
-def test_a_hostile_file_ends_in_a_sentence(fault, detector_onnx, tmp_path):
+def test_a_hostile_file_ends_in_a_sentence(fault, detector_onnx, tmp_path, capfd):
     change, words = HOSTILE[fault]
     model = onnx.load(detector_onnx)
     change(model)
@@ -106,6 +106,7 @@ def test_a_hostile_file_ends_in_a_sentence(fault, detector_onnx, tmp_path):
     with pytest.raises(TorchvoxError, match=words) as error:
         models.Detector(tmp_path / "model.onnx", device="cpu")(torchvox.data.generate_scan())
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
@@ -122,9 +123,13 @@ def test_wrong_use_is_said_in_a_sentence(detector_onnx, inputs, tmp_path, monkey
         program(inputs[0])
     with pytest.raises(TorchvoxError, match=r"does not run: .* points .* Got: 3 Expected: 4"):
         program(inputs[0][..., :3], inputs[1])
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    with pytest.raises(WrongUseError, match="has no CUDAExecutionProvider: use --device cpu"):
-        models.Detector(detector_onnx, device="cuda")
+    there = ["CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: there)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_: program.session)
+    for _ in range(2):  # then it is named, and cannot be loaded
+        with pytest.raises(WrongUseError, match=r"has no CUDAExecutionProvider, .*: use --device"):
+            models.Detector(detector_onnx, device="cuda")
+        there.append("CUDAExecutionProvider")
     monkeypatch.setattr("torchvox._library.BINDINGS", tmp_path)
     with pytest.raises(RuntimeError, match="-DTORCHVOX_ONNX=ON, or install a wheel"):
         torchvox.onnx_library()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from torchvox._library import onnx_library
-from torchvox._util.errors import TorchvoxError
+from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox._util.extras import require
 from torchvox.io.writers import write_whole
 from torchvox.onnx.program import Program
@@ -98,11 +98,13 @@ def session(
     """An ONNX Runtime session of a file, the library of torchvox's ops registered, TF32 off.
 
     threads: of the session; None: all cores. providers: in order of preference; None: the CPU.
-    provider_options: of the first provider.
+    provider_options: of the first provider. What fails is raised, not printed too.
+    Raises WrongUseError for a provider that is not there, where ONNX Runtime would go on without.
     """
     runtime = require("onnxruntime", "to run ONNX files")
     options = runtime.SessionOptions()
     options.register_custom_ops_library(onnx_library())
+    options.log_severity_level = 4
     if threads is not None:
         options.intra_op_num_threads = threads
     names = list(providers or ["CPUExecutionProvider"])
@@ -110,4 +112,14 @@ def session(
     for name, own in zip(names, settings, strict=True):
         if name == "CUDAExecutionProvider":
             own.setdefault("use_tf32", "0")
-    return runtime.InferenceSession(str(path), options, names, settings)
+    _check_providers(names, runtime.get_available_providers())
+    ready = runtime.InferenceSession(str(path), options, names, settings)
+    _check_providers(names, ready.get_providers())
+    return ready
+
+
+def _check_providers(names: Sequence[str], there: Sequence[str]) -> None:
+    for name in names:
+        if name not in there:
+            words = "the installed onnxruntime has no"
+            raise WrongUseError(f"{words} {name}, or cannot load it: use --device cpu")

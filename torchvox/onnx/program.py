@@ -36,13 +36,15 @@ class Program:
         runtime = require("onnxruntime", "to run ONNX files")
         provider = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
         name = provider[torch.device(device).type]
-        if name not in runtime.get_available_providers():
-            raise WrongUseError(f"the installed onnxruntime has no {name}: use --device cpu")
         self.path = path
         try:
             self.session: InferenceSession = session(path, providers=[name])
+        except TorchvoxError:
+            raise
         except Exception as error:
             raise TorchvoxError(f"{path} cannot be run by ONNX Runtime: {_reason(error)}") from None
+        self.options = runtime.RunOptions()
+        self.options.log_severity_level = 4  # what fails is raised, and not printed too
         facts = self.session.get_modelmeta().custom_metadata_map
         self.facts = {key.removeprefix("torchvox."): value for key, value in facts.items()}
         shape = self.session.get_inputs()[0].shape if self.session.get_inputs() else []
@@ -81,7 +83,9 @@ class Program:
             )
         feeds = {k: t.cpu().contiguous().numpy() for k, t in zip(names, tensors, strict=True)}
         try:
-            outputs = tuple(torch.from_numpy(out) for out in self.session.run(None, feeds))
+            outputs = tuple(
+                torch.from_numpy(out) for out in self.session.run(None, feeds, self.options)
+            )
         except Exception as error:  # of ONNX Runtime, whose classes have no other base
             raise TorchvoxError(f"{self.path} does not run: {_reason(error)}") from None
         return outputs if len(outputs) > 1 else outputs[0]
