@@ -77,6 +77,18 @@ std::span<const View> Tensors::list(std::span<const View> inputs, std::string_vi
   throw std::logic_error(std::string(op_) + " has no tensor " + std::string(name));
 }
 
+void check_type_of_output(const char* op, std::span<const View> inputs, const Call& call) {
+  for (const Operator& node : operators()) {
+    if (node.outputs[0] != 'W' || std::string_view(node.name) != op) continue;
+    Element last = Element::kUndefined;
+    for (const View& view : inputs) {
+      if (view.element == Element::kFloat || view.element == Element::kHalf) last = view.element;
+    }
+    check(last == call.outputs[0].element, op,
+          "the last tensor of floats must have the type of the output", "another");
+  }
+}
+
 VoxelGrid voxel_grid(const char* op, const Attributes& attributes) {
   const std::vector<double> size = attributes.numbers("voxel_size");
   const std::vector<double> range = attributes.numbers("point_cloud_range");

@@ -44,7 +44,7 @@ using Shape = std::vector<int64_t>;
 
 // A contiguous tensor of the host.
 struct View {
-  const void* data = nullptr;
+  const void* data = nullptr;  // may be null where there are no elements
   Element element = Element::kUndefined;
   Shape shape;
 

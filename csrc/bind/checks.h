@@ -70,11 +70,15 @@ class Tensors {
   std::vector<Range> ranges_;
 };
 
-// Dimensions that are -1 may be anything.
+inline constexpr int64_t kIndexLimit = int64_t{1} << 31;
+
+// Dimensions that are -1 may be anything below 2^31.
 inline void check_shape(const char* op, const std::string& name, const View& view,
                         const Shape& shape, const char* layout) {
   bool ok = view.shape.size() == shape.size();
-  for (size_t k = 0; ok && k < shape.size(); ++k) ok = shape[k] < 0 || view.size(k) == shape[k];
+  for (size_t k = 0; ok && k < shape.size(); ++k) {
+    ok = shape[k] < 0 ? view.size(k) < kIndexLimit : view.size(k) == shape[k];
+  }
   check(ok, op, name + " must be " + layout, view.shape);
 }
 inline void check_element(const char* op, const std::string& name, const View& view,
@@ -82,8 +86,6 @@ inline void check_element(const char* op, const std::string& name, const View& v
   const bool ok = std::find(elements.begin(), elements.end(), view.element) != elements.end();
   check(ok, op, name + " must be " + words, "element type " + std::to_string(int(view.element)));
 }
-
-inline constexpr int64_t kIndexLimit = int64_t{1} << 31;
 
 // A count or a cap; -1: no limit.
 inline int64_t limit(const char* op, const Attributes& attributes, const char* name,
@@ -98,14 +100,15 @@ inline DType float_type(const char* op, const std::string& name, const View& vie
   check_element(op, name, view, {Element::kFloat, Element::kHalf}, "float32 or float16");
   return view.element == Element::kHalf ? DType::kHalf : DType::kFloat;
 }
-inline const int32_t* int32_data(const char* op, const char* name, const View& view) {
-  check_element(op, name, view, {Element::kInt32}, "int32");
-  return static_cast<const int32_t*>(view.data);
+// Never null, which to the kernels says that an argument is not given.
+inline const void* memory_of(const View& view) {
+  static constexpr int64_t kNone = 0;
+  return view.data != nullptr ? view.data : &kNone;
 }
 inline IndexArray index_array(const char* op, const char* name, const View* view) {
   if (view == nullptr) return {};
   check_element(op, name, *view, {Element::kInt32, Element::kInt64}, "int32 or int64");
-  return {view->data, view->element == Element::kInt64};
+  return {memory_of(*view), view->element == Element::kInt64};
 }
 
 // The grid of the attributes voxel_size and point_cloud_range.
@@ -132,6 +135,9 @@ inline Memory allocate(int64_t bytes) {
   return {::operator new(static_cast<size_t>(bytes), kAlignment),
           [](void* memory) { ::operator delete(memory, kAlignment); }};
 }
+
+// Where the host gave the output W the type of the last input of floats, so does the call.
+void check_type_of_output(const char* op, std::span<const View> inputs, const Call& call);
 
 // The kernels behind `args`, which have their outputs.
 template <class Args>

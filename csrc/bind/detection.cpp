@@ -148,7 +148,7 @@ Call plan_anchors(Decode decode, std::span<const View> inputs) {
     check_shape(op, "anchors", anchors, {scores.size(2), scores.size(3), -1, 7}, "[H, W, A, 7]");
     check_element(op, "anchors", anchors, {Element::kFloat}, "float32");
     const int64_t each = anchors.size(2);
-    check(each >= 1 && each < kIndexLimit, op, "anchors must be [H, W, A >= 1, 7]", anchors.shape);
+    check(each >= 1, op, "anchors must be [H, W, A >= 1, 7]", anchors.shape);
     const auto values = static_cast<int>(per_anchor(box, each));
     const auto bins = direction != nullptr ? static_cast<int>(per_anchor(*direction, each)) : 0;
     check(values >= 7 && values <= kMostDeltas && (h == 0 || values == coder.values), op,

@@ -46,7 +46,7 @@ const void* Inputs::floats(const char* name, const char* layout, DType* dtype, b
   } else {
     *dtype = float_type(op(), name, *view);
   }
-  return view->data;
+  return memory_of(*view);
 }
 
 const void* Inputs::floats_of(const char* name, const char* layout, DType dtype) {

@@ -38,7 +38,7 @@ class Inputs {
     const View* const view = checked(name, layout);
     if (view == nullptr) return nullptr;
     check_element(op(), name, *view, {element_of(T())}, word_of(T()));
-    return static_cast<const T*>(view->data);
+    return static_cast<const T*>(memory_of(*view));
   }
   IndexArray indices(const char* name, const char* layout) {
     return index_array(op(), name, checked(name, layout));
@@ -79,7 +79,9 @@ Planner planner(const char* op, const Attributes& attributes,
                 Call (*plan)(Args args, Inputs& in)) {
   return [args, plan, tensors = Tensors(op, attributes, names)](std::span<const View> views) {
     Inputs in(tensors, views);
-    return plan(args, in);
+    Call call = plan(args, in);
+    check_type_of_output(tensors.op(), views, call);
+    return call;
   };
 }
 

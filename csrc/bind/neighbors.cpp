@@ -7,20 +7,18 @@
 namespace torchvox::bind {
 namespace {
 
-// Points and queries of a batch, padded unless there are offsets.
 template <class Args>
-void add_clouds(Args& args, Inputs& in, bool with_lengths) {
-  if (in.find("points")->shape.size() == 2) {
-    args.points = in.packed("points", "[N, D >= 1]", "batch_offsets");
-    args.query = in.packed("query", "[M, D]", "query_batch_offsets");
-    check(args.points.offsets.given() && args.query.offsets.given(), in.op(),
-          "batch_offsets and query_batch_offsets must be given for packed points", "none");
-  } else {
-    args.points = in.padded("points", "[B, N, D >= 1]", with_lengths ? "lengths" : nullptr);
-    args.query = in.padded("query", "[B, M, D]", with_lengths ? "query_lengths" : nullptr);
-  }
+void check_types(const Args& args, const Inputs& in) {
   check(args.query.dtype == args.points.dtype, in.op(), "query must have the type of points",
         "another");
+}
+
+// Padded points and queries of a batch.
+template <class Args>
+void add_clouds(Args& args, Inputs& in, bool with_lengths = true) {
+  args.points = in.padded("points", "[B, N, D >= 1]", with_lengths ? "lengths" : nullptr);
+  args.query = in.padded("query", "[B, M, D]", with_lengths ? "query_lengths" : nullptr);
+  check_types(args, in);
 }
 
 struct BallOptions {
@@ -32,7 +30,15 @@ struct BallOptions {
 
 Call plan_ball_query(BallOptions options, Inputs& in) {
   BallQueryArgs& args = options.args;
-  add_clouds(args, in, in.find("points")->shape.size() == 3);
+  if (in.find("batch_offsets") == nullptr) {
+    add_clouds(args, in);
+  } else {
+    check(in.find("query_batch_offsets") != nullptr, in.op(),
+          "query_batch_offsets must be given with batch_offsets", "none");
+    args.points = in.packed("points", "[N, D >= 1]", "batch_offsets");
+    args.query = in.packed("query", "[M, D]", "query_batch_offsets");
+    check_types(args, in);
+  }
   if (in['D'] != 3) args.order = DistOrder::kLoop;
   args.radius[0] = ball_radius(args.points.dtype, options.radius,
                                options.radius2 < 0 ? nullptr : &options.radius2, options.min_radius,
@@ -81,7 +87,7 @@ void find_neighbors(const GroupOptions& options, int32_t* idx, int32_t* count, c
 
 Call plan_query_and_group(GroupOptions options, Inputs& in) {
   QueryAndGroupArgs& args = options.args;
-  add_clouds(args, in, true);
+  add_clouds(args, in);
   args.grouped_dtype = args.points.dtype;
   args.features = in.floats("features", "[B, N, C]", &args.grouped_dtype);
   args.channels = args.features != nullptr ? in['C'] : 0;

@@ -21,7 +21,7 @@ Call plan_pillar_encode(PillarEncodeArgs args, Inputs& in) {
   map.columns = map.row_stride = in['C'];
   map.rows.rows = in['V'];
   in.set('D', map.decorated());
-  args.weight = in.floats("weight", "[O, D]", &args.weight_dtype);
+  args.weight = in.floats("weight", "[O >= 1, D]", &args.weight_dtype);
   args.bias = in.floats_of("bias", "[O]", args.weight_dtype);
   args.out_dtype = args.weight_dtype;
   args.outputs = in['O'];

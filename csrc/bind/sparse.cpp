@@ -114,6 +114,7 @@ Call plan_conv(SparseConvArgs args, Inputs& in) {
   in.set('K', static_cast<int64_t>(volume));
   add_table(args.table, in);
   in.data<int32_t>("inverse", "[K, C]");
+  in.data<int32_t>("inverse_schedule", "[*]");
   args.table.num_valid = row_count(in);
   args.table.sources = in['C'];
   args.bias = in.floats_of("bias", "[O]", args.dtype);
