@@ -48,6 +48,9 @@ CAR, FAR = (10.0, 0.5, 0.8, 0), (-20.0, 1.0, 0.6, 1)
         ([(10.0, 0.5, 0.71, 0)], [(10.0, 0.5, 0.69, 0)], 0.7, (1, 0, 0.02, 0.02)),  # on both sides
         ([CAR], [(math.nan, 0.5, 0.8, 0)], 0.1, (2, 2, 0.0, 0.0)),
         ([CAR], [(10.0, 0.5, math.nan, 0)], 0.1, (2, 2, 0.0, 0.0)),
+        ([CAR], [CAR, CAR], 0.1, (3, 1, 0.0, 0.0)),  # a box has one like
+        ([CAR, CAR], [CAR, CAR], 0.1, (4, 0, 0.0, 0.0)),
+        ([CAR], [(10.04, 0.5, 0.8, 0), (10.01, 0.5, 0.8, 0)], 0.1, (3, 1, 0.01, 0.0)),
         ([], [], 0.1, (0, 0, 0.0, 0.0)),
     ],
 )
@@ -57,6 +60,14 @@ def test_boxes_that_belong_together(mine, other, least, expected):
     assert (found.boxes, strays) == expected[:2]
     assert (found.difference, found.score_difference) == pytest.approx(expected[2:], abs=1e-6)
     assert found.same_bits == (mine == other)
+
+
+def test_a_limit_is_of_finite_numbers():
+    """Else any difference would be within it."""
+    low = (math.inf, 0.5, 0.05, 0)
+    scores = torch.tensor([[math.inf, -3.0, math.nan]])
+    assert export.agreement(scores, torch.zeros(1, 3), False).greatest == 3.0
+    assert export.agreement(outputs(CAR, low), outputs(CAR), True, 0.1).greatest == 10.0
 
 
 class Shifted(nn.Module):
@@ -89,6 +100,7 @@ def classifier():
         (None, [0.0, 0.0, 0.0], None, 0.0, True),
         (None, [0.0, 0.5, 0.25], "1", 0.5, False),
         (None, [0.5, math.nan, 0.5], "1", math.nan, False),
+        (None, [0.5, math.inf, 0.5], "1", math.inf, False),
         (None, [0.0, 0.0, 2e-5], "2", 2e-5, False),  # scores are below 1
         ("float16", [0.0, 0.0, 4e-3], "2", 4e-3, True),
         ("float16", [0.0, 0.0, 6e-3], "2", 6e-3, False),
@@ -121,8 +133,10 @@ def test_boxes_of_one_alone_end_the_parity(classifier, dtype, strays, holds):
     some = export.Agreement(False, 4e-4, 40.0, strays / 800, 800)
     rest = export.Agreement(False, 1e-4, 10.0, 0.0, 100)
     comparison.results = [("a", rest, 1.0, 1.0), ("b", some, 2.0, 3.0), ("c", rest, 4.0, 4.0)]
+    comparison.detects = True
     parity = comparison.parity()
     assert (parity.boxes, parity.strays, parity.holds) == (1000, strays, holds)
+    assert not parity._replace(boxes=0, strays=0).holds
     assert (parity.worst, parity.seconds_model, parity.seconds_artefact) == ("b", 2.0, 3.0)
 
 

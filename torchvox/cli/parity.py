@@ -79,7 +79,7 @@ def parity(args: ParityOptions) -> None:
     result = comparison.parity()
     _print(args, result)
     write_json(args.json, _facts(args, result, artefact, device))
-    if comparison.detects and not result.boxes:
+    if result.boxes == 0:
         raise TorchvoxError(
             f"no scan has a box with a score of {args.score:g} or more, so nothing was compared: "
             "give scans with objects, or a lower --score"
@@ -147,8 +147,10 @@ def _print(args: ParityOptions, result: Parity) -> None:
     numbers, out = ("value", "at most"), console()
     out.print(title, soft_wrap=True, markup=False, style="bold")
     out.print(table_of("", ("", *numbers), rows, right=numbers))
-    words = "agree" if result.holds else "differ"
-    out.print(f"they {words}; worst scan: {result.worst}", soft_wrap=True, markup=False)
+    words = "they agree" if result.holds else "they differ"
+    if result.boxes == 0:
+        words = "no box was compared"
+    out.print(f"{words}; worst scan: {result.worst}", soft_wrap=True, markup=False)
 
 
 def _facts(

@@ -5,7 +5,7 @@ import math
 import statistics
 import time
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +21,13 @@ LIMITS = {"float32": (1e-5, 0.0), "float16": (5e-3, 0.005), "bfloat16": (2e-2, 0
 
 
 class Parity(NamedTuple):
-    """Of all scans. boxes: of both; strays: how many of them have no box of the other nearby.
-    difference, score_difference: the greatest; seconds: medians; worst: name of the scan. limit,
-    stray_limit: of difference and strays, for the dtype of the artefact's weights."""
+    """Of all scans. boxes: of both, None where the model is no detector; strays: how many of them
+    have no box of the other nearby. difference, score_difference: the greatest; seconds: medians;
+    worst: name of the scan. limit, stray_limit: of difference and strays, for the dtype of the
+    artefact's weights."""
 
     scans: int
-    boxes: int
+    boxes: Optional[int]
     strays: int
     difference: float
     score_difference: float
@@ -40,8 +41,9 @@ class Parity(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether both agree within the limits; NaN does not."""
-        return self.difference <= self.limit and self.strays <= self.stray_limit
+        """Whether both agree within the limits; NaN does not, nor do scans without a box."""
+        same = self.difference <= self.limit and self.strays <= self.stray_limit
+        return same and self.boxes != 0
 
 
 class Comparison:
@@ -99,7 +101,7 @@ class Comparison:
         share, stray_share = LIMITS[dtype]
         return Parity(
             scans=len(names),
-            boxes=whole.boxes,
+            boxes=whole.boxes if self.detects else None,
             strays=sum(round(one.strays * one.boxes) for one in agreements),
             difference=whole.difference,
             score_difference=whole.score_difference,

@@ -5,7 +5,7 @@ import hashlib
 import json
 import warnings
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +93,10 @@ def _export_onnx(model: nn.Module, path: Union[str, Path], batch: Optional[int])
     from torchvox import onnx
 
     detects = isinstance(model, DetectionNet)
+    if batch is not None and batch < 1:
+        raise WrongUseError(f"batch must be 1 or more, got {batch}")
+    if weight_dtype(model) == torch.bfloat16:
+        raise WrongUseError("weights must be float32 or float16 in ONNX, got bfloat16")
     if any(getattr(module, "merged", None) is not None for module in model.modules()):
         raise WrongUseError(
             "a merged head is slow in ONNX: export the file that the model was merged from"
@@ -218,9 +222,13 @@ def agreement(own: Any, answer: object, detects: bool, score: float = 0.0) -> Ag
     if detects:
         return _compare_boxes(tuple(own), _outputs(answer, tuple(own), OUTPUTS), score)
     (other,) = _outputs(answer, (own,), ("scores",))
-    # torch's maximum keeps a NaN, Python's loses it.
-    worst, greatest = (own - other).abs().max(), own.abs().max()
-    return Agreement(torch.equal(own, other), float(worst), float(greatest))
+    worst = (own - other).abs().max()  # torch's maximum keeps a NaN, Python's loses it
+    return Agreement(torch.equal(own, other), float(worst), _greatest(own))
+
+
+def _greatest(values: Tensor) -> float:
+    """The greatest magnitude of those that are finite."""
+    return float(values.abs().nan_to_num(0, 0).amax()) if values.numel() else 0.0
 
 
 def _outputs(answer: object, like: Inputs, names: Tuple[str, ...]) -> Inputs:
@@ -247,33 +255,39 @@ def _described(value: object) -> str:
 
 
 def _compare_boxes(mine: Inputs, other: Inputs, score: float = 0.0) -> Agreement:
-    """Boxes may come in another order where scores are nearly equal: each is held beside the
-    nearest one of the same label, which may score less."""
+    """Boxes may come in another order where scores are nearly equal: each belongs to one of the
+    same label nearby, which may score less, and the nearest pairs are made first."""
     same = all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
-    apart, scores, strays, boxes = [torch.zeros(1)], [torch.zeros(1)], 0, 0
+    worst = worst_score = 0.0
+    strays = boxes = 0
     for b in range(len(mine[0])):
-        rows = [_rows(*(output[b].double().cpu() for output in one[:4])) for one in (mine, other)]
-        for these, those in (rows, rows[::-1]):
-            needed = ~(these[:, SCORE] < score)  # NaN too
-            boxes += int(needed.sum())
-            nearest, index = _nearest(these, those)
-            near = needed & (nearest <= NEAR)
-            strays += int((needed & ~near).sum())
-            apart.append(nearest[near])
-            scores.append((these[near, SCORE] - those[index[near], SCORE]).abs())
-    worst, worst_score = (float(torch.cat(each).max()) for each in (apart, scores))
-    greatest = float(mine[0].abs().max())
-    return Agreement(same, worst, greatest, strays / max(boxes, 1), boxes, worst_score)
+        these, those = (
+            _rows(*(output[b].double().cpu() for output in one[:4])) for one in (mine, other)
+        )
+        needed = [~(rows[:, SCORE] < score) for rows in (these, those)]  # NaN too
+        alone = [one.clone() for one in needed]
+        for distance, i, j in _pairs(these, those):
+            if needed[0][i] or needed[1][j]:
+                worst = max(worst, distance)
+                worst_score = max(worst_score, float((these[i, SCORE] - those[j, SCORE]).abs()))
+            alone[0][i] = alone[1][j] = False
+        strays += sum(int(one.sum()) for one in alone)
+        boxes += sum(int(one.sum()) for one in needed)
+    return Agreement(same, worst, _greatest(mine[0]), strays / max(boxes, 1), boxes, worst_score)
 
 
-def _nearest(these: Tensor, those: Tensor) -> Tuple[Tensor, Tensor]:
-    """Distance and index of the nearest row of those to each of these; infinity without any."""
-    if not len(those):
-        return these.new_full((len(these),), float("inf")), torch.zeros(len(these)).long()
+def _pairs(these: Tensor, those: Tensor) -> Iterator[Tuple[float, int, int]]:
+    """Distances and indices of rows within NEAR, each row in one pair, the nearest pair first."""
     apart = torch.cdist(these, those, p=float("inf"))  # which takes NaN for no distance
     numbers = these.isfinite().all(1)[:, None] & those.isfinite().all(1)
-    nearest, index = apart.masked_fill(~numbers, float("inf")).min(1)
-    return nearest, index
+    near = (numbers & (apart <= NEAR)).nonzero()
+    order = apart[near[:, 0], near[:, 1]].argsort(stable=True)
+    mine, others = set(), set()
+    for i, j in near[order].tolist():
+        if i not in mine and j not in others:
+            mine.add(i)
+            others.add(j)
+            yield float(apart[i, j]), i, j
 
 
 def _rows(boxes: Tensor, scores: Tensor, labels: Tensor, count: Tensor) -> Tensor:
