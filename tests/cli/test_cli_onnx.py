@@ -116,6 +116,24 @@ def test_wrong_use_of_parity(torchvox_cli, detector_file, scans, arguments, code
     torchvox_cli("parity", *arguments, "--layout", "kitti").assert_one_sentence(code, words)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("--batch", "0"), "greater than or equal to 1"),
+     (("--dtype", "bfloat16"), "float32 or float16"),
+     (("--no-merge", "--batch", "1", "--format", "script"), "in the format onnx alone")],
+)  # fmt: skip
+def test_wrong_use_of_export(torchvox_cli, detector_file, arguments, words):
+    result = torchvox_cli("export", "model.pt", "--format", "onnx", *arguments)
+    assert result.code == 2 and words in result.err
+
+
+def test_export_says_that_no_box_was_compared(torchvox_cli, detector_file):
+    model = checkpoints.load(detector_file)
+    model.head.cls.bias.data *= float("nan")
+    checkpoints.save(model, detector_file)
+    torchvox_cli("export", "model.pt").ok("not compared, for the model has no box")
+
+
 LEVELS = [
     {"points": 16, "radii": [0.4], "neighbors": [4], "channels": [[8]]},
     {"points": None, "radii": [], "neighbors": [], "channels": [[16]]},

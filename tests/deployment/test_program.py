@@ -89,6 +89,8 @@ HOSTILE = {
     "convolution": (lambda m: reshape(m, "head.shared.weight", 96, 32, 3, 3), "channels"),
     "no classes": (lambda m: say(m, classes=None), "metadata are not those"),
     "half a list": (lambda m: say(m, classes='["Car"'), "metadata are not those"),
+    "a deep list": (lambda m: say(m, classes="[" * 100_000), "metadata are not those"),
+    "a long number": (lambda m: say(m, column_scale=f"[1{'0' * 400}]"), "metadata are not those"),
     "columns": (lambda m: say(m, columns="9"), "sees 9 columns"),
     "one class": (lambda m: say(m, classes='["Car"]'), "labels of its 1 classes"),
     "range": (lambda m: say(m, point_cloud_range="[NaN, 0, 0, 1, 1, 1]"), "must be finite numbers"),

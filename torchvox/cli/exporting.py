@@ -40,7 +40,7 @@ class ExportOptions:
         "--format",
     )
     batch: int | None = option(
-        None, "Fixed number of clouds, of --format onnx.", show_default="any number"
+        None, "Fixed number of clouds, of --format onnx.", min=1, show_default="any number"
     )
     output: Path | None = option(
         None, "Output file.", "--output", "-o", show_default="next to the model"
@@ -68,6 +68,7 @@ def export(args: ExportOptions) -> None:
         torchvox export model.pt --format aoti --dtype bfloat16 --device cuda
     """
     from torchvox.models import export as programs
+    from torchvox.models.detection import DetectionNet
 
     formats, kind, dtype = programs.FORMATS, args.kind, args.dtype
     if kind not in formats:
@@ -95,6 +96,8 @@ def export(args: ExportOptions) -> None:
             add_facts(draft, {"parity": json.dumps(comparison._asdict())})
     apart = f"within {comparison.difference:.2g} of it"
     words = "the bits of the model" if comparison.same_bits else apart
+    if not comparison.boxes and isinstance(network, DetectionNet):
+        words = "not compared, for the model has no box"
     if comparison.strays:
         words += f", {100 * comparison.strays:.1f} % of the boxes apart"
     console().print(

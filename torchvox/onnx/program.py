@@ -53,7 +53,7 @@ class Program:
             newer = int(self.facts.get("domain", VERSION)) > VERSION
             if self.facts.get("task") == "detect":
                 self._read_detector()
-        except (KeyError, ValueError, TypeError) as error:
+        except (LookupError, ArithmeticError, ValueError, TypeError, RecursionError) as error:
             words = "its metadata are not those of torchvox export"
             raise TorchvoxError(f"{path} is damaged: {words} ({short(error)})") from None
         if newer:
