@@ -5,33 +5,39 @@
 
 namespace torchvox::bind {
 
+// X(node, its outputs as in Operator, rank of an output W, what binds it)
+#define TORCHVOX_NODES(X)                                     \
+  X(VoxelMap, "IIIII", 0, bind_voxel_map)                     \
+  X(Voxelize, "FIIII", 0, bind_voxelize)                      \
+  X(VoxelCsr, "II", 0, bind_voxel_csr)                        \
+  X(VoxelScatter, "WI", 2, bind_voxel_scatter)                \
+  X(PillarEncode, "W", 4, bind_pillar_encode)                 \
+  X(PillarScatter, "W", 4, bind_pillar_scatter)               \
+  X(AnchorDecodeNms, "FFIII", 0, bind_anchor_decode_nms)      \
+  X(CenterDecodeNms, "FFIII", 0, bind_center_decode_nms)      \
+  X(FurthestPointSample, "IF", 0, bind_furthest_point_sample) \
+  X(GatherPoints, "W", 3, bind_gather_points)                 \
+  X(InterpolateFeatures, "W", 3, bind_interpolate_features)   \
+  X(SegmentReduce, "WI", 2, bind_segment_reduce)              \
+  X(UniqueCells, "IIIIII", 0, bind_unique_cells)              \
+  X(BallQuery, "FII", 0, bind_ball_query)                     \
+  X(QueryAndGroup, "WII", 4, bind_query_and_group)            \
+  X(GroupMlpMax, "W", 3, bind_group_mlp_max)                  \
+  X(SparseSubmMap, "II", 0, bind_sparse_subm_map)             \
+  X(SparseConvMap, "IIII", 0, bind_sparse_conv_map)           \
+  X(SparseSchedule, "I", 0, bind_sparse_schedule)             \
+  X(SparseConv, "W", 2, bind_sparse_conv)                     \
+  X(RayVisibility, "UBI", 0, bind_ray_visibility)             \
+  X(MergeSweeps, "FII", 0, bind_merge_sweeps)                 \
+  X(CropPoints, "FII", 0, bind_crop_points)                   \
+  X(UnpackPoints, "F", 0, bind_unpack_points)
+
+#define TORCHVOX_DECLARE(name, outputs, rank, bind) Planner bind(const Attributes&);
+TORCHVOX_NODES(TORCHVOX_DECLARE)
+
 std::span<const Operator> operators() {
-  static constexpr Operator kOperators[] = {
-      {"VoxelMap", "IIIII", 0, bind_voxel_map},
-      {"Voxelize", "FIIII", 0, bind_voxelize},
-      {"VoxelCsr", "II", 0, bind_voxel_csr},
-      {"VoxelScatter", "WI", 2, bind_voxel_scatter},
-      {"PillarEncode", "W", 4, bind_pillar_encode},
-      {"PillarScatter", "W", 4, bind_pillar_scatter},
-      {"AnchorDecodeNms", "FFIII", 0, bind_anchor_decode_nms},
-      {"CenterDecodeNms", "FFIII", 0, bind_center_decode_nms},
-      {"FurthestPointSample", "IF", 0, bind_furthest_point_sample},
-      {"GatherPoints", "W", 3, bind_gather_points},
-      {"InterpolateFeatures", "W", 3, bind_interpolate_features},
-      {"SegmentReduce", "WI", 2, bind_segment_reduce},
-      {"UniqueCells", "IIIIII", 0, bind_unique_cells},
-      {"BallQuery", "FII", 0, bind_ball_query},
-      {"QueryAndGroup", "WII", 4, bind_query_and_group},
-      {"GroupMlpMax", "W", 3, bind_group_mlp_max},
-      {"SparseSubmMap", "II", 0, bind_sparse_subm_map},
-      {"SparseConvMap", "IIII", 0, bind_sparse_conv_map},
-      {"SparseSchedule", "I", 0, bind_sparse_schedule},
-      {"SparseConv", "W", 2, bind_sparse_conv},
-      {"RayVisibility", "UBI", 0, bind_ray_visibility},
-      {"MergeSweeps", "FII", 0, bind_merge_sweeps},
-      {"CropPoints", "FII", 0, bind_crop_points},
-      {"UnpackPoints", "F", 0, bind_unpack_points},
-  };
+#define TORCHVOX_OPERATOR(name, outputs, rank, bind) {#name, outputs, rank, bind},
+  static constexpr Operator kOperators[] = {TORCHVOX_NODES(TORCHVOX_OPERATOR)};
   return kOperators;
 }
 

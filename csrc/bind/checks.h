@@ -158,29 +158,4 @@ Call call(const Args& args, std::vector<Output> outputs, Members... members) {
           }};
 }
 
-Planner bind_voxel_map(const Attributes&);
-Planner bind_voxelize(const Attributes&);
-Planner bind_voxel_csr(const Attributes&);
-Planner bind_voxel_scatter(const Attributes&);
-Planner bind_pillar_encode(const Attributes&);
-Planner bind_pillar_scatter(const Attributes&);
-Planner bind_anchor_decode_nms(const Attributes&);
-Planner bind_center_decode_nms(const Attributes&);
-Planner bind_furthest_point_sample(const Attributes&);
-Planner bind_gather_points(const Attributes&);
-Planner bind_interpolate_features(const Attributes&);
-Planner bind_segment_reduce(const Attributes&);
-Planner bind_unique_cells(const Attributes&);
-Planner bind_ball_query(const Attributes&);
-Planner bind_query_and_group(const Attributes&);
-Planner bind_group_mlp_max(const Attributes&);
-Planner bind_sparse_subm_map(const Attributes&);
-Planner bind_sparse_conv_map(const Attributes&);
-Planner bind_sparse_schedule(const Attributes&);
-Planner bind_sparse_conv(const Attributes&);
-Planner bind_ray_visibility(const Attributes&);
-Planner bind_merge_sweeps(const Attributes&);
-Planner bind_crop_points(const Attributes&);
-Planner bind_unpack_points(const Attributes&);
-
 }  // namespace torchvox::bind

@@ -170,7 +170,7 @@ def test_a_schema_makes_a_node_and_the_node_its_call(op):
         ("voxel_map", "given", "", "VoxelMap: inputs must be 1, got 2"),
         ("center_decode_nms", "counts", [1], "CenterDecodeNms: counts must have a number"),
         ("center_decode_nms", "counts", [1, -1, 1, 1, 1, 1], "counts must be >= 0"),
-        ("pillar_encode", "center_axes", 2, r"PillarEncode: weight must be \[O, D\], D = 9, got"),
+        ("pillar_encode", "center_axes", 2, r"PillarEncode: weight must be \[O >= 1, D\], D = 9"),
         ("anchor_decode_nms", "nms_threshold", [0.1] * 5, "AnchorDecodeNms: nms_threshold must"),
         ("voxelize", "reduce", "median", "Voxelize: reduce must be a word of this version"),
         ("voxel_scatter", "num_rows", -1, r"VoxelScatter: num_rows must be in \[0, 2\^31\)"),

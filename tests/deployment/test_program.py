@@ -83,7 +83,7 @@ HOSTILE = {
     "swapped kinds": (lambda m: swap(m, "PillarEncode", "max_points", "pad_semantics"),
                       "PillarEncode: the attribute max_points is missing or of"),
     "a map lost": (lambda m: node(m, "CenterDecodeNms").input.pop(), "inputs must be 5, got 4"),
-    "a map flat": (lambda m: rewire(m, "CenterDecodeNms", 0, LINEAR), "a map must be .B, channels"),
+    "a map flat": (lambda m: rewire(m, "CenterDecodeNms", 0, LINEAR), "heatmap must be .B"),
     "counts": (lambda m: rewire(m, "PillarEncode", 7, "points"), "PillarEncode: counts must be"),
     "weights": (lambda m: reshape(m, LINEAR, 64, 5), "PillarEncode: weight must be"),
     "convolution": (lambda m: reshape(m, "head.shared.weight", 96, 32, 3, 3), "channels"),
