@@ -136,29 +136,6 @@ def test_an_exported_call_has_the_bits_of_its_op(op, tmp_path):
     assert_same_bits(answer(session, feeds), run(NODES[op], call), op)
 
 
-@pytest.mark.parametrize("op", OUTPUTS)
-def test_a_schema_makes_a_node_and_the_node_its_call(op):
-    call = NODES[op].call(40, 0)
-    inputs, attributes = node_of(schema(op), bound(schema(op), (), call))
-    given, counts = attributes["given"].split(","), iter(attributes["counts"])
-    rest = iter(inputs)
-    for argument, value in bound(schema(op), (), call).items():
-        kind = str(next(a.type for a in schema(op).arguments if a.name == argument))
-        if "Tensor" not in kind:
-            own = attributes.get(argument)
-            if "str" in kind and not isinstance(value, (str, type(None))):
-                value = ",".join(value)
-            assert own == (list(value) if isinstance(value, (list, tuple)) else value), argument
-        elif value is None:
-            assert argument not in given
-        else:
-            assert not kind.startswith("Optional") or argument in given
-            size = next(counts) if "List" in kind else 1
-            members = value if "List" in kind else [value]
-            assert [next(rest) for _ in range(size)] == list(members)
-    assert next(rest, None) is None and next(counts, None) is None
-
-
 @pytest.mark.parametrize(
     ("op", "attribute", "value", "words"),
     [

@@ -4,7 +4,6 @@
 import os
 import re
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from helpers import ROOT, assert_same_bits
+from helpers import ROOT
 
 import torchvox
 from torchvox import models
@@ -21,8 +20,6 @@ from torchvox.models import export
 from torchvox.onnx import Program
 
 sys.path.append(str(ROOT / "tests" / "packaging"))
-sys.path.append(str(ROOT / "tests" / "models"))
-from detectors import small
 from shipping import call, clean_env, configure_examples, once, tool
 
 
@@ -31,16 +28,6 @@ def inputs():
     """A scan, as the detector takes it."""
     points = torch.from_numpy(torchvox.data.generate_scan().points[:, :4])
     return points[None].contiguous(), torch.tensor([len(points)], dtype=torch.int32)
-
-
-def test_calls_at_once_have_the_bits_of_one(detector_onnx, inputs):
-    program = Program(detector_onnx)
-    points, count = inputs
-    calls = [(points, count - 1000 * (i % 3)) for i in range(12)]
-    expected = [program(*each) for each in calls]
-    with ThreadPoolExecutor(4) as pool:
-        for outs, own in zip(pool.map(lambda each: program(*each), calls), expected, strict=True):
-            assert_same_bits(outs, own, "at once")
 
 
 def test_what_a_file_says_of_itself(detector_onnx):
@@ -135,13 +122,6 @@ def test_wrong_use_is_said_in_a_sentence(detector_onnx, inputs, tmp_path, monkey
     monkeypatch.setattr("torchvox._library.BINDINGS", tmp_path)
     with pytest.raises(RuntimeError, match="-DTORCHVOX_ONNX=ON, or install a wheel"):
         torchvox.onnx_library()
-
-
-def test_an_encoder_of_several_layers_takes_a_fixed_batch(tmp_path):
-    model = models.fuse_batch_norms(small("centers, two layers"))
-    with pytest.raises(WrongUseError, match=r"use a fixed batch: --batch 1 \(batch=1\)$"):
-        export.export_model(model, tmp_path / "model.onnx", "onnx")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

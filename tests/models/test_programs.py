@@ -57,28 +57,6 @@ def test_a_script_keeps_the_bits_for_any_clouds(name, variant, tmp_path):
         assert list(program.classes) == model.classes and program.columns == model.columns
 
 
-EXTREMES = ("amax", "amin", "max", "min", "maximum", "minimum", "clamp", "clamp_min", "clamp_max")
-LAYERS = ("conv2d", "linear", "matmul", "bmm", "addmm")
-
-
-def extremes_of_inputs(graph):
-    """Extremes of floats that come from the inputs of a program without a layer between. Hosts of
-    exported programs differ in whether these keep a NaN, so no rule may be made of them."""
-    raw, extremes = set(), []
-    for node in graph.nodes:
-        op = getattr(node.target, "_overloadpacket", node.target)
-        name = getattr(op, "__name__", "")
-        value = node.meta.get("val")
-        value = value[0] if isinstance(value, tuple) and value else value
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-            continue
-        comes = node.op == "placeholder" or any(n in raw for n in node.all_input_nodes)
-        if comes and name not in LAYERS and "torchvox" not in str(op):
-            raw.add(node)
-            extremes += [node] if name in EXTREMES else []
-    return extremes
-
-
 @quick(*QUICK)
 @pytest.mark.one_of("variant")
 @pytest.mark.parametrize("variant", ["as built", "fused"])
@@ -86,7 +64,6 @@ def test_an_exported_program_keeps_the_bits_for_any_clouds(name, variant, tmp_pa
     model = MODELS[name]() if variant == "as built" else fast(name)
     export.export_model(model, tmp_path / "model.pt2", "export")
     program = export.load_program(tmp_path / "model.pt2", "export")
-    assert not extremes_of_inputs(program.graph)
     assert_same_program(program, model)
 
 

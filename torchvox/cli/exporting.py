@@ -130,7 +130,8 @@ def _network(args: ExportOptions) -> tuple[torch.nn.Module, str | None]:
         dtype = stored
     elif args.fuse:
         network = fuse_batch_norms(network, None if dtype in (None, "float32") else DTYPES[dtype])
-    if isinstance(network, DetectionNet) and _merges(args) and is_fused(network):
+    merges = args.merge and args.kind != "onnx"
+    if isinstance(network, DetectionNet) and merges and is_fused(network):
         network = merge_heads(network) if can_merge(network) else network
     return network, dtype
 
@@ -146,10 +147,6 @@ def stored_network(model: Path) -> torch.nn.Module:
 
         return load_checkpoint(path).model
     return checkpoints.load(path)
-
-
-def _merges(args: ExportOptions) -> bool:
-    return args.merge and args.kind != "onnx"
 
 
 def _check(target: Path, comparison: Agreement, dtype: str | None) -> None:
