@@ -73,7 +73,7 @@ def test_eval_measures_what_the_model_measures(torchvox_cli, exported, tmp_path)
 
 def test_parity_of_a_detector(torchvox_cli, exported, scans, tmp_path):
     result = torchvox_cli("parity", MODEL, exported, scans, *KITTI, "--json", "parity.json")
-    result.ok("boxes of one alone", "they agree; worst scan: ")
+    result.ok("unmatched boxes", "they agree; worst scan: ")
     facts = json.loads((tmp_path / "parity.json").read_text())
     assert facts["scans"] == 3 and facts["boxes"] > 20 and facts["strays"] == 0 and facts["holds"]
     assert 0 < facts["difference"] <= facts["limit"] < 1e-3 and not facts["same_bits"]

@@ -40,7 +40,7 @@ class ExportOptions:
         "--format",
     )
     batch: int | None = option(
-        None, "Fixed number of clouds, of --format onnx.", min=1, show_default="any number"
+        None, "Number of clouds that an ONNX file takes at once.", min=1, show_default="any number"
     )
     output: Path | None = option(
         None, "Output file.", "--output", "-o", show_default="next to the model"

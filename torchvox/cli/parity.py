@@ -35,7 +35,7 @@ class ParityOptions(options.ScanOptions):
         "A file from torchvox import or train, or a name such as center_world_small.",
         metavar="MODEL",
     )
-    artefact: Path = argument(..., "What torchvox export made of it.", metavar="ARTEFACT")
+    artefact: Path = argument(..., "A file that torchvox export made of it.", metavar="ARTEFACT")
     paths: list[Path] = argument(..., "Scans, or folders of them.", metavar="SCANS...")
     layout: options.Layout = None
     score: float = option(
@@ -85,7 +85,7 @@ def parity(args: ParityOptions) -> None:
             "give scans with objects, or a lower --score"
         )
     if not result.holds:
-        alone = f"{result.strays:,} of {result.boxes:,} boxes are of one alone"
+        alone = f"{result.strays:,} of {result.boxes:,} boxes have no match"
         apart = f"{result.difference:.2g} apart where {result.limit:.2g} is the limit"
         raise TorchvoxError(
             f"{args.artefact} differs from {args.model}, most in {result.worst}: "
@@ -133,8 +133,8 @@ def _print(args: ParityOptions, result: Parity) -> None:
     rows = [("scans", f"{result.scans:,}", "")]
     if result.boxes:
         rows += [
-            (f"boxes of score {args.score:g}, of both", f"{result.boxes:,}", ""),
-            ("boxes of one alone", f"{result.strays:,}", f"{result.stray_limit:,}"),
+            ("boxes, model and artefact", f"{result.boxes:,}", ""),
+            ("unmatched boxes", f"{result.strays:,}", f"{result.stray_limit:,}"),
             ("greatest difference of scores", f"{result.score_difference:.2g}", ""),
         ]
     rows += [
