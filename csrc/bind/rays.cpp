@@ -47,6 +47,8 @@ DropBoxes boxes(const char* op, const Attributes& attributes, const char* name, 
 Reals reals(Inputs& in, const char* name, const char* layout) {
   Reals reals;
   reals.data = in.floats(name, layout, &reals.dtype, true);
+  check(reals.dtype != DType::kHalf, in.op(), std::string(name) + " must be float32 or float64",
+        "float16");
   return reals;
 }
 

@@ -22,6 +22,10 @@ VAST = {"point_cloud_range": [0.0, 0.0, 0.0, 2.0**24, 2.0**24, 1.0], "voxel_size
             r"PillarEncode: weight must be \[O >= 1, D\], D = 10, got \[0, 10\]",
         ),
         (
+            "merge_sweeps", {"poses": lambda t: t.half()},
+            "MergeSweeps: poses must be float32 or float64, got float16",
+        ),
+        (
             "query_and_group", {name: lambda t: t[0] for name in ("points", "query", "features")},
             r"QueryAndGroup: points must be \[B, N, D >= 1\], got",
         ),
