@@ -56,12 +56,18 @@ struct Output {
   Shape shape;
 };
 
+// Memory of one call, aligned to 64 bytes; of a GPU where the call runs there. It goes back in the
+// order of the stream.
+using Memory = std::unique_ptr<void, std::function<void(void*)>>;
+
 // Where and how the host runs a call.
 class Host {
  public:
   virtual ~Host() = default;
   virtual Target target() const = 0;
-  virtual const ParallelFor& parallel_for() const = 0;
+  virtual Memory allocate(int64_t bytes) const = 0;
+  virtual const ParallelFor& parallel_for() const = 0;  // CPU
+  virtual void* stream() const { return nullptr; }  // CUDA
 };
 
 // What a call gives, and the function that writes it to the memory of the outputs.

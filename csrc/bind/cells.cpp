@@ -16,21 +16,22 @@ struct UniqueArgs {
 // A rank and a column of int32 fit one key.
 void run_unique(const UniqueArgs& args, std::span<void* const> out, const Host& host) {
   const int64_t n = args.cells.rows;
-  const Memory memory = allocate(20 * n);
+  const Memory all_keys = host.allocate(8 * n), row_keys = host.allocate(8 * n);
+  const Memory all_ranks = host.allocate(4 * n);
+  auto* const ranks = static_cast<int32_t*>(all_ranks.get());
   CellKeysArgs keys;
   keys.cells = args.cells;
   keys.bits = args.bits;
-  keys.keys = static_cast<int64_t*>(memory.get());
+  keys.keys = static_cast<int64_t*>(all_keys.get());
   VoxelGroupArgs group;
   group.keys = keys.keys;
   group.points = n;
   group.by_key = args.sorted;
   group.threads = host.target().threads;
-  group.row_keys = keys.keys + n;
+  group.row_keys = static_cast<int64_t*>(row_keys.get());
   group.offsets = static_cast<int32_t*>(out[3]);
   group.perm = static_cast<int32_t*>(out[4]);
   group.counts = static_cast<int32_t*>(out[5]);
-  auto* const ranks = reinterpret_cast<int32_t*>(group.row_keys + n);
   for (keys.first = 0; keys.first < args.cells.columns; keys.first = keys.last) {
     const int taken = keys.first > 0 ? kRankBits : 0;
     keys.before = keys.first > 0 ? ranks : nullptr;

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
-#include <new>
 #include <sstream>
 #include <utility>
 
@@ -128,21 +127,23 @@ inline DistOrder dist_order(const char* op, const Attributes& attributes) {
                            {{"pn2", DistOrder::kPn2}, {"loop", DistOrder::kLoop}});
 }
 
-// Memory of one call.
-using Memory = std::unique_ptr<void, void (*)(void*)>;
-inline Memory allocate(int64_t bytes) {
-  constexpr std::align_val_t kAlignment{64};
-  return {::operator new(static_cast<size_t>(bytes), kAlignment),
-          [](void* memory) { ::operator delete(memory, kAlignment); }};
-}
-
 // Where the host gave the output W the type of the last input of floats, so does the call.
 void check_type_of_output(const char* op, std::span<const View> inputs, const Call& call);
 
 // The kernels behind `args`, which have their outputs.
 template <class Args>
 void run(const Args& args, const Host& host) {
-  const Memory workspace = allocate(workspace_bytes(args, host.target()));
+  const Target target = host.target();
+  const Memory workspace = host.allocate(workspace_bytes(args, target));
+#ifdef TORCHVOX_CUDA
+  if (target.cuda) {
+    const auto stream = static_cast<cudaStream_t>(host.stream());
+    const cudaError_t status = launch(args, workspace.get(), {stream, target});
+    if (status == cudaSuccess) return;
+    cudaGetLastError();  // somebody else's check must not report it again
+    throw std::runtime_error(std::string("the CUDA launch failed: ") + cudaGetErrorString(status));
+  }
+#endif
   run_cpu(args, workspace.get(), host.parallel_for());
 }
 

@@ -40,9 +40,9 @@ Call plan_interpolate_features(InterpolateArgs args, Inputs& in) {
             KnnArgs knn = nearest;
             InterpolateArgs own = args;
             const int64_t slots = knn.queries() * kNearest;
-            const Memory memory = allocate(8 * slots);
-            knn.dist2 = memory.get();
-            knn.idx = static_cast<int32_t*>(memory.get()) + slots;
+            const Memory dist2 = host.allocate(4 * slots), idx = host.allocate(4 * slots);
+            knn.dist2 = dist2.get();
+            knn.idx = static_cast<int32_t*>(idx.get());
             run(knn, host);
             own.idx = {knn.idx};
             own.weight = knn.dist2;

@@ -88,11 +88,12 @@ Call plan_voxel_scatter(ScatterArgs args, Inputs& in) {
   return {reduction_outputs(reduce), [args](std::span<void* const> out, const Host& host) {
             VoxelCsrArgs csr = args.csr;
             SegmentReduceArgs own = args.reduce;
-            const Memory lists =
-                allocate(own.offsets.given() ? 0 : 4 * (csr.rows + 1 + csr.points));
-            if (!own.offsets.given()) {
-              csr.offsets = static_cast<int32_t*>(lists.get());
-              csr.perm = csr.offsets + csr.rows + 1;
+            const bool given = own.offsets.given();
+            const Memory offsets = host.allocate(given ? 0 : 4 * (csr.rows + 1));
+            const Memory perm = host.allocate(given ? 0 : 4 * csr.points);
+            if (!given) {
+              csr.offsets = static_cast<int32_t*>(offsets.get());
+              csr.perm = static_cast<int32_t*>(perm.get());
               run(csr, host);
               own.offsets = {csr.offsets};
               own.index = {csr.perm};

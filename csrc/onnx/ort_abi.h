@@ -24,6 +24,8 @@ struct KernelContext;
 struct ShapeContext;
 struct Value;
 struct TensorInfo;
+struct Allocator;
+struct MemoryInfo;
 struct CustomOp;
 using Function = void (*)();
 using Table = const Function*;
@@ -46,6 +48,10 @@ enum Characteristic { kRequired = 0, kOptional = 1, kVariadic = 2 };
   X(61, GetDimensionsCount, Status*, const TensorInfo* info, size_t* rank)                         \
   X(62, GetDimensions, Status*, const TensorInfo* info, int64_t* sizes, size_t rank)               \
   X(65, GetTensorTypeAndShape, Status*, const Value* value, TensorInfo** info)                     \
+  X(72, MemoryInfoGetId, Status*, const MemoryInfo* info, int* id)                                 \
+  X(75, AllocatorAlloc, Status*, Allocator* allocator, size_t bytes, void** memory)                \
+  X(76, AllocatorFree, Status*, Allocator* allocator, void* memory)                                \
+  X(77, AllocatorGetInfo, Status*, const Allocator* allocator, const MemoryInfo** info)            \
   X(85, KernelInfoGetAttribute_float, Status*, const KernelInfo* info, const char* name,           \
     float* value)                                                                                  \
   X(86, KernelInfoGetAttribute_int64, Status*, const KernelInfo* info, const char* name,           \
@@ -59,10 +65,12 @@ enum Characteristic { kRequired = 0, kOptional = 1, kVariadic = 2 };
     const int64_t* sizes, size_t rank, Value** value)                                              \
   X(93, ReleaseStatus, void, Status* status)                                                       \
   X(99, ReleaseTensorTypeAndShapeInfo, void, TensorInfo* info)                                     \
+  X(132, ReleaseAllocator, void, Allocator* allocator)                                             \
   X(162, KernelInfoGetAttributeArray_float, Status*, const KernelInfo* info, const char* name,     \
     float* values, size_t* count)                                                                  \
   X(163, KernelInfoGetAttributeArray_int64, Status*, const KernelInfo* info, const char* name,     \
     int64_t* values, size_t* count)                                                                \
+  X(193, KernelContext_GetGPUComputeStream, Status*, const KernelContext* context, void** stream)  \
   X(267, ShapeInferContext_GetInputCount, Status*, const ShapeContext* context, size_t* count)     \
   X(268, ShapeInferContext_GetInputTypeShape, Status*, const ShapeContext* context, size_t index,  \
     TensorInfo** info)                                                                             \
@@ -70,7 +78,11 @@ enum Characteristic { kRequired = 0, kOptional = 1, kVariadic = 2 };
     const TensorInfo* info)                                                                        \
   X(271, SetSymbolicDimensions, Status*, TensorInfo* info, const char** names, size_t rank)        \
   X(274, KernelContext_ParallelFor, Status*, const KernelContext* context, Task task,              \
-    size_t total, size_t batches, void* user)
+    size_t total, size_t batches, void* user)                                                      \
+  X(277, KernelContext_GetScratchBuffer, Status*, const KernelContext* context,                    \
+    const MemoryInfo* info, size_t bytes, void** memory)                                           \
+  X(278, KernelInfoGetAllocator, Status*, const KernelInfo* info, int memory_type,                 \
+    Allocator** allocator)
 
 // The functions, called by their names.
 struct Api {

@@ -2,16 +2,11 @@
 //
 // RegisterCustomOps, the one function that ONNX Runtime looks up in this library, and the custom op
 // of every operator in csrc/bind. No exception leaves a function that the host calls.
-#include <algorithm>
-#include <atomic>
-#include <climits>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <utility>
 
-#include "csrc/bind/bind.h"
-#include "csrc/onnx/ort_abi.h"
+#include "csrc/onnx/host.h"
 
 namespace torchvox {
 namespace {
@@ -19,16 +14,6 @@ namespace {
 using bind::Call;
 using bind::Element;
 using bind::View;
-
-// An error of the host, on its way back to it.
-struct HostError : std::exception {
-  ort::Status* status;
-  explicit HostError(ort::Status* given) : status(given) {}
-};
-
-void require(ort::Status* status) {
-  if (status != nullptr) throw HostError(status);
-}
 
 // What `body` throws, as a status.
 template <class Body>
@@ -115,34 +100,12 @@ class NodeAttributes : public bind::Attributes {
   const ort::KernelInfo* info_;
 };
 
-// The threads of the session.
-class CpuHost : public bind::Host {
- public:
-  CpuHost(const ort::Api& api, ort::KernelContext* context) {
-    static const unsigned threads = std::thread::hardware_concurrency();  // a system call
-    target_.threads = static_cast<int>(std::max(1u, threads));
-    parallel_for_ = [&api, context](int64_t count, const Body& body) {
-      const auto task = [](void* user, size_t index) {
-        const auto i = static_cast<int64_t>(index);
-        (*static_cast<const Body*>(user))(i, i + 1);
-      };
-      require(api.KernelContext_ParallelFor(context, ort::Task(task), static_cast<size_t>(count),
-                                            size_t{0}, const_cast<Body*>(&body)));
-    };
-  }
-  Target target() const override { return target_; }
-  const ParallelFor& parallel_for() const override { return parallel_for_; }
-
- private:
-  using Body = std::function<void(int64_t, int64_t)>;
-  Target target_;
-  ParallelFor parallel_for_;
-};
-
 // A node of a session. Runs may overlap, so it does not change.
 struct Kernel {
   ort::Api api;
+  const char* name;
   bind::Planner plan;
+  std::unique_ptr<Gpu> gpu;  // null: the CPU
 
   View input(const ort::KernelContext* context, size_t index) const {
     const ort::Value* value = nullptr;
@@ -178,7 +141,14 @@ struct Kernel {
       require(api.KernelContext_GetOutput(context, k, shape.data(), shape.size(), &value));
       require(api.GetTensorMutableData(value, &outputs[k]));
     }
-    call.run(outputs, CpuHost(api, context));
+    try {
+#ifdef TORCHVOX_CUDA
+      if (gpu != nullptr) return call.run(outputs, CudaHost(*gpu, context));
+#endif
+      call.run(outputs, CpuHost(api, context));
+    } catch (const std::runtime_error& error) {
+      throw std::runtime_error(std::string(name) + ": " + error.what());
+    }
   }
 };
 
@@ -187,8 +157,9 @@ struct Kernel {
 struct Op : ort::CustomOp {
   const bind::Operator* node;
   ort::Api api;
+  bool cuda;
 
-  Op(const bind::Operator& described, const ort::Api& functions);
+  Op(const bind::Operator& described, const ort::Api& functions, bool on_cuda);
   static const Op& of(Self self) { return *static_cast<const Op*>(self); }
 
   static int type_of(Self self, size_t index) {
@@ -206,8 +177,11 @@ struct Op : ort::CustomOp {
                              void** kernel) {
     const ort::Api api{table};
     const bind::Operator& node = *of(self).node;
-    return status_of(
-        api, [&] { *kernel = new Kernel{api, node.bind(NodeAttributes(node.name, api, info))}; });
+    return status_of(api, [&] {
+      auto gpu = of(self).cuda ? std::make_unique<Gpu>(api, info) : nullptr;
+      bind::Planner plan = node.bind(NodeAttributes(node.name, api, info));
+      *kernel = new Kernel{api, node.name, std::move(plan), std::move(gpu)};
+    });
   }
   static ort::Status* run(void* kernel, ort::KernelContext* context) {
     const Kernel& one = *static_cast<const Kernel*>(kernel);
@@ -254,12 +228,12 @@ struct Op : ort::CustomOp {
   }
 };
 
-Op::Op(const bind::Operator& described, const ort::Api& functions)
-    : ort::CustomOp{}, node(&described), api(functions) {
+Op::Op(const bind::Operator& described, const ort::Api& functions, bool on_cuda)
+    : ort::CustomOp{}, node(&described), api(functions), cuda(on_cuda) {
   constexpr auto zero = [](Self, size_t) { return 0; };
   version = ort::kVersion;
   name = [](Self self) { return of(self).node->name; };
-  provider = [](Self) -> const char* { return nullptr; };
+  provider = [](Self self) { return of(self).cuda ? "CUDAExecutionProvider" : nullptr; };
   input_type = zero;  // any
   input_count = [](Self) { return size_t{1}; };
   output_type = type_of;
@@ -276,7 +250,7 @@ Op::Op(const bind::Operator& described, const ort::Api& functions)
   compute_or_fail = run;
   if (node->outputs[0] == 'W') infer_shapes = infer;
   first_version = [](Self) { return 1; };
-  last_version = [](Self) { return INT_MAX; };
+  last_version = first_version;
   may_overwrite = aliases = [](int**, int**) { return size_t{0}; };
   release_may_overwrite = release_aliases = [](int*, int*) {};
 }
@@ -305,7 +279,10 @@ extern "C" TORCHVOX_EXPORT torchvox::ort::Status* RegisterCustomOps(
       ort::Domain* made = nullptr;
       require(api.CreateCustomOpDomain("ai.torchvox", &made));
       for (const bind::Operator& node : bind::operators()) {
-        require(api.CustomOpDomain_Add(made, new Op(node, api)));
+        // A host without CUDA takes the ones for CUDA, too.
+        for (const bool cuda : {false, true}) {
+          require(api.CustomOpDomain_Add(made, new Op(node, api, cuda)));
+        }
       }
       domain = made;
     }
