@@ -18,7 +18,7 @@ from benchmarks.suite import Case, Facts, Outputs, Problem, bytes_of, expect, na
 from benchmarks.suite import Implementation as Other
 from torchvox import models
 from torchvox.models.artefact import without_tf32
-from torchvox.models.export import OUTPUTS, agreement, export_model
+from torchvox.models.export import agreement, export_model
 
 STRAYS, APART = 0.02, 0.05  # share of boxes that may come or go; meters and score
 
@@ -52,7 +52,7 @@ class Network(Problem):
                 path = Path(folder) / "model.onnx"
                 export_model(self["fused"].cpu(), path, "onnx", batch=1)
                 on = on_cpu if self.device.type == "cpu" else on_gpu
-                self.arguments = {**self.arguments, "call": on(path, self["scan"], self.outputs)}
+                self.arguments = {**self.arguments, "call": on(path, self["scan"])}
         return self["call"]()
 
     def compare(self, result: Any) -> str:
@@ -63,7 +63,7 @@ class Network(Problem):
         return f"{words}, others within {found.difference:.1e}"
 
 
-def on_cpu(path: Path, scan: Outputs, like: Outputs) -> Callable[[], Outputs]:
+def on_cpu(path: Path, scan: Outputs) -> Callable[[], Outputs]:
     from torchvox import onnx
 
     session = onnx.session(path, threads=torch.get_num_threads())
@@ -71,31 +71,13 @@ def on_cpu(path: Path, scan: Outputs, like: Outputs) -> Callable[[], Outputs]:
     return lambda: tuple(map(torch.from_numpy, session.run(None, feeds)))
 
 
-def on_gpu(path: Path, scan: Outputs, like: Outputs) -> Callable[[], Outputs]:
+def on_gpu(path: Path, scan: Outputs) -> Callable[[], Outputs]:
     """A session that captures its graph on a stream of its own at the first call."""
-    import onnxruntime
-
     from torchvox import onnx
 
-    stream, outputs = torch.cuda.Stream(), [torch.empty_like(t) for t in like]
-    graph = {"user_compute_stream": str(stream.cuda_stream), "enable_cuda_graph": "1"}
-    session = onnx.session(path, providers=["CUDAExecutionProvider"], **graph)
-    binding, device = session.io_binding(), torch.cuda.current_device()
-    names = [(binding.bind_input, ("points", "num_points"), scan)]
-    for bind, words, tensors in (*names, (binding.bind_output, OUTPUTS, outputs)):
-        for word, t in zip(words, tensors, strict=True):
-            dtype = torch.empty(0, dtype=t.dtype).numpy().dtype
-            bind(word, "cuda", device, dtype, list(t.shape), t.data_ptr())
-    options = onnxruntime.RunOptions()
-    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-
-    def call() -> Outputs:
-        session.run_with_iobinding(binding, options)
-        torch.cuda.current_stream().wait_stream(stream)
-        return outputs
-
-    torch.cuda.synchronize()  # its stream reads what others wrote
-    return call
+    run = onnx.CudaSession(path, graph=True)
+    run(*scan)
+    return lambda: run(*(run.inputs or ()))
 
 
 def row(config: str, dtype: torch.dtype) -> Case:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from helpers import assert_same_bits
-from samples import OPS, run, sample_inputs
+from samples import OPS, on, run, sample_inputs
 
 import torchvox.onnx
 from torchvox.onnx.translate import CANVASES, DOMAIN, OUTPUTS, WIDE, bound, node_name, node_of
@@ -50,12 +50,16 @@ def node_model(op, call):
     return helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds
 
 
-def opened(model, tmp_path, threads=1):
+def opened(model, tmp_path, threads=1, device="cpu", graph=False):
     onnx.save(model, tmp_path / "node.onnx")
+    if device == "cuda":
+        return torchvox.onnx.CudaSession(tmp_path / "node.onnx", graph=graph)
     return torchvox.onnx.session(tmp_path / "node.onnx", threads=threads)
 
 
 def answer(session, feeds):
+    if isinstance(session, torchvox.onnx.CudaSession):
+        return session(*feeds.values())
     outs = session.run(None, {name: one.contiguous().numpy() for name, one in feeds.items()})
     return tuple(torch.from_numpy(out) for out in outs)
 
@@ -79,23 +83,39 @@ def cases():
                 yield pytest.param(op, make, id=f"{op}-{sample}")
 
 
-@pytest.mark.parametrize(("op", "make"), list(cases()))
-def test_a_node_has_the_bits_of_its_op(op, make, tmp_path):
-    call = make()
-    expected = run(op, call)
+def expected_of(op, call):
+    first, *others = run(op, call)
     if op.name in CANVASES:  # they leave with their channels last
-        expected = (expected[0].permute(0, 2, 3, 1).contiguous(),)
+        first = first.permute(0, 2, 3, 1).contiguous()
+    return (first, *others)
+
+
+@pytest.mark.parametrize(("op", "make"), list(cases()))
+def test_a_node_has_the_bits_of_its_op(op, make, device, tmp_path):
+    call = on(device, make())
     model, feeds = node_model(op.name, call)
+    expected = expected_of(op, call)
 
     def check(session, where):
         first, *others = answer(session, feeds)  # another type of the first one is a Cast behind it
         assert_same_bits((first.to(expected[0].dtype), *others), expected, where)
 
-    for threads in (1, 2):
-        session = opened(model, tmp_path, threads)
+    for threads in (1, 2) if device == "cpu" else (1,):
+        session = opened(model, tmp_path, threads, device)
         check(session, f"{threads} threads")
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: check(session, "at once"), range(4)))
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+@pytest.mark.parametrize("op", OUTPUTS)
+def test_a_node_in_a_graph_follows_its_inputs(op, device, tmp_path):
+    calls = [on(device, NODES[op].call(40, seed)) for seed in (0, 1, 0)]
+    session = opened(node_model(op, calls[0])[0], tmp_path, device=device, graph=True)
+    for i, call in enumerate(calls):
+        first, *others = answer(session, node_model(op, call)[1])
+        expected = expected_of(NODES[op], call)
+        assert_same_bits((first.to(expected[0].dtype), *others), expected, f"call {i}")
 
 
 class Program(torch.nn.Module):

@@ -16,7 +16,9 @@ from helpers import ROOT
 import torchvox
 from torchvox import models
 from torchvox._util.errors import TorchvoxError, WrongUseError
+from torchvox.cli import work
 from torchvox.models import export
+from torchvox.models.artefact import without_tf32
 from torchvox.onnx import Program
 
 sys.path.append(str(ROOT / "tests" / "packaging"))
@@ -34,6 +36,57 @@ def test_what_a_file_says_of_itself(detector_onnx):
     facts = Program(detector_onnx).facts
     assert facts["task"] == "detect" and facts["dtype"] == "float32" and facts["domain"] == "1"
     assert facts["version"] == torchvox.__version__ and len(facts["weights_sha256"]) == 64
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+def test_a_detector_on_the_gpu_gives_the_boxes_of_its_model(device, inputs, tmp_path):
+    model = models.fuse_batch_norms(models.get_model("center_world_small", "default"))
+    export.export_model(model, tmp_path / "model.onnx", "onnx", batch=1)
+    model, points = model.to(device), inputs[0].to(device)
+    calls = [(points + 0.01 * i, inputs[1].to(device) - 1000 * i) for i in range(4)]
+    with without_tf32(), torch.no_grad():
+        expected = [model(*call) for call in calls]
+
+    def check(outs, i):
+        found = export.agreement(expected[i], outs, True, 0.1)
+        assert found.boxes > 20 and found.strays == 0, i
+        assert found.difference <= 1e-5 * found.greatest, i
+
+    for graph in (False, True):
+        session = torchvox.onnx.CudaSession(tmp_path / "model.onnx", graph=graph)
+        for i in (0, 1, 2, 3, 0):
+            check(session(*calls[i]), i)
+    with pytest.raises(ValueError, match="CudaSession: inputs must be"):
+        session(points[:, 1:], calls[0][1])
+    # Calls at once on streams of their own, from memory of the host.
+    plain = torchvox.onnx.session(tmp_path / "model.onnx", providers=["CUDAExecutionProvider"])
+    names = [one.name for one in plain.get_inputs()]
+
+    def answer(i):
+        feeds = dict(zip(names, (t.cpu().numpy() for t in calls[i % 4]), strict=True))
+        check(tuple(torch.from_numpy(out).to(device) for out in plain.run(None, feeds)), i % 4)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(answer, range(24)))
+
+
+@pytest.mark.parametrize(
+    ("choice", "model", "there", "expected"),
+    [
+        ("auto", "a.onnx", False, "cpu"),
+        ("auto", "a.onnx", True, "cuda"),
+        ("auto", "a.pt", False, "cuda"),
+        ("cuda", "a.onnx", False, "cuda"),  # and then an error
+    ],
+)
+def test_auto_is_the_cpu_where_onnxruntime_has_no_cuda(
+    choice, model, there, expected, monkeypatch, capsys
+):
+    monkeypatch.setattr(work, "choose_device", lambda _: (torch.device("cuda"), "a GPU"))
+    monkeypatch.setattr(torchvox.onnx, "has_cuda", lambda: there)
+    assert work.use_device(choice, model).type == expected
+    words = "cpu (the installed onnxruntime has no CUDA)" if expected == "cpu" else "a GPU"
+    assert capsys.readouterr().err == f"device: {words}\n"
 
 
 def node(model, name):
@@ -115,10 +168,12 @@ def test_wrong_use_is_said_in_a_sentence(detector_onnx, inputs, tmp_path, monkey
     there = ["CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: there)
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_: program.session)
-    for _ in range(2):  # then it is named, and cannot be loaded
-        with pytest.raises(WrongUseError, match=r"has no CUDAExecutionProvider, .*: use --device"):
-            models.Detector(detector_onnx, device="cuda")
-        there.append("CUDAExecutionProvider")
+    words = r"has no CUDAExecutionProvider, .*: use --device"
+    with pytest.raises(WrongUseError, match=words):
+        models.Detector(detector_onnx, device="cuda")
+    there.append("CUDAExecutionProvider")  # it is named, and cannot be loaded
+    with pytest.raises(WrongUseError, match=words):
+        torchvox.onnx.session(detector_onnx, providers=there[1:])
     monkeypatch.setattr("torchvox._library.BINDINGS", tmp_path)
     with pytest.raises(RuntimeError, match="-DTORCHVOX_ONNX=ON, or install a wheel"):
         torchvox.onnx_library()

@@ -20,12 +20,13 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 REASONS = {
     "needs a GPU": not torch.cuda.is_available(),
     "needs a checkpoint of another program": True,
+    "needs ONNX Runtime for CUDA": True,
     "starts Ray": True,  # several seconds; the stages have tests of their own
     "compiles for a minute": True,  # tests/packaging and tests/core compile
 }
 NOT_RUN = {
     **{"README.md": 0, "detectors.md": 1, "downsample.md": 1, "export.md": 2, "importing.md": 1},
-    **{"maps.md": 1, "models.md": 1},
+    **{"maps.md": 1, "models.md": 1, "onnx.md": 1},
 }
 BLOCK = re.compile(
     r"(?:<!-- not run: (.+?) -->\n)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL

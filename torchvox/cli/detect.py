@@ -90,7 +90,7 @@ def detect(args: DetectOptions) -> None:
     scans = _posed(files, args)
     read = options.cloud_reader(files, args.layout)
     again = options.cloud_reader(files, args.layout, read_cloud)  # without notes
-    detector = Detector(args.model, args.score, use_device(args.device))
+    detector = Detector(args.model, args.score, use_device(args.device, args.model))
     joined = None if scans is None else JoinedScans(scans, args.sweeps, detector.columns)
     times: list[tuple[float, float]] = []
 

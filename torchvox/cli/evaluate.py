@@ -91,7 +91,7 @@ def evaluate(args: EvaluateOptions) -> None:
 
     if args.pictures is not None:
         require("matplotlib", "to draw pictures")
-    device = use_device(args.device)
+    device = use_device(args.device, args.checkpoint)
     if args.data_of is None:
         trained = load_checkpoint(args.checkpoint, device, args.trust_code)
         config, model = change_config(trained.config, args.overrides or []), trained.model

@@ -87,9 +87,16 @@ def choose_device(choice: str) -> tuple[torch.device, str]:
     return torch.device("cuda", torch.cuda.current_device()), torch.cuda.get_device_name()
 
 
-def use_device(choice: str) -> torch.device:
-    """`choose_device`, with a note that names the device unless only the CPU is there."""
+def use_device(choice: str, *models: str | Path) -> torch.device:
+    """`choose_device`, with a note that names the device unless only the CPU is there. models: that
+    run on it; auto is the CPU for ONNX files where onnxruntime has no CUDA."""
     where, name = choose_device(choice)
+    if choice == "auto" and where.type == "cuda" and any(Path(m).suffix == ".onnx" for m in models):
+        from torchvox.onnx import has_cuda
+
+        if not has_cuda():
+            note("device: cpu (the installed onnxruntime has no CUDA)")
+            return torch.device("cpu")
     if where.type == "cuda" or (choice == "auto" and NVIDIA_DRIVER.exists()):
         note(f"device: {name}")
     return where

@@ -15,13 +15,14 @@ from torchvox._library import onnx_library
 from torchvox._util.errors import TorchvoxError, WrongUseError
 from torchvox._util.extras import require
 from torchvox.io.writers import write_whole
+from torchvox.onnx.cuda import PROVIDER, CudaSession
 from torchvox.onnx.program import Program
 from torchvox.onnx.translate import DOMAIN, VERSION, translations
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-__all__ = ["Program", "add_facts", "export", "session", "translations"]
+__all__ = ["CudaSession", "Program", "add_facts", "export", "has_cuda", "session", "translations"]
 OPSET, IR_VERSION = 20, 10
 
 
@@ -110,15 +111,21 @@ def session(
     names = list(providers or ["CPUExecutionProvider"])
     settings: list[dict[str, str]] = [dict(provider_options)] + [{} for _ in names[1:]]
     for name, own in zip(names, settings, strict=True):
-        if name == "CUDAExecutionProvider":
+        if name == PROVIDER:
             own.setdefault("use_tf32", "0")
-    _check_providers(names, runtime.get_available_providers())
+    check_providers(names, runtime.get_available_providers())
     ready = runtime.InferenceSession(str(path), options, names, settings)
-    _check_providers(names, ready.get_providers())
+    check_providers(names, ready.get_providers())
     return ready
 
 
-def _check_providers(names: Sequence[str], there: Sequence[str]) -> None:
+def has_cuda() -> bool:
+    """Whether the installed onnxruntime has its CUDA provider."""
+    return PROVIDER in require("onnxruntime", "to run ONNX files").get_available_providers()
+
+
+def check_providers(names: Sequence[str], there: Sequence[str]) -> None:
+    """Raises WrongUseError for a provider that is not there."""
     for name in names:
         if name not in there:
             words = "the installed onnxruntime has no"

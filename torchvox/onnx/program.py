@@ -31,14 +31,15 @@ class Program:
     """
 
     def __init__(self, path: str | Path, device: str | torch.device = "cpu") -> None:
-        from torchvox.onnx import session
+        from torchvox.onnx import CudaSession, session
 
         runtime = require("onnxruntime", "to run ONNX files")
-        provider = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-        name = provider[torch.device(device).type]
         self.path = path
+        self.gpu: CudaSession | None = None
         try:
-            self.session: InferenceSession = session(path, providers=[name])
+            if torch.device(device).type == "cuda":
+                self.gpu = CudaSession(path, device)
+            self.session: InferenceSession = self.gpu.session if self.gpu else session(path)
         except TorchvoxError:
             raise
         except Exception as error:
@@ -81,11 +82,14 @@ class Program:
                 f"{self.path} takes {self.batch} clouds at once, got {len(tensors[0])}: export it "
                 "with another --batch"
             )
-        feeds = {k: t.cpu().contiguous().numpy() for k, t in zip(names, tensors, strict=True)}
         try:
-            outputs = tuple(
-                torch.from_numpy(out) for out in self.session.run(None, feeds, self.options)
-            )
+            if self.gpu is not None:
+                outputs = tuple(out.cpu() for out in self.gpu(*tensors))
+            else:
+                arrays = [one.cpu().contiguous().numpy() for one in tensors]
+                feeds = dict(zip(names, arrays, strict=True))
+                found = self.session.run(None, feeds, self.options)
+                outputs = tuple(map(torch.from_numpy, found))
         except Exception as error:  # of ONNX Runtime, whose classes have no other base
             raise TorchvoxError(f"{self.path} does not run: {_reason(error)}") from None
         return outputs if len(outputs) > 1 else outputs[0]

@@ -276,7 +276,11 @@ def _device_of(model: Union[str, Path, nn.Module]) -> torch.device:
     """Where a network in memory is; for others the current GPU if torchvox can use one."""
     if isinstance(model, nn.Module):
         return next((t.device for t in model.parameters()), torch.device("cpu"))
-    usable = BUILD_INFO["cuda"] and torch.cuda.is_available()
+    usable = bool(BUILD_INFO["cuda"]) and torch.cuda.is_available()
+    if usable and named_file(model).suffix == ".onnx":
+        from torchvox.onnx import has_cuda
+
+        usable = has_cuda()
     return torch.device("cuda", torch.cuda.current_device()) if usable else torch.device("cpu")
 
 
