@@ -103,8 +103,9 @@ def test_a_node_has_the_bits_of_its_op(op, make, device, tmp_path):
     for threads in (1, 2) if device == "cpu" else (1,):
         session = opened(model, tmp_path, threads, device)
         check(session, f"{threads} threads")
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: check(session, "at once"), range(4)))
+    if device == "cpu":  # on a GPU each thread costs libraries their start: see the detector's test
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: check(session, "at once"), range(4)))
 
 
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
