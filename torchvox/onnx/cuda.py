@@ -12,7 +12,7 @@ from torchvox._util.errors import expect
 from torchvox._util.extras import require
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession, IOBinding
+    from onnxruntime import InferenceSession, IOBinding, RunOptions
 
 PROVIDER = "CUDAExecutionProvider"
 # Types of elements by their numbers in ONNX, as arrays spell them.
@@ -28,7 +28,7 @@ class CudaSession:
     graph, for which every node must have a kernel on the GPU. Later calls take inputs of the same
     shapes, and each writes over the outputs of the one before; `inputs`, filled in place and given
     again, cost no copy. Without a graph it may be called from several threads.
-    Raises as `session`; ValueError for inputs of other shapes than those of the graph.
+    Raises as `session`; ValueError for inputs of other shapes or types than those of the graph.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class CudaSession:
         self._outputs: tuple[Tensor, ...] = ()
         self._binding: IOBinding | None = None
         self._empty = torch.zeros(1, device=self.device)  # where tensors without elements are
-        # A first run without a graph gives the shapes of the outputs.
-        self._plain, self._options = (runtime.RunOptions() for _ in range(2))
-        self._plain.add_run_config_entry("gpu_graph_id", "-1")
-        for one in (self._plain, self._options):
+        # A first run without a graph gives the shapes of the outputs, a second one captures.
+        self._first, self._capture, self._options = (runtime.RunOptions() for _ in range(3))
+        self._first.add_run_config_entry("gpu_graph_id", "-1")
+        self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        for one in (self._first, self._capture, self._options):
             one.log_severity_level = 4
-            one.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
     @torch.no_grad()
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -71,27 +71,29 @@ class CudaSession:
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
             own = [one.to(self.device, non_blocking=True).contiguous() for one in tensors]
-            outputs = self._replay(own) if self.graph else self._run(own)
+            outputs = self._replay(own) if self.graph else self._run(own, self._options)
         current.wait_stream(self.stream)
         for one in outputs:
             one.record_stream(current)
         return outputs
 
-    def _run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _run(self, tensors: Sequence[Tensor], options: "RunOptions") -> tuple[Tensor, ...]:
         binding = self._bound(tensors, None)
-        self.session.run_with_iobinding(binding, self._plain if self.graph else self._options)
+        self.session.run_with_iobinding(binding, options)
         return tuple(self._copy_of(value) for value in binding.get_outputs())
 
     def _replay(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if self.inputs is None:
             inputs = [one.clone() for one in tensors]
-            self._outputs = self._run(inputs)
-            self._binding, self.inputs = self._bound(inputs, self._outputs), inputs
-        shapes = [[list(one.shape) for one in some] for some in (self.inputs, tensors)]
-        expect(shapes[0] == shapes[1], f"CudaSession: inputs must be {shapes[0]}", shapes[1])
-        for mine, one in zip(self.inputs, tensors, strict=True):
-            if mine.data_ptr() != one.data_ptr():
-                mine.copy_(one)
+            self._outputs = self._run(inputs, self._first)
+            self._binding = self._bound(inputs, self._outputs)
+            self.session.run_with_iobinding(self._binding, self._capture)
+            self.inputs = inputs
+        mine, got = ([(one.dtype, *one.shape) for one in some] for some in (self.inputs, tensors))
+        expect(mine == got, f"CudaSession: inputs must be {mine} as in the graph", got)
+        for own, one in zip(self.inputs, tensors, strict=True):
+            if own.data_ptr() != one.data_ptr():
+                own.copy_(one)
         self.session.run_with_iobinding(self._binding, self._options)
         return self._outputs
 
