@@ -57,7 +57,6 @@ class Tensors {
     return views.empty() ? nullptr : &views[0];
   }
   const char* op() const { return op_; }
-  size_t count() const { return count_; }
 
  private:
   struct Range {
@@ -71,15 +70,6 @@ class Tensors {
 
 inline constexpr int64_t kIndexLimit = int64_t{1} << 31;
 
-// Dimensions that are -1 may be anything below 2^31.
-inline void check_shape(const char* op, const std::string& name, const View& view,
-                        const Shape& shape, const char* layout) {
-  bool ok = view.shape.size() == shape.size();
-  for (size_t k = 0; ok && k < shape.size(); ++k) {
-    ok = shape[k] < 0 ? view.size(k) < kIndexLimit : view.size(k) == shape[k];
-  }
-  check(ok, op, name + " must be " + layout, view.shape);
-}
 inline void check_element(const char* op, const std::string& name, const View& view,
                           std::initializer_list<Element> elements, const char* words) {
   const bool ok = std::find(elements.begin(), elements.end(), view.element) != elements.end();

@@ -48,8 +48,8 @@ Call plan_ball_query(BallOptions options, Inputs& in) {
   rows.pop_back();
   Shape slots = rows;
   slots.push_back(args.slots);
-  return call(args, {{Element::kFloat, slots}, {Element::kInt32, slots}, {Element::kInt32, rows}},
-              &BallQueryArgs::dist2, &BallQueryArgs::idx, &BallQueryArgs::count);
+  return call(args, {{Element::kFloat, slots}, int32(slots), int32(rows)}, &BallQueryArgs::dist2,
+              &BallQueryArgs::idx, &BallQueryArgs::count);
 }
 
 struct GroupOptions {
@@ -97,9 +97,7 @@ Call plan_query_and_group(GroupOptions options, Inputs& in) {
   Shape grouped = shape, count = shape;
   grouped.push_back(args.columns());
   count.back() = static_cast<int64_t>(options.ks.size());
-  return {{{element_of(args.grouped_dtype), grouped},
-           {Element::kInt32, shape},
-           {Element::kInt32, count}},
+  return {{{element_of(args.grouped_dtype), grouped}, int32(shape), int32(count)},
           [options](std::span<void* const> out, const Host& host) {
             QueryAndGroupArgs own = options.args;
             auto* const idx = static_cast<int32_t*>(out[1]);
@@ -127,12 +125,14 @@ Call plan_group_mlp_max(GroupMlpArgs args, Inputs& in) {
   args.layers = static_cast<int>(weights.size());
   for (size_t k = 0; k < weights.size(); ++k) {
     const View &weight = weights[k], &bias = biases[k];
-    check_shape(op, "weights", weight, {-1, columns}, "[C_out, C_in], each from the one before");
-    check_shape(op, "biases", bias, {weight.size(0)}, "[C_out]");
+    in.set('I', columns);
+    in.set('O', -1);
+    in.check_layout("weights", weight, "[O, I]");
+    in.check_layout("biases", bias, "[O]");
     check(weight.element == weights[0].element && bias.element == weights[0].element, op,
           "weights and biases must have one type", "two");
-    args.layer[k] = {weight.data, bias.data, columns, weight.size(0)};
-    columns = weight.size(0);
+    args.layer[k] = {weight.data, bias.data, columns, in['O']};
+    columns = in['O'];
   }
   return call(args, {{weights[0].element, {in['B'], in['M'], columns}}}, &GroupMlpArgs::out);
 }

@@ -46,20 +46,6 @@ def test_export_says_in_the_file_what_it_compared(exported):
     assert parity["boxes"] > 0 and facts["dtype"] == "float32"
 
 
-def test_detect_finds_the_boxes_of_the_model(torchvox_cli, exported, scans, tmp_path):
-    for model, folder in ((MODEL, "one"), (exported, "two")):
-        torchvox_cli("detect", scans, *KITTI, "-m", model, "-o", folder).ok("c.bin")
-    for name in "abc":
-        one, two = (
-            json.loads((tmp_path / folder / f"{name}.boxes.json").read_text())["boxes"]
-            for folder in ("one", "two")
-        )
-        assert len(one) == len(two) > 5
-        for mine, other in zip(one, two, strict=True):
-            assert mine.pop("class") == other.pop("class")
-            assert other == pytest.approx(mine, abs=1e-4)
-
-
 def test_eval_measures_what_the_model_measures(torchvox_cli, exported, tmp_path):
     pytest.importorskip("lightning", reason="the extra train is not installed")
     scores = []

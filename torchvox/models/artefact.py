@@ -21,7 +21,7 @@ LIMITS = {"float32": (1e-5, 0.0), "float16": (5e-3, 0.005), "bfloat16": (2e-2, 0
 
 
 class Parity(NamedTuple):
-    """Of all scans. boxes: of both, None where the model is no detector; strays: how many of them
+    """Of all scans. boxes: of both, None for other networks; strays: how many of them
     have no box of the other nearby. difference, score_difference: the greatest; seconds: medians;
     worst: name of the scan. limit, stray_limit: of difference and strays, for the dtype of the
     artefact's weights."""
