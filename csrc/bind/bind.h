@@ -36,6 +36,7 @@ enum class Element {
   kInt8 = 3,
   kInt32 = 6,
   kInt64 = 7,
+  kBool = 9,
   kHalf = 10,
   kDouble = 11
 };

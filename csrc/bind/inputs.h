@@ -40,6 +40,12 @@ class Inputs {
     check_element(op(), name, *view, {element_of(T())}, word_of(T()));
     return static_cast<const T*>(memory_of(*view));
   }
+  const uint8_t* bytes(const char* name, const char* layout) {
+    const View* const view = checked(name, layout);
+    if (view == nullptr) return nullptr;
+    check_element(op(), name, *view, {Element::kUInt8, Element::kBool}, "uint8 or bool");
+    return static_cast<const uint8_t*>(memory_of(*view));
+  }
   IndexArray indices(const char* name, const char* layout) {
     return index_array(op(), name, checked(name, layout));
   }

@@ -20,7 +20,7 @@ Call plan_ray_visibility(RayVisibilityArgs args, Inputs& in) {
   in.set('X', nx);
   in.set('Y', ny);
   in.set('Z', nz);
-  args.blockers = in.data<uint8_t>("blockers", "[B, Z, Y, X]");
+  args.blockers = in.bytes("blockers", "[B, Z, Y, X]");
   return call(args,
               {{Element::kUInt8, {in['B'], nz, ny, nx}},
                {Element::kInt8, {in['N']}},

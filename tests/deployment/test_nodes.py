@@ -16,7 +16,7 @@ pytest.importorskip("onnxruntime")
 NODES = {op.name: op for op in OPS if op.name in OUTPUTS}
 TYPES = {
     **{torch.float32: 1, torch.uint8: 2, torch.int8: 3, torch.int32: 6, torch.int64: 7},
-    **{torch.float16: 10, torch.float64: 11},
+    **{torch.bool: 9, torch.float16: 10, torch.float64: 11},
 }
 
 
@@ -170,19 +170,15 @@ def test_an_exported_call_has_the_bits_of_its_op(op, tmp_path):
         ("center_decode_nms", "counts", [1, -1, 1, 1, 1, 1], "counts must be >= 0"),
         ("pillar_encode", "center_axes", 2, r"PillarEncode: weight must be \[O >= 1, D\], D = 9"),
         ("anchor_decode_nms", "nms_threshold", [0.1] * 5, "AnchorDecodeNms: nms_threshold must"),
-        ("voxelize", "reduce", "median", "Voxelize: reduce must be a word of this version"),
-        ("voxel_scatter", "num_rows", -1, r"VoxelScatter: num_rows must be in \[0, 2\^31\)"),
         ("pillar_scatter", "size", [0, 4], r"PillarScatter: size must be \(nx, ny\), both in"),
         ("furthest_point_sample", "tie_block", 3, "tie_block must be a power of two"),
         ("query_and_group", "ks", [4], "QueryAndGroup: ks must be one number a radius, got 1"),
-        ("ball_query", "k", -1, r"BallQuery: k must be in \[0, 2\^31\), got -1"),
         ("group_mlp_max", "counts", [1, 3], "GroupMlpMax: biases must be one tensor a weight"),
         ("unique_cells", "bits", 64, "UniqueCells: bits must be 1 to 63, got 64"),
         ("sparse_subm_map", "kernel_size", [3, 3, 2], "SparseSubmMap: kernel_size must be odd"),
         ("sparse_subm_map", "spatial_shape", [1 << 24] * 3, r"at most 2\^36 cells"),
         ("sparse_conv_map", "kernel_size", [5, 5, 6], "kernel_size must have at most 125 offsets"),
         ("sparse_conv_map", "stride", [1, 0, 1], r"stride must be in \[1, 2\^31\), got \[1, 0, 1"),
-        ("sparse_schedule", "kernel_size", None, "the attribute kernel_size is missing"),
         ("crop_points", "drop_boxes", [0.0] * 5, "drop_boxes must be six bounds a box, of 32"),
         ("unpack_points", "types", "f4,f9", "UnpackPoints: types must be of 1 to 64 fields"),
         ("unpack_points", "point_step", 2, "offsets must leave every field within point_step"),
