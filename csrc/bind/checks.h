@@ -91,7 +91,7 @@ inline DType float_type(const char* op, const std::string& name, const View& vie
 }
 // Never null, which to the kernels says that an argument is not given.
 inline const void* memory_of(const View& view) {
-  static constexpr int64_t kNone = 0;
+  alignas(64) static constexpr int64_t kNone = 0;
   return view.data != nullptr ? view.data : &kNone;
 }
 inline IndexArray index_array(const char* op, const char* name, const View* view) {

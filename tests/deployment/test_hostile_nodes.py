@@ -44,11 +44,13 @@ def test_what_only_a_hostile_file_has_is_refused(op, changes, words, tmp_path):
     [
         ("segment_reduce", "index", {"src": torch.ones(3, 2), "offsets": torch.tensor([0, 2, 3])}),
         ("merge_sweeps", "order", {"points": torch.ones(2, 3, 3), "poses": torch.zeros(2, 3, 4)}),
+        ("sparse_subm_map", "indices", {"indices": torch.zeros(3, 4).int(), "batch_size": 1,
+                                        "spatial_shape": [4, 4, 4], "kernel_size": [3, 3, 3]}),
     ],
-)
+)  # fmt: skip
 def test_an_empty_tensor_is_given(op, argument, call, tmp_path):
     """One that a graph makes has no memory."""
-    call[argument] = torch.zeros(3, dtype=torch.int32)
+    call.setdefault(argument, torch.zeros(3, dtype=torch.int32))
     model, feeds = node_model(op, call)
     name = next(key for key, value in feeds.items() if value is call[argument])
     node, helper = model.graph.node[0], onnx.helper
