@@ -74,6 +74,16 @@ def test_rows_of_many_tiles_keep_their_order(rows, device):
     check_op("crop_points", device, points, lengths=lengths, keep_range=KEPT)
 
 
+def test_no_sweeps_leave_rows_of_zeros():
+    """Their ages have no memory, and yet a column."""
+    none = torch.zeros(0, 40, 4), torch.zeros(0, 3, 4)
+    torch.full((5 * 40 * 5,), 7.0)  # what the memory of the output may hold
+    points, count, _ = torchvox.merge_sweeps(
+        *none, order=torch.zeros(5, dtype=torch.int32), age=torch.zeros(0)
+    )
+    assert points.shape == (200, 5) and not points.any() and int(count) == 0
+
+
 def test_fields_are_little_endian_numbers(device):
     values = (-128, 255, -32768, 65535, -(2**31), 2**32 - 1, 1.5, 1.7e9 + 2**-20)
     packet = b"?" + struct.pack("<bBhHiIfd", *values)

@@ -50,8 +50,12 @@ Points merge_sweeps(const Tensor& points, const Tensor& poses, const OptionalTen
   if (points.is_meta()) return {out, num_points, counts};
   const Clouds sweeps(points, {}, lengths);
   Memory memory;
+  // A tensor without elements has no memory, and yet is given.
   const auto reals = [&](const OptionalTensor& tensor) {
-    return tensor ? Reals{memory.of(tensor), dtype_of(tensor->scalar_type())} : Reals();
+    static const double kNone = 0;
+    if (!tensor) return Reals();
+    const void* const data = memory.of(tensor);
+    return Reals{data != nullptr ? data : &kNone, dtype_of(tensor->scalar_type())};
   };
   args.sweeps = sweeps.view;
   args.order = memory.indices(order);
