@@ -31,12 +31,10 @@ class CpuHost : public bind::Host {
     static const unsigned threads = std::thread::hardware_concurrency();  // a system call
     target_.threads = static_cast<int>(std::max(1u, threads));
     parallel_for_ = [&api, context](int64_t count, const Body& body) {
-      const auto task = [](void* user, size_t index) {
-        const auto i = static_cast<int64_t>(index);
-        (*static_cast<const Body*>(user))(i, i + 1);
-      };
-      require(api.KernelContext_ParallelFor(context, ort::Task(task), static_cast<size_t>(count),
-                                            size_t{0}, const_cast<Body*>(&body)));
+      Loop loop{body, {}, {}};
+      require(api.KernelContext_ParallelFor(context, ort::Task(run_task),
+                                            static_cast<size_t>(count), size_t{0}, &loop));
+      if (loop.error) std::rethrow_exception(loop.error);
     };
   }
   Target target() const override { return target_; }
@@ -49,6 +47,20 @@ class CpuHost : public bind::Host {
 
  private:
   using Body = std::function<void(int64_t, int64_t)>;
+  struct Loop {
+    const Body& body;
+    std::atomic_flag failed;
+    std::exception_ptr error;  // the first one: nothing may be thrown through the host's threads
+  };
+  static void run_task(void* user, size_t index) {
+    auto& loop = *static_cast<Loop*>(user);
+    const auto i = static_cast<int64_t>(index);
+    try {
+      loop.body(i, i + 1);
+    } catch (...) {
+      if (!loop.failed.test_and_set()) loop.error = std::current_exception();
+    }
+  }
   Target target_;
   ParallelFor parallel_for_;
 };

@@ -110,6 +110,8 @@ struct Kernel {
   View input(const ort::KernelContext* context, size_t index) const {
     const ort::Value* value = nullptr;
     require(api.KernelContext_GetInput(context, index, &value));
+    if (value == nullptr)
+      throw std::invalid_argument("an input of " + std::string(name) + " is left out");
     ort::TensorInfo* info = nullptr;
     require(api.GetTensorTypeAndShape(value, &info));
     const std::unique_ptr<ort::TensorInfo, std::function<void(ort::TensorInfo*)>> owner(

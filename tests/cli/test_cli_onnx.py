@@ -3,6 +3,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +45,17 @@ def test_export_says_in_the_file_what_it_compared(exported):
     parity = json.loads(facts["parity"])
     assert parity["strays"] == 0 < parity["difference"] < 1e-4 * parity["greatest"]
     assert parity["boxes"] > 0 and facts["dtype"] == "float32"
+
+
+def test_detect_finds_the_boxes_of_the_model(torchvox_cli, exported, scans):
+    boxes = []
+    for model, output in ((MODEL, "one.json"), (exported, "two.json")):
+        torchvox_cli("detect", scans / "a.bin", *KITTI, "-m", model, "-o", output).ok("a.bin")
+        boxes.append(json.loads(Path(output).read_text())["boxes"])
+    assert len(boxes[0]) == len(boxes[1]) > 5
+    for mine, other in zip(*boxes, strict=True):
+        assert mine.pop("class") == other.pop("class")
+        assert other == pytest.approx(mine, abs=1e-4)
 
 
 def test_eval_measures_what_the_model_measures(torchvox_cli, exported, tmp_path):

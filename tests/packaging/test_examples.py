@@ -90,7 +90,8 @@ def test_a_published_file_with_another_hash_than_its_name_is_refused(run, tmp_pa
 
 
 def test_every_example_is_run_by_a_test():
-    tests = "".join(f.read_text() for f in (ROOT / "tests" / "packaging").glob("test_*.py"))
+    folders = ("packaging", "deployment")
+    tests = "".join(f.read_text() for d in folders for f in (ROOT / "tests" / d).glob("test_*.py"))
     programs = [f.name for f in EXAMPLES.glob("*.py")]
     programs += [f.stem for f in (EXAMPLES / "cpp").glob("*.cpp")]
     assert [name for name in programs if not re.search(f'"{name}[ "]', tests)] == []
