@@ -15,7 +15,6 @@ from torchvox.ops.annotations import Sequence
 
 Size = Union[int, Sequence[int]]
 Rows = Tuple[SparseTensor, Tensor, Optional[Tensor], Optional[Tensor]]
-SCHEDULED = 32  # channels from which the layers of a submanifold map pay for its schedule
 OPTIONS = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation",
            "indice_key", "max_rows", "per_sample", "growth")  # fmt: skip
 
@@ -124,7 +123,6 @@ class SubMConv3d(SparseConvolution):
         self.dilation = self.sizes("dilation", dilation)
         self.map_name = f"#{self.kernel_size}{self.dilation}"
         self.pointwise = max(self.kernel_size) == 1
-        self.scheduled = max(self.in_channels, self.out_channels) >= SCHEDULED
 
     def rows(self, x: SparseTensor) -> Rows:
         if self.pointwise:
@@ -137,20 +135,18 @@ class SubMConv3d(SparseConvolution):
             neighbors, _ = torch.ops.torchvox.sparse_subm_map(
                 *grid, dilation=self.dilation, num_valid=x.num_valid
             )
-            none, nothing = x.indices.new_empty([0, 0]), x.indices.new_empty([0])
-            x.maps[name] = _tables(x, neighbors, none, nothing, self.kernel_size, x.level)
-        neighbors, schedule = x.maps[name].neighbors, x.maps[name].schedule
-        if self.scheduled and neighbors.is_cuda and schedule.size(0) == 0:
-            schedule = torch.ops.torchvox.sparse_schedule(neighbors, self.kernel_size)
-            inverse = x.maps[name].inverse
-            x.maps[name] = _tables(x, neighbors, inverse, schedule, self.kernel_size, x.level)
-        return x, neighbors, None, schedule if schedule.size(0) > 0 else None
+            none = x.indices.new_empty([0, 0])
+            x.maps[name] = _tables(x, neighbors, none, self.kernel_size, x.level)
+        schedule = x.maps[name].schedule
+        return x, x.maps[name].neighbors, None, schedule if schedule.size(0) > 0 else None
 
 
 def _tables(
-    x: SparseTensor, neighbors: Tensor, inverse: Tensor, schedule: Tensor, kernel_size: List[int],
-    out_level: str,
-) -> SparseTables:  # fmt: skip
+    x: SparseTensor, neighbors: Tensor, inverse: Tensor, kernel_size: List[int], out_level: str
+) -> SparseTables:
+    schedule = neighbors.new_empty([0])
+    if neighbors.is_cuda and inverse.size(0) == 0:  # of a submanifold map, which many layers take
+        schedule = torch.ops.torchvox.sparse_schedule(neighbors, kernel_size)
     rows = (x.indices, x.num_valid, x.spatial_shape, x.level)
     return SparseTables(neighbors, inverse, schedule, kernel_size, out_level, *rows)
 
@@ -209,8 +205,7 @@ class StridedMap(SparseLayer):
         )  # fmt: skip
         level = x.level + self.step
         if len(self.indice_key) > 0:
-            nothing = neighbors.new_empty([0])
-            x.maps[key] = _tables(x, neighbors, inverse, nothing, self.kernel_size, level)
+            x.maps[key] = _tables(x, neighbors, inverse, self.kernel_size, level)
         out = SparseTensor(x.features, indices, counts, shape, x.batch_size, level, x.maps)
         return out, neighbors, inverse
 
