@@ -57,10 +57,11 @@ class Network(Problem):
 
     def compare(self, result: Any) -> str:
         with torch.no_grad():
-            found = agreement(self.outputs, result, True, 0.1)
-        words = f"{100 * found.strays:.2g} % of {found.boxes} boxes alone"
-        expect(found.strays <= STRAYS and found.difference <= APART, words)
-        return f"{words}, others within {found.difference:.1e}"
+            both = [tuple(out.cpu() for out in outputs) for outputs in (self.outputs, result)]
+        pairs = agreement(*both, True, 0.1)
+        words = f"{100 * pairs.strays:.2g} % of {pairs.boxes} boxes alone"
+        expect(pairs.strays <= STRAYS and pairs.difference <= APART, words)
+        return f"{words}, others within {pairs.difference:.1e}"
 
 
 def on_cpu(path: Path, scan: Outputs) -> Callable[[], Outputs]:
