@@ -20,25 +20,28 @@ def _fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     was cut off (53 >= 2 * 24 + 2 bits) for the second rounding to be right."""
     with np.errstate(all="ignore"):
         product, addend = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
-        total, error = _two_sum(product, addend)
-        odd = total.view(np.int64) & 1 == 1
-        inexact = np.isfinite(total) & (error != 0)
-        towards = np.where(error > 0, INF, -INF)
-        total = np.where(inexact & ~odd, np.nextafter(total, towards), total)
+        total = _sum_to_odd(product, addend)
         return total.astype(np.float32)
 
 
 def _fma64(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """Exact rationals where the double expression is inexact or special, one element at a time."""
+    """As _fma32, with the product as a sum of two doubles (Boldo and Melquiond, IEEE Transactions
+    on Computers 2008); exact rationals where a part of it could leave the range of doubles."""
     with np.errstate(all="ignore"):
-        out = np.atleast_1d(a * b + c)
-    flat = zip(np.ravel(a).tolist(), np.ravel(b).tolist(), np.ravel(c).tolist(), strict=True)
-    for k, (x, y, z) in enumerate(flat):
-        if not np.isfinite([x, y, z]).all():
-            continue
-        exact = Fraction(x) * Fraction(y) + Fraction(z)
-        if exact != 0:
-            out.flat[k] = _nearest_double(exact)
+        plain = np.atleast_1d(a * b + c)
+        high, low = _two_product(a, b)
+        upper, lower = _two_sum(c, low)
+        total, error = _two_sum(high, upper)
+        out = np.atleast_1d(total + _sum_to_odd(lower, error))
+        sizes = np.abs(np.stack([a, b, c])).reshape(3, -1)
+        inner = (sizes > 2.0**-400) & (sizes < 2.0**400)
+        inner[2] |= sizes[2] == 0
+    out = np.where(inner.all(0).reshape(out.shape), out, plain)
+    for k in np.flatnonzero(~inner.all(0)):
+        x, y, z = (float(np.ravel(each)[k]) for each in (a, b, c))
+        if np.isfinite([x, y, z]).all():
+            exact = Fraction(x) * Fraction(y) + Fraction(z)
+            out.flat[k] = _nearest_double(exact) if exact != 0 else plain.flat[k]
     return out.reshape(np.shape(a))
 
 
@@ -48,6 +51,28 @@ def _nearest_double(value: Fraction) -> float:
         return value.numerator / value.denominator
     except OverflowError:
         return INF if value > 0 else -INF
+
+
+def _sum_to_odd(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a + b; where it is not exact, that neighbor of it whose last bit is 1."""
+    total, error = _two_sum(a, b)
+    even = np.asarray(total).view(np.int64) & 1 == 0
+    cut = np.isfinite(total) & (error != 0) & even
+    return np.where(cut, np.nextafter(total, np.where(error > 0, INF, -INF)), total)
+
+
+def _two_product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Dekker: product and error with product + error == a * b exactly."""
+    (a1, a2), (b1, b2) = _halves(a), _halves(b)
+    product = a * b
+    return product, ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2
+
+
+def _halves(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two numbers of 26 bits with the sum a."""
+    scaled = a * (2.0**27 + 1)
+    high = scaled - (scaled - a)
+    return high, a - high
 
 
 def _two_sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
