@@ -52,7 +52,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     finally:
         try:
             holder.cleanup()
-        except KeyboardInterrupt:  # a second one during the cleanup
+        except (KeyboardInterrupt, SystemExit):  # a second signal during the cleanup
             holder.cleanup()
             raise
 
