@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -85,15 +84,15 @@ def test_a_termination_while_writing_leaves_nothing(torchvox_cli, scan, tmp_path
 
 
 def test_a_second_interrupt_leaves_no_temporary_folder(tmp_path, monkeypatch):
-    cleanup, calls = tempfile.TemporaryDirectory.cleanup, []
+    remove, calls = shutil.rmtree, []
 
     def interrupt(folder):
         calls.append(folder)
         if len(calls) == 1:
             raise KeyboardInterrupt
-        cleanup(folder)
+        remove(folder)
 
-    monkeypatch.setattr(tempfile.TemporaryDirectory, "cleanup", interrupt)
+    monkeypatch.setattr("torchvox.io.writers.shutil.rmtree", interrupt)
     with pytest.raises(KeyboardInterrupt), atomic_path(tmp_path / "a.png") as path:
         Path(path).write_bytes(b"half")
         raise KeyboardInterrupt

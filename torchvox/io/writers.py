@@ -7,7 +7,8 @@ import contextlib
 import errno
 import io
 import os
-import tempfile
+import secrets
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,16 +35,18 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     It may be a folder of files.
     """
     path = Path(path)
+    holder = path.parent / f".torchvox_{secrets.token_hex(8)}"  # known before a signal may come
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        holder = tempfile.TemporaryDirectory(prefix=".torchvox_", dir=path.parent)
-    except OSError as error:  # its file is the temporary folder, or a parent that is not a folder
-        kind = NotADirectoryError if isinstance(error, FileExistsError) else type(error)
-        number = errno.ENOTDIR if kind is NotADirectoryError else error.errno
-        raise kind(number, f"cannot be written: {os.strerror(number or 0)}", str(path)) from None
-    try:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            holder.mkdir(mode=0o700)
+        except OSError as error:  # its file is the folder, or a parent that is not a folder
+            kind = NotADirectoryError if isinstance(error, FileExistsError) else type(error)
+            number = errno.ENOTDIR if kind is NotADirectoryError else error.errno
+            words = f"cannot be written: {os.strerror(number or 0)}"
+            raise kind(number, words, str(path)) from None
         with full_disk_of(path):
-            temporary = Path(holder.name) / path.name
+            temporary = holder / path.name
             yield temporary
             for part in (*temporary.rglob("*"), temporary):
                 _sync(part)
@@ -51,10 +54,15 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             _sync(path.parent)
     finally:
         try:
-            holder.cleanup()
+            _remove(holder)
         except (KeyboardInterrupt, SystemExit):  # a second signal during the cleanup
-            holder.cleanup()
+            _remove(holder)
             raise
+
+
+def _remove(folder: Path) -> None:
+    if os.path.lexists(folder):
+        shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
