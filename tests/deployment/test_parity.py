@@ -33,7 +33,7 @@ CAR, FAR = (10.0, 0.5, 0.8, 0), (-20.0, 1.0, 0.6, 1)
 
 @pytest.mark.parametrize(
     ("mine", "other", "least", "expected"),
-    [  # boxes of both, those without their like, greatest difference, difference of scores
+    [  # boxes of both, those without a match, greatest difference, difference of scores
         ([CAR, FAR], [CAR, FAR], 0.1, (4, 0, 0.0, 0.0)),
         ([CAR, FAR], [FAR, CAR], 0.1, (4, 0, 0.0, 0.0)),  # the order is no difference
         ([CAR], [(10.03, 0.5, 0.8, 0)], 0.1, (2, 0, 0.03, 0.0)),
@@ -48,7 +48,7 @@ CAR, FAR = (10.0, 0.5, 0.8, 0), (-20.0, 1.0, 0.6, 1)
         ([(10.0, 0.5, 0.71, 0)], [(10.0, 0.5, 0.69, 0)], 0.7, (1, 0, 0.02, 0.02)),  # on both sides
         ([CAR], [(math.nan, 0.5, 0.8, 0)], 0.1, (2, 2, 0.0, 0.0)),
         ([CAR], [(10.0, 0.5, math.nan, 0)], 0.1, (2, 2, 0.0, 0.0)),
-        ([CAR], [CAR, CAR], 0.1, (3, 1, 0.0, 0.0)),  # a box has one like
+        ([CAR], [CAR, CAR], 0.1, (3, 1, 0.0, 0.0)),  # a box matches one
         ([CAR, CAR], [CAR, CAR], 0.1, (4, 0, 0.0, 0.0)),
         ([CAR], [(10.04, 0.5, 0.8, 0), (10.01, 0.5, 0.8, 0)], 0.1, (3, 1, 0.01, 0.0)),
         ([], [], 0.1, (0, 0, 0.0, 0.0)),

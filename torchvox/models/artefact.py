@@ -50,7 +50,7 @@ class Comparison:
     """Runs a model and its artefact on one scan after the other, without TF32.
 
     model: in evaluation, on its device; artefact: of `load_form`, there too. score: the least of a
-    box that needs its like in the other. Raises TorchvoxError for an artefact of another task or
+    box that must match one of the other. Raises TorchvoxError for an artefact of another task or
     other classes, columns or range.
     """
 

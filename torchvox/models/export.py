@@ -216,7 +216,7 @@ def worst_of(results: Sequence[Agreement]) -> Agreement:
 def agreement(own: Any, answer: object, detects: bool, score: float = 0.0) -> Agreement:
     """Of the outputs of a model and the answer of its program to the same inputs.
 
-    detects: whether they are boxes. score: the least of a box that needs its like in the other.
+    detects: whether they are boxes. score: the least of a box that must match one of the other.
     Raises TorchvoxError for an answer that is not tensors like those of the model.
     """
     if detects:

@@ -88,7 +88,8 @@ class Detector:
         a TorchScript program of `torchvox export`, or a network in memory, which is copied. Of a
         network batch norms are fused and heads merged; on a GPU it runs in CUDA graphs.
     score: the least of a box; a network has a threshold of its own below that (`detections.score`).
-    device: None: that of the network in memory, else the GPU if there is one.
+    device: None: that of the network in memory, else the GPU if there is one; the CPU for an ONNX
+        file where onnxruntime has no CUDA.
 
     Attributes: classes, names in the order of the labels; columns of a scan; point_cloud_range, the
     space that it sees, (x0, y0, z0, x1, y1, z1) in meters; score; device. A detector is for one
