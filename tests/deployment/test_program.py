@@ -39,9 +39,15 @@ def test_what_a_file_says_of_itself(detector_onnx):
     assert facts["version"] == torchvox.__version__ and len(facts["weights_sha256"]) == 64
 
 
+@pytest.mark.parametrize(
+    ("dtype", "apart", "strays"), [(torch.float32, 1e-5, 0.0), (torch.float16, 5e-3, 0.005)]
+)
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
-def test_a_detector_on_the_gpu_gives_the_boxes_of_its_model(device, inputs, tmp_path):
-    model = models.fuse_batch_norms(models.get_model("center_world_small", "default"))
+def test_a_detector_on_the_gpu_gives_the_boxes_of_its_model(
+    device, dtype, apart, strays, inputs, tmp_path
+):
+    model = models.fuse_batch_norms(models.get_model("center_world_small", "default"), dtype)
+    model = models.merge_heads(model)
     export.export_model(model, tmp_path / "model.onnx", "onnx", batch=1)
     model, points = model.to(device), inputs[0].to(device)
     calls = [(points + 0.01 * i, inputs[1].to(device) - 1000 * i) for i in range(4)]
@@ -50,8 +56,8 @@ def test_a_detector_on_the_gpu_gives_the_boxes_of_its_model(device, inputs, tmp_
 
     def check(outs, i):
         found = export.agreement(expected[i], tuple(out.cpu() for out in outs), True, 0.1)
-        assert found.boxes > 20 and found.strays == 0, i
-        assert found.difference <= 1e-5 * found.greatest, i
+        assert found.boxes > 20 and found.strays <= strays, i
+        assert found.difference <= apart * found.greatest, i
 
     for graph in (False, True):
         session = torchvox.onnx.CudaSession(tmp_path / "model.onnx", graph=graph)

@@ -130,8 +130,7 @@ def _network(args: ExportOptions) -> tuple[torch.nn.Module, str | None]:
         dtype = stored
     elif args.fuse:
         network = fuse_batch_norms(network, None if dtype in (None, "float32") else DTYPES[dtype])
-    merges = args.merge and args.kind != "onnx"
-    if isinstance(network, DetectionNet) and merges and is_fused(network):
+    if isinstance(network, DetectionNet) and args.merge and is_fused(network):
         network = merge_heads(network) if can_merge(network) else network
     return network, dtype
 

@@ -97,10 +97,6 @@ def _export_onnx(model: nn.Module, path: Union[str, Path], batch: Optional[int])
         raise WrongUseError(f"batch must be 1 or more, got {batch}")
     if weight_dtype(model) == torch.bfloat16:
         raise WrongUseError("weights must be float32 or float16 in ONNX, got bfloat16")
-    if any(getattr(module, "merged", None) is not None for module in model.modules()):
-        raise WrongUseError(
-            "a merged head is slow in ONNX: export the file that the model was merged from"
-        )
     clouds, points = torch.export.Dim("clouds", min=1), torch.export.Dim("points", min=2)
     free: Dict[int, object] = {0: clouds} if batch is None else {}
     inputs = example_inputs(model, (1024, 1023, *[1024] * ((batch or 2) - 2))[:batch])

@@ -16,7 +16,7 @@ from torchvox.models.detection.config import (
     DirectionConfig,
     MultiHeadConfig,
 )
-from torchvox.nn.conv import as_weight
+from torchvox.nn.conv import as_weight, for_onnx
 
 QUARTER = math.pi / 2
 
@@ -44,8 +44,11 @@ class AnchorHead(nn.Module):
 
     def forward(self, x: Tensor) -> List[List[Tensor]]:
         if self.merged is not None:
-            cells = x.to(self.merged.weight.dtype).permute(0, 2, 3, 1)
-            outputs = self.merged(cells).permute(0, 3, 1, 2)
+            x = x.to(self.merged.weight.dtype)
+            if not torch.jit.is_scripting() and for_onnx():
+                outputs = F.conv2d(x, self.merged.weight[:, :, None, None], self.merged.bias)
+            else:
+                outputs = self.merged(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
             cls, box, direction = outputs.split(self.channels, 1)
             return [[cls], [box], [direction] if self.channels[2] > 0 else []]
         x = as_weight(x, self.cls.weight)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchvox.models.detection.config import BackboneConfig, NeckConfig
-from torchvox.nn.conv import ConvBlock, conv3x3, eager_on_gpu, fused_conv, resampling
+from torchvox.nn.conv import ConvBlock, conv3x3, eager_on_gpu, for_onnx, fused_conv, resampling
 
 
 class Backbone(nn.Module):
@@ -73,6 +73,8 @@ class FusedNeck(nn.Module):
         self.wide = all(size % 16 == 0 for size in sizes)
 
     def forward(self, maps: List[Tensor]) -> Tensor:
+        if not torch.jit.is_scripting() and for_onnx():
+            return self._plain(maps)
         blocks = [deblock.blocks(maps[i]) for i, deblock in enumerate(self.deblocks)]
         one = blocks[0]
         batch, height, width = one.size(0), one.size(1) * one.size(2), one.size(3) * one.size(4)
@@ -91,6 +93,10 @@ class FusedNeck(nn.Module):
             target.view(size).narrow(5, first, piece.size(5)).copy_(piece)
             first += piece.size(5)
         return out.permute(0, 3, 1, 2)
+
+    @torch.jit.unused
+    def _plain(self, maps: List[Tensor]) -> Tensor:
+        return torch.cat([deblock(maps[i]) for i, deblock in enumerate(self.deblocks)], 1)
 
 
 def _wide(rows: Tensor) -> Tensor:

@@ -7,9 +7,10 @@ from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from torchvox.models.detection.config import CenterHeadConfig, DetectionsConfig, MultiHeadConfig
-from torchvox.nn.conv import ConvBlock, FusedConv, as_weight, conv3x3
+from torchvox.nn.conv import ConvBlock, FusedConv, as_weight, conv3x3, for_onnx
 
 TaskConfig = Union[CenterHeadConfig, MultiHeadConfig]
 FOCAL_BIAS = -math.log(99.0)  # scores of 1 % before training (Lin et al., ICCV 2017)
@@ -111,7 +112,8 @@ class MergedBranches(nn.Module):
         self.first = FusedConv(weight, bias, 1, 1)
         outs = [branch.out for branch in branches]
         self.width = int(outs[0].in_channels)
-        self.most = max(int(out.out_channels) for out in outs)
+        self.outputs: List[int] = [int(out.out_channels) for out in outs]
+        self.most = max(self.outputs)
         # Rows of a branch: cell, then output. Outputs that a branch does not have are zeros.
         weight = outs[0].weight.new_zeros(len(outs), 9, self.most, self.width)
         bias = outs[0].weight.new_zeros(len(outs), self.most, 1, 1, 1)
@@ -125,6 +127,8 @@ class MergedBranches(nn.Module):
 
     def forward(self, x: Tensor) -> List[Tensor]:
         x = self.first(x)
+        if not torch.jit.is_scripting() and for_onnx():
+            return self._plain(x)
         count, batch, height, width = self.weight.size(0), x.size(0), x.size(2), x.size(3)
         cells = x.permute(0, 2, 3, 1).reshape(-1, count, self.width).permute(1, 2, 0)
         parts = torch.bmm(self.weight, cells)
@@ -137,6 +141,25 @@ class MergedBranches(nn.Module):
             total[:, :, :, y : y + height, x0 : x0 + width] += parts[:, cell]
         maps = total[:, :, :, 1 : height + 1, 1 : width + 1].transpose(1, 2)
         return list(maps.unbind(0))
+
+    @torch.jit.unused
+    def _plain(self, x: Tensor) -> List[Tensor]:
+        """The same without writing to parts of a tensor, which is slow in ONNX. Planes have a
+        border of zeros and lie one behind another, so that what a cell adds is one range."""
+        batch, count, (height, width) = x.size(0), self.weight.size(0), x.shape[2:]
+        cells = x.reshape(batch, count, self.width, height * width)
+        parts = torch.matmul(self.weight, cells).float()
+        planes = F.pad(parts.view(batch, count * 9 * self.most, height, width), [1, 1, 1, 1])
+        planes = planes.view(batch, count, -1)
+        row, size = width + 2, planes.size(2) // 9
+        rest = 2 * row + 2  # at the end of a range there is no output
+        firsts = [cell * size + cell // 3 * row + cell % 3 for cell in range(9)]
+        total = planes[:, :, : size - rest]
+        for first in firsts[1:]:
+            total = total + planes[:, :, first : first + size - rest]
+        total = torch.cat([total, planes[:, :, :rest]], 2).view(batch, -1, height + 2, row)
+        total = total[:, :, :height, :width] + self.bias.float().view(-1, 1, 1)
+        return [total.narrow(1, i * self.most, n) for i, n in enumerate(self.outputs)]
 
 
 def side_by_side(convs: Sequence[nn.Conv2d]) -> nn.Linear:
