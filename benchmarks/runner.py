@@ -148,7 +148,9 @@ def _gpu_figures(implementation: Implementation, budget_s: float) -> Facts:
     """Another implementation that turns out not to be capturable has no graph time."""
     figures: Facts = {}
     try:
-        if implementation.capturable:
+        if implementation.replays:
+            figures["graph_us"] = round(timing.replay_us(implementation.call, budget_s), 2)
+        elif implementation.capturable:
             us, launches = timing.graph_time(implementation.call, budget_s)
             figures |= {"graph_us": round(us, 2), "launches": launches}
     except RuntimeError:

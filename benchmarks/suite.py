@@ -71,6 +71,7 @@ class Implementation(NamedTuple):
     check: Callable[[Any], str]  # says what was compared; raises WrongResult
     capturable: bool = False
     profiled: bool = False
+    replays: bool = False  # a call is the replay of a graph
 
 
 class Problem:
