@@ -278,15 +278,15 @@ extern "C" TORCHVOX_EXPORT torchvox::ort::Status* RegisterCustomOps(
     const std::lock_guard<std::mutex> guard(mutex);
     ort::Domain*& domain = domains[api.table];
     if (domain == nullptr) {
-      ort::Domain* made = nullptr;
-      require(api.CreateCustomOpDomain("ai.torchvox", &made));
+      ort::Domain* fresh = nullptr;
+      require(api.CreateCustomOpDomain("ai.torchvox", &fresh));
       for (const bind::Operator& node : bind::operators()) {
         // A host without CUDA takes the ones for CUDA, too.
         for (const bool cuda : {false, true}) {
-          require(api.CustomOpDomain_Add(made, new Op(node, api, cuda)));
+          require(api.CustomOpDomain_Add(fresh, new Op(node, api, cuda)));
         }
       }
-      domain = made;
+      domain = fresh;
     }
     require(api.AddCustomOpDomain(options, domain));
   });
