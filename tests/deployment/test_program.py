@@ -6,6 +6,7 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -75,6 +76,21 @@ def test_a_detector_on_the_gpu_gives_the_boxes_of_its_model(
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(answer, range(24)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [("float32", {"use_tf32": "0"}), ("float16", {"use_tf32": "1", "prefer_nhwc": "1"})],
+)
+def test_halves_keep_their_tensor_cores_and_float32_its_bits(dtype, expected, monkeypatch):
+    settings, cuda = [], ["CUDAExecutionProvider"]
+    facts = SimpleNamespace(custom_metadata_map={"torchvox.dtype": dtype})
+    ready = SimpleNamespace(get_providers=lambda: cuda, get_modelmeta=lambda: facts)
+    open_ = lambda path, options, names, own: settings.append(own[0]) or ready  # noqa: E731
+    monkeypatch.setattr(onnxruntime, "InferenceSession", open_)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: cuda)
+    torchvox.onnx.session("a.onnx", providers=cuda, device_id="1")
+    assert settings[-1] == {**expected, "device_id": "1"}
 
 
 @pytest.mark.parametrize(

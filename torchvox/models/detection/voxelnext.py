@@ -12,6 +12,7 @@ from torchvox.models.detection.detector import DetectionNet
 from torchvox.models.detection.losses import RowLoss
 from torchvox.models.detection.sparse_backbone import MeanVoxels, SparseBackbone
 from torchvox.models.detection.validation import validated
+from torchvox.nn.conv import for_onnx
 from torchvox.nn.sparse import SparseSequential, SparseTensor, dense_cells, with_features
 from torchvox.nn.sparse_blocks import FusedSparseConv, conv_norm_relu
 from torchvox.nn.sparse_conv import SubMConv2d
@@ -104,6 +105,9 @@ class RowHead(nn.Module):
             for task in self.tasks:
                 for branch in task.values():
                     rows.append(branch(x))
+        if not torch.jit.is_scripting() and for_onnx():
+            n = self.per_task  # ONNX Runtime joins at most 32 tensors at once in a CUDA graph
+            rows = [torch.cat(rows[i : i + n], 1) for i in range(0, len(rows), n)]
         rows.append(torch.ones_like(rows[0][:, :1]))
         cells = dense_cells(with_features(x, torch.cat(rows, 1)))[:, 0].permute(0, 3, 1, 2)
         empty, at = cells[:, -1:] == 0, 0
