@@ -79,18 +79,25 @@ def test_a_detector_on_the_gpu_gives_the_boxes_of_its_model(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "expected"),
+    ("dtype", "options"),
     [("float32", {"use_tf32": "0"}), ("float16", {"use_tf32": "1", "prefer_nhwc": "1"})],
 )
-def test_halves_keep_their_tensor_cores_and_float32_its_bits(dtype, expected, monkeypatch):
-    settings, cuda = [], ["CUDAExecutionProvider"]
+def test_halves_keep_their_tensor_cores_and_float32_its_bits(dtype, options, monkeypatch):
+    cuda, settings = ["CUDAExecutionProvider"], []
     facts = SimpleNamespace(custom_metadata_map={"torchvox.dtype": dtype})
-    ready = SimpleNamespace(get_providers=lambda: cuda, get_modelmeta=lambda: facts)
-    open_ = lambda path, options, names, own: settings.append(own[0]) or ready  # noqa: E731
+
+    def open_(path, _, names, own):
+        settings.append(own[0])
+        last = own[0]["use_tf32"] == options["use_tf32"]
+        there = [] if last and own[0]["device_id"] == "2" else cuda
+        return SimpleNamespace(get_providers=lambda: there, get_modelmeta=lambda: facts)
+
     monkeypatch.setattr(onnxruntime, "InferenceSession", open_)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: cuda)
     torchvox.onnx.session("a.onnx", providers=cuda, device_id="1")
-    assert settings[-1] == {**expected, "device_id": "1"}
+    assert settings[-1] == {**options, "device_id": "1"}
+    with pytest.raises(WrongUseError, match="or cannot load it"):
+        torchvox.onnx.session("a.onnx", providers=cuda, device_id="2")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ SLOW = (
     *((name, None) for name in networks.POINT_NETS if name != QUICK[-1][0]),
     *((name, batch) for name, batch in zip(networks.U_NETS, (1, 2), strict=True)),
 )
+TIES = ("centers, voxels",)  # in its scan of one point most scores tie too
 # Nodes whose outputs are no values of their inputs.
 LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Shape", "PillarEncode", "SparseConv")
 
@@ -48,14 +49,10 @@ def extremes_of_inputs(graph):
 def test_a_model_gives_its_outputs_and_no_others(name, batch, tmp_path):
     model, path = networks.fast(name), tmp_path / "model.onnx"
     export.export_model(model, path, "onnx", batch)
-    detects, program = networks.detects(model), export.load_program(path, "onnx")
-    points = 4000 if detects else 512
-    scan = networks.inputs(model, *[points] * (batch or 2))
-    with torch.no_grad():
-        full = export.agreement(model(*scan), program(*scan), detects)
-    every = export.compare(model, program, points, batch)
-    assert full.strays == 0 and every.strays <= 0.02  # scans of one point are full of ties
-    assert every.difference <= 1e-5 * max(1.0, every.greatest)
+    points = 4000 if networks.detects(model) else None
+    found = export.compare(model, export.load_program(path, "onnx"), points, batch)
+    assert found.strays <= (0.02 if name in TIES else 0)
+    assert found.difference <= 1e-5 * max(1.0, found.greatest)
     written = onnx.load(path)
     assert {one.domain: one.version for one in written.opset_import} == {"": 20, "ai.torchvox": 1}
     onnx.checker.check_model(written)
@@ -68,8 +65,8 @@ def test_layers_of_halves_are_halves_and_maps_keep_their_order(name, tmp_path):
     graph = onnx.load(tmp_path / "model.onnx").graph
     weights = {one.name: one.data_type for one in graph.initializer}
     layers = [one for one in graph.node if one.op_type in LAYERS]
-    used = [weights[name] for one in layers for name in one.input if name in weights]
-    assert len(used) > 10 and set(used) == {onnx.TensorProto.FLOAT16}
+    types = [weights[name] for one in layers for name in one.input if name in weights]
+    assert len(types) > 10 and set(types) == {onnx.TensorProto.FLOAT16}
     assert sum(one.op_type == "Transpose" for one in graph.node) == 1  # of the canvas
 
 

@@ -159,6 +159,7 @@ def _facts(
 ) -> dict[str, object]:
     """For JSON, which has no NaN."""
     on_gpu, own = device.type == "cuda", getattr(artefact, "facts", {})
+    tf32 = on_gpu and own.get("dtype") == "float16"  # of ONNX Runtime alone
     versions = {"torchvox": BUILD_INFO["version"], "torch": str(torch.__version__)}
     if hasattr(artefact, "session"):
         versions["onnxruntime"] = require("onnxruntime", "to run ONNX files").__version__
@@ -168,7 +169,7 @@ def _facts(
         "score": args.score,
         "device": torch.cuda.get_device_name(device) if on_gpu else "cpu",
         "host": "ONNX Runtime" if hasattr(artefact, "session") else "torch",
-        "tf32": False,
+        "tf32": tf32,
         "versions": versions,
         "weights_sha256": own.get("weights_sha256"),
     }

@@ -42,8 +42,8 @@ def eager_on_gpu(x: Tensor) -> bool:
 
 @torch.jit.unused
 def for_onnx() -> bool:
-    """Whether an ONNX file is written, whose hosts know maps in the order [B, C, H, W] alone. Not
-    for TorchScript."""
+    """Whether an ONNX file is written, whose hosts know maps in the order [B, C, H, W] alone. A
+    model that runs meanwhile in another thread rounds as its file would. Not for TorchScript."""
     return torch.onnx.is_in_onnx_export()
 
 

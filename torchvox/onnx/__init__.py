@@ -39,7 +39,8 @@ def export(
     """Writes a module over torchvox's ops as an ONNX file, whole or not at all.
 
     args: example inputs; points must be float32 or float16. dynamic_shapes: as of torch.export.
-    metadata: strings that the file carries beside the version of torchvox.
+    metadata: strings that the file carries beside the version of torchvox and
+    the dtype of the weights.
     Raises TorchvoxError for float64 points, and for an op that has no node, by its name.
     """
     require("onnxscript", "to export to ONNX")
@@ -71,7 +72,9 @@ def export(
     program.model.opset_imports[DOMAIN] = VERSION
     program.model.ir_version = IR_VERSION
     version = str(__import__("torchvox").__version__)
+    halves = any(parameter.dtype == torch.float16 for parameter in module.parameters())
     own = {"torchvox.version": version, "torchvox.domain": str(VERSION)}
+    own["torchvox.dtype"] = "float16" if halves else "float32"
     program.model.metadata_props.update({**own, **(metadata or {})})
 
     def save(buffer: io.BytesIO) -> None:
@@ -115,12 +118,14 @@ def session(
     def ready(**own: str) -> "InferenceSession":
         settings = [own if name == PROVIDER else {} for name in names]
         settings[0] = {**settings[0], **provider_options}
-        return runtime.InferenceSession(str(path), options, names, settings)
+        one = runtime.InferenceSession(str(path), options, names, settings)
+        check_providers(names, one.get_providers())  # it goes on without one that fails
+        return one
 
     one = ready(use_tf32="0")
-    check_providers(names, one.get_providers())
     facts = one.get_modelmeta().custom_metadata_map
     if PROVIDER in names and facts.get("torchvox.dtype") == "float16":
+        del one  # and its memory on the GPU
         # Without TF32 it would not use tensor cores for halves either.
         one = ready(use_tf32="1", prefer_nhwc="1")
     return one

@@ -27,7 +27,7 @@ class CudaSession:
     path, options: of `torchvox.onnx.session`. device: a GPU; graph: the first call captures a CUDA
     graph, for which every node must have a kernel on the GPU. Later calls take inputs of the same
     shapes, and each writes over the outputs of the one before; `inputs`, filled in place and given
-    again, cost no copy. Without a graph it may be called from several threads.
+    again as they are, cost no copy. Without a graph it may be called from several threads.
     Raises as `session`; ValueError for inputs of other shapes or types than those of the graph.
     """
 
@@ -63,19 +63,20 @@ class CudaSession:
         self._first, self._capture, self._options = (runtime.RunOptions() for _ in range(3))
         self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         for one in (self._first, self._capture, self._options):
-            captured = graph and one is not self._first
-            one.add_run_config_entry("gpu_graph_id", "0" if captured else "-1")
+            number = "0" if graph and one is not self._first else "-1"
+            one.add_run_config_entry("gpu_graph_id", number)
             one.log_severity_level = 4
 
     @torch.no_grad()
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
-        if self.graph:
-            outputs = self._replay(tensors)
-        else:
-            with torch.cuda.stream(self.stream):
-                outputs = self._run(self._own(tensors), self._options)
+        with torch.cuda.device(self.device):  # ONNX Runtime leaves its own behind
+            if self.graph:
+                outputs = self._replay(tensors)
+            else:
+                with torch.cuda.stream(self.stream):
+                    outputs = self._run(self._own(tensors), self._options)
         current.wait_stream(self.stream)
         for one in outputs:
             one.record_stream(current)

@@ -97,7 +97,8 @@ class MergedBranches(nn.Module):
     convolutions as one batch of matrix products, whose rows are summed over the nine cells that an
     output sees. A last convolution has few outputs, and a kernel of its own would be mostly idle.
 
-    forward(x [B, C, H, W]) returns a map per branch, float32, all with the channels of the widest.
+    forward(x [B, C, H, W]) returns a map per branch, float32, all with the channels of the widest;
+    in ONNX each with its own.
     """
 
     def __init__(self, branches: Sequence[Branch]) -> None:
@@ -144,7 +145,7 @@ class MergedBranches(nn.Module):
 
     @torch.jit.unused
     def _plain(self, x: Tensor) -> List[Tensor]:
-        """The same without writing to parts of a tensor, which is slow in ONNX. Planes have a
+        """The maps, without writing to parts of a tensor, which is slow in ONNX. Planes have a
         border of zeros and lie one behind another, so that what a cell adds is one range."""
         batch, count, (height, width) = x.size(0), self.weight.size(0), x.shape[2:]
         cells = x.reshape(batch, count, self.width, height * width)
