@@ -34,14 +34,28 @@ STAGES = ("scan to boxes", "voxelize + encode + scatter", "backbone + neck", "he
 SWEEPS, SWEEP_POINTS = 3, 260_000
 
 
-def seeded_model(config: str, overrides: Sequence[str], scan: tuple[Tensor, Tensor]) -> nn.Module:
-    """A detector in float32 whose scores depend on the points."""
+def seeded_model(
+    config: str, overrides: Sequence[str], scan: tuple[Tensor, Tensor], measured: bool = False
+) -> nn.Module:
+    """A detector in float32 whose scores depend on the points.
+
+    measured: batch norms have the statistics of the scan. Without, features of sparse networks
+    vanish, and all scores tie.
+    """
     torch.manual_seed(0)
     model = detector(config, overrides).to(scan[0].device).eval()
     with torch.no_grad():
+        if measured:
+            for module in model.modules():
+                if hasattr(module, "running_var"):
+                    module.momentum = 1.0
+            model.train().maps(*scan)
+            model.eval()
         for name, tensor in model.state_dict().items():
             if name.endswith(("cls.weight", "cls.out.weight", "hm.out.weight")):
                 tensor.normal_(0.0, 0.05)
+            elif measured and name.endswith("out.weight"):
+                tensor.mul_(0.1)  # or boxes are as large as the exponential of random numbers
         logits = torch.cat([m.flatten() for m in model.maps(*scan)[0]])
         high = float(logits.topk(CANDIDATES).values[-1])
         for name, tensor in model.state_dict().items():
