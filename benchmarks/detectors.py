@@ -35,17 +35,17 @@ SWEEPS, SWEEP_POINTS = 3, 260_000
 
 
 def seeded_model(
-    config: str, overrides: Sequence[str], scan: tuple[Tensor, Tensor], measured: bool = False
+    config: str, overrides: Sequence[str], scan: tuple[Tensor, Tensor], measure_norms: bool = False
 ) -> nn.Module:
     """A detector in float32 whose scores depend on the points.
 
-    measured: batch norms have the statistics of the scan. Without, features of sparse networks
-    vanish, and all scores tie.
+    measure_norms: batch norms take their statistics from the scan. Otherwise features of sparse
+    networks vanish, and all scores tie.
     """
     torch.manual_seed(0)
     model = detector(config, overrides).to(scan[0].device).eval()
     with torch.no_grad():
-        if measured:
+        if measure_norms:
             for module in model.modules():
                 if hasattr(module, "running_var"):
                     module.momentum = 1.0
@@ -54,7 +54,7 @@ def seeded_model(
         for name, tensor in model.state_dict().items():
             if name.endswith(("cls.weight", "cls.out.weight", "hm.out.weight")):
                 tensor.normal_(0.0, 0.05)
-            elif measured and name.endswith("out.weight"):
+            elif measure_norms and name.endswith("out.weight"):
                 tensor.mul_(0.1)  # or boxes are as large as the exponential of random numbers
         logits = torch.cat([m.flatten() for m in model.maps(*scan)[0]])
         high = float(logits.topk(CANDIDATES).values[-1])

@@ -90,7 +90,7 @@ def row(config: str, dtype: torch.dtype) -> Case:
         points, source = (ten_sweeps if aged else Clouds.kitti)(data)
         count = torch.tensor([len(points)], dtype=torch.int32, device=points.device)
         scan = (points[None].contiguous(), count)
-        model = seeded_model(config, [], scan, measured=True)
+        model = seeded_model(config, [], scan, measure_norms=True)
         fused = models.fuse_batch_norms(model, None if dtype == torch.float32 else dtype)
         fast = models.merge_heads(fused) if can_merge(fused) else fused
         return {"fast": fast, "scan": scan, "source": source}

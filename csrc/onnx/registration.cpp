@@ -278,15 +278,15 @@ extern "C" TORCHVOX_EXPORT torchvox::ort::Status* RegisterCustomOps(
     const std::lock_guard<std::mutex> guard(mutex);
     ort::Domain*& domain = domains[api.table];
     if (domain == nullptr) {
-      ort::Domain* fresh = nullptr;
-      require(api.CreateCustomOpDomain("ai.torchvox", &fresh));
+      ort::Domain* candidate = nullptr;
+      require(api.CreateCustomOpDomain("ai.torchvox", &candidate));
       for (const bind::Operator& node : bind::operators()) {
         // A host without CUDA takes the ones for CUDA, too.
         for (const bool cuda : {false, true}) {
-          require(api.CustomOpDomain_Add(fresh, new Op(node, api, cuda)));
+          require(api.CustomOpDomain_Add(candidate, new Op(node, api, cuda)));
         }
       }
-      domain = fresh;
+      domain = candidate;
     }
     require(api.AddCustomOpDomain(options, domain));
   });

@@ -86,13 +86,13 @@ def test_halves_keep_their_tensor_cores_and_float32_its_bits(dtype, options, mon
     cuda, settings = ["CUDAExecutionProvider"], []
     facts = SimpleNamespace(custom_metadata_map={"torchvox.dtype": dtype})
 
-    def open_(path, _, names, own):
+    def open_session(path, _, names, own):
         settings.append(own[0])
         last = own[0]["use_tf32"] == options["use_tf32"]
         there = [] if last and own[0]["device_id"] == "2" else cuda
         return SimpleNamespace(get_providers=lambda: there, get_modelmeta=lambda: facts)
 
-    monkeypatch.setattr(onnxruntime, "InferenceSession", open_)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", open_session)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: cuda)
     torchvox.onnx.session("a.onnx", providers=cuda, device_id="1")
     assert settings[-1] == {**options, "device_id": "1"}

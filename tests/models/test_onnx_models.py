@@ -25,7 +25,6 @@ SLOW = (
     *((name, None) for name in networks.POINT_NETS if name != QUICK[-1][0]),
     *((name, batch) for name, batch in zip(networks.U_NETS, (1, 2), strict=True)),
 )
-TIES = ("centers, voxels",)  # in its scan of one point most scores tie too
 # Nodes whose outputs are no values of their inputs.
 LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Shape", "PillarEncode", "SparseConv")
 
@@ -48,21 +47,27 @@ def extremes_of_inputs(graph):
 )
 def test_a_model_gives_its_outputs_and_no_others(name, batch, tmp_path):
     model, path = networks.fast(name), tmp_path / "model.onnx"
+    if name == "centers, voxels":  # cells of its scan of one point tie at the cap of boxes
+        model.decoder.post = 300
     export.export_model(model, path, "onnx", batch)
     points = 4000 if networks.detects(model) else None
     found = export.compare(model, export.load_program(path, "onnx"), points, batch)
-    assert found.strays <= (0.02 if name in TIES else 0)
-    assert found.difference <= 1e-5 * max(1.0, found.greatest)
+    assert found.strays == 0 and found.difference <= 1e-5 * max(1.0, found.greatest)
     written = onnx.load(path)
     assert {one.domain: one.version for one in written.opset_import} == {"": 20, "ai.torchvox": 1}
     onnx.checker.check_model(written)
     assert not extremes_of_inputs(written.graph)
+    # ONNX Runtime captures at most 32, and heads have three times as many tasks as these.
+    assert max(len(one.input) for one in written.graph.node if one.op_type == "Concat") <= 10
 
 
 @pytest.mark.parametrize("name", ["anchors", "centers"])
 def test_layers_of_halves_are_halves_and_maps_keep_their_order(name, tmp_path):
     export.export_model(networks.fast(name, torch.float16), tmp_path / "model.onnx", "onnx")
-    graph = onnx.load(tmp_path / "model.onnx").graph
+    written = onnx.load(tmp_path / "model.onnx")
+    facts = {one.key: one.value for one in written.metadata_props}
+    assert facts["torchvox.dtype"] == "float16"
+    graph = written.graph
     weights = {one.name: one.data_type for one in graph.initializer}
     layers = [one for one in graph.node if one.op_type in LAYERS]
     types = [weights[name] for one in layers for name in one.input if name in weights]

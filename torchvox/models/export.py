@@ -105,7 +105,6 @@ def _export_onnx(model: nn.Module, path: Union[str, Path], batch: Optional[int])
     for name, tensor in sorted(model.state_dict().items()):
         weights.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
     facts = {"weights_sha256": weights.hexdigest(), "task": task_of(model)}
-    facts["dtype"] = str(weight_dtype(model)).removeprefix("torch.")
     if detects:
         scale = model.column_scale.tolist() if model.scaled else []
         facts["classes"], facts["columns"] = json.dumps(model.classes), str(model.columns)

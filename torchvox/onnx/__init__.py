@@ -115,19 +115,19 @@ def session(
     names = list(providers or ["CPUExecutionProvider"])
     check_providers(names, runtime.get_available_providers())
 
-    def ready(**own: str) -> "InferenceSession":
+    def open_session(**own: str) -> "InferenceSession":
         settings = [own if name == PROVIDER else {} for name in names]
         settings[0] = {**settings[0], **provider_options}
         one = runtime.InferenceSession(str(path), options, names, settings)
-        check_providers(names, one.get_providers())  # it goes on without one that fails
+        check_providers(names, one.get_providers())  # ONNX Runtime goes on without one that fails
         return one
 
-    one = ready(use_tf32="0")
+    one = open_session(use_tf32="0")
     facts = one.get_modelmeta().custom_metadata_map
     if PROVIDER in names and facts.get("torchvox.dtype") == "float16":
         del one  # and its memory on the GPU
         # Without TF32 it would not use tensor cores for halves either.
-        one = ready(use_tf32="1", prefer_nhwc="1")
+        one = open_session(use_tf32="1", prefer_nhwc="1")
     return one
 
 

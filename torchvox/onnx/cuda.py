@@ -71,18 +71,18 @@ class CudaSession:
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
-        with torch.cuda.device(self.device):  # ONNX Runtime leaves its own behind
+        with torch.cuda.device(self.device):  # ONNX Runtime leaves its device current
             if self.graph:
                 outputs = self._replay(tensors)
             else:
                 with torch.cuda.stream(self.stream):
-                    outputs = self._run(self._own(tensors), self._options)
+                    outputs = self._run(self._contiguous(tensors), self._options)
         current.wait_stream(self.stream)
         for one in outputs:
             one.record_stream(current)
         return outputs
 
-    def _own(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def _contiguous(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [one.to(self.device, non_blocking=True).contiguous() for one in tensors]
 
     def _run(self, tensors: Sequence[Tensor], options: "RunOptions") -> tuple[Tensor, ...]:
@@ -92,7 +92,7 @@ class CudaSession:
 
     def _replay(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         if self.inputs is None:
-            self.inputs = self._start(tensors)
+            self.inputs = self._capture_graph(tensors)
         mine, got = ([(one.dtype, *one.shape) for one in some] for some in (self.inputs, tensors))
         expect(mine == got, f"CudaSession: inputs must be {mine} as in the graph", got)
         pairs = zip(self.inputs, tensors, strict=True)
@@ -104,10 +104,10 @@ class CudaSession:
         self.session.run_with_iobinding(self._binding, self._options)
         return self._outputs
 
-    def _start(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def _capture_graph(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Captures the graph, and returns its inputs."""
         with torch.cuda.stream(self.stream):
-            inputs = [one.clone() for one in self._own(tensors)]
+            inputs = [one.clone() for one in self._contiguous(tensors)]
             self._outputs = self._run(inputs, self._first)
         self._binding = self._bound(inputs, self._outputs)
         self.session.run_with_iobinding(self._binding, self._capture)

@@ -74,7 +74,7 @@ class FusedNeck(nn.Module):
 
     def forward(self, maps: List[Tensor]) -> Tensor:
         if not torch.jit.is_scripting() and for_onnx():
-            return self._plain(maps)
+            return self._for_onnx(maps)
         blocks = [deblock.blocks(maps[i]) for i, deblock in enumerate(self.deblocks)]
         one = blocks[0]
         batch, height, width = one.size(0), one.size(1) * one.size(2), one.size(3) * one.size(4)
@@ -95,7 +95,8 @@ class FusedNeck(nn.Module):
         return out.permute(0, 3, 1, 2)
 
     @torch.jit.unused
-    def _plain(self, maps: List[Tensor]) -> Tensor:
+    def _for_onnx(self, maps: List[Tensor]) -> Tensor:
+        """The map without a transposition, which forward would need between layers in ONNX."""
         return torch.cat([deblock(maps[i]) for i, deblock in enumerate(self.deblocks)], 1)
 
 

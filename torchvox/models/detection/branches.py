@@ -129,7 +129,7 @@ class MergedBranches(nn.Module):
     def forward(self, x: Tensor) -> List[Tensor]:
         x = self.first(x)
         if not torch.jit.is_scripting() and for_onnx():
-            return self._plain(x)
+            return self._for_onnx(x)
         count, batch, height, width = self.weight.size(0), x.size(0), x.size(2), x.size(3)
         cells = x.permute(0, 2, 3, 1).reshape(-1, count, self.width).permute(1, 2, 0)
         parts = torch.bmm(self.weight, cells)
@@ -144,7 +144,7 @@ class MergedBranches(nn.Module):
         return list(maps.unbind(0))
 
     @torch.jit.unused
-    def _plain(self, x: Tensor) -> List[Tensor]:
+    def _for_onnx(self, x: Tensor) -> List[Tensor]:
         """The maps, without writing to parts of a tensor, which is slow in ONNX. Planes have a
         border of zeros and lie one behind another, so that what a cell adds is one range."""
         batch, count, (height, width) = x.size(0), self.weight.size(0), x.shape[2:]
